@@ -1,0 +1,130 @@
+"""Files that are whole or not there: written beside their place, then moved into it."""
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from graphjoule.errors import GraphjouleError
+
+__all__ = [
+    "ensure_folder",
+    "json_text",
+    "reason",
+    "sync_folder",
+    "without_nan",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file so that whoever reads it, after a power cut too, meets the old content or the new, nothing between.
+
+    Args:
+        path: Where the file shall be; its folder must exist.
+        data: The whole content.
+
+    Raises:
+        GraphjouleError: The file cannot be written; what stood there before is untouched.
+    """
+    path = Path(path)
+    temporary = path.parent / f".{path.name[:32]}.{secrets.token_hex(4)}.tmp"
+    try:
+        _write_through(temporary, data)
+        os.replace(temporary, path)  # noqa: PTH105 - Path.replace is the same call under a vaguer name
+        sync_folder(path.parent)
+    except OSError as error:
+        raise GraphjouleError(f"Cannot write {path}: {reason(error)}.") from error
+    finally:
+        _remove(temporary)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write text as UTF-8, whole or not at all; see `write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | os.PathLike[str], obj: Any) -> None:
+    """Write an object as indented JSON, whole or not at all; numbers that are not finite become null."""
+    write_text(path, json_text(obj, indent=2) + "\n")
+
+
+def json_text(obj: Any, *, indent: int | None = None) -> str:
+    """An object as JSON that any reader accepts.
+
+    >>> json_text({"loss": float("nan"), "lr": 0.01})
+    '{"loss": null, "lr": 0.01}'
+    """
+    return json.dumps(without_nan(obj), indent=indent, allow_nan=False)
+
+
+def without_nan(obj: Any) -> Any:
+    """A copy of nested mappings, lists and tuples in which every number that is not finite is None.
+
+    JSON has no word for NaN or infinity; Python writes them bare, and then strict readers refuse the whole file.
+
+    >>> without_nan({"curve": (1.0, float("inf"))})
+    {'curve': [1.0, None]}
+    """
+    if isinstance(obj, Mapping):
+        return {key: without_nan(value) for key, value in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [without_nan(value) for value in obj]
+    return None if isinstance(obj, float) and not math.isfinite(obj) else obj
+
+
+def ensure_folder(path: str | os.PathLike[str]) -> Path:
+    """Create a folder where there is none, and make sure that files can be written in it.
+
+    Args:
+        path: The folder; its parents are created too.
+
+    Returns:
+        The folder as a `Path`.
+
+    Raises:
+        GraphjouleError: It cannot be created or written to.
+    """
+    path = Path(path)
+    probe = path / f".{secrets.token_hex(4)}.tmp"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.touch()  # asking for permissions is not enough: root is told yes, a read-only disk says no
+    except OSError as error:
+        raise GraphjouleError(f"Cannot use {path} as an output folder: {reason(error)}.") from error
+    finally:
+        _remove(probe)
+    return path
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make a new name in a folder survive a power cut, where the system can; the file itself is safe without."""
+    with suppress(OSError):  # Windows cannot open a folder, some network disks cannot sync one
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # when its folder is not one it was never made; the first error is the one to tell
+        path.unlink(missing_ok=True)
+
+
+def reason(error: OSError) -> str:
+    """The system's words for what went wrong, to end an error sentence with."""
+    return (error.strerror or str(error)).lower()

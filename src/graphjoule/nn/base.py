@@ -1,0 +1,107 @@
+"""What every model of the zoo promises, so that one trainer, one trace and one test serve them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import Features, SparseFeatures
+from graphjoule.graph import Propagation, as_propagation
+from graphjoule.ops import dropout, sparse_linear, split_key
+
+
+class GraphModel(nn.Module):
+    """A network from node features and a graph to class scores, written for one run.
+
+    A subclass implements `forward_keyed` and `parameter_group`, and `penalty` if its loss has a term of its own. The
+    optimiser's parameter groups are a partition of all parameters by construction: every name is put into one of
+    `parameter_group_names` or into "frozen".
+    """
+
+    parameter_group_names: ClassVar[tuple[str, ...]]
+
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
+        super().__init__()
+        for name, value in (
+            ("in_channels", in_channels),
+            ("hidden_channels", hidden_channels),
+            ("out_channels", out_channels),
+            ("num_layers", num_layers),
+        ):
+            if value < 1:
+                raise GraphjouleError(f"{name} is {value}; it must be at least 1.")
+        self.in_channels = in_channels
+        self.hidden_channels = hidden_channels
+        self.out_channels = out_channels
+        self.num_layers = num_layers
+
+    def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
+        """Class scores of every node, shape ``[num_nodes, out_channels]``.
+
+        Args:
+            x: node features, dense or `SparseFeatures`.
+            graph: a `Propagation`, or PyG's ``edge_index`` with both directions of each edge.
+            key: dropout key for training, see `graphjoule.ops.make_key`. By default one is drawn from torch's global
+                generator, so a plain training loop under `torch.manual_seed` behaves as expected.
+        """
+        if x.size(-1) != self.in_channels:
+            raise GraphjouleError(f"The features have {x.size(-1)} columns; this model expects {self.in_channels}.")
+        graph = as_propagation(graph, x.size(0), like=next(self.parameters()))
+        if not self.training:
+            key = None
+        elif key is None:
+            key = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device)
+        return self.forward_keyed(x, graph, split_key(key, self.num_layers + 2))
+
+    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        """The network itself. Layer k drops with ``keys[k]``, the encoder with ``keys[0]``, the head with the last."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor:
+        """The model's own term of the training loss, a scalar."""
+        return next(self.parameters()).new_zeros(())
+
+    def parameter_group(self, name: str) -> str:
+        """The optimiser group of the parameter called `name`."""
+        raise NotImplementedError
+
+    def parameter_groups(self) -> dict[str, list[str]]:
+        """Parameter names by optimiser group; together they are all parameters, each once."""
+        groups: dict[str, list[str]] = {group: [] for group in self.parameter_group_names}
+        for name, _ in self.named_parameters():
+            groups.setdefault(self.parameter_group(name), []).append(name)
+        return groups
+
+    def reset_parameters(self) -> None:
+        """Draw the initial parameters anew from torch's global generator."""
+        for module in self.children():
+            _reset(module)
+
+
+def _reset(module: nn.Module) -> None:
+    if callable(reset := getattr(module, "reset_parameters", None)):
+        reset()
+    else:
+        for child in module.children():
+            _reset(child)
+
+
+class FeatureLinear(nn.Linear):
+    """A linear map of node features, dense or sparse, with dropout on its input."""
+
+    def forward(self, x: Features, p: float = 0.0, key: Tensor | None = None) -> Tensor:
+        """``dropout(X) W^T + b``, shape ``[num_nodes, out_features]``."""
+        if isinstance(x, SparseFeatures):
+            out = sparse_linear(x, self.weight.t(), p, key)
+            return out if self.bias is None else out + self.bias
+        return super().forward(dropout(x, p, key))
+
+
+def check_unit_interval(name: str, value: float, *, closed: bool) -> None:
+    """Refuse a setting outside [0, 1], or outside [0, 1) unless `closed`."""
+    if not 0 <= value <= 1 or (value == 1 and not closed):
+        raise GraphjouleError(f"{name} is {value}; it must be in [0, 1{']' if closed else ')'}.")

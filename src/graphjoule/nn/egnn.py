@@ -1,0 +1,258 @@
+"""EGNN, the energetic graph neural network (Zhou et al., NeurIPS 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import Features
+from graphjoule.graph import Propagation
+from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
+from graphjoule.ops import dropout, egnn_layer, residual_mix, srelu
+
+
+class SReLU(nn.Module):
+    """Shifted ReLU: ``srelu(z) = max(b, z)`` with a trainable shift ``b`` per channel.
+
+    The lower ``b``, the closer to the identity; ``b = 0`` is ReLU.
+
+    Args:
+        channels: number of channels.
+        init: initial value of every shift.
+    """
+
+    def __init__(self, channels: int, init: float = -10.0) -> None:
+        super().__init__()
+        self.init = init
+        self.shift = nn.Parameter(torch.empty(channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every shift to its initial value."""
+        nn.init.constant_(self.shift, self.init)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """``max(b, z)``, the shape of `z`."""
+        return srelu(z, self.shift)
+
+
+class EGNNConv(nn.Module):
+    """One layer: ``X_k = act([(1 - c_min) P X' + alpha X' + beta X_0] W)`` with ``X' = dropout(X_{k-1})``.
+
+    ``alpha = c_min - beta``; ``act`` is SReLU, ReLU or the identity, after a batch norm if asked for.
+
+    Args:
+        channels: width of the layer.
+        c_min: strength of all residual connections together, the lower energy limit.
+        beta: the part of `c_min` that goes to the encoder's output ``X_0``.
+        scale: ``W`` starts as ``scale * I`` and is kept near it: ``sqrt(c_max)`` in the first layer, 1 in the others.
+        weight_init: "orthogonal" as above, or "glorot" with a penalty on ``||W||_F`` (the paper's ablation).
+        activation: "srelu", "relu" or "linear".
+        srelu_init: initial shift of SReLU.
+        dropout: dropout probability of the input ``X_{k-1}``.
+        batch_norm: put a batch norm between the product and the activation.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        c_min: float = 0.2,
+        beta: float = 0.1,
+        scale: float = 1.0,
+        weight_init: Literal["orthogonal", "glorot"] = "orthogonal",
+        activation: Literal["srelu", "relu", "linear"] = "srelu",
+        srelu_init: float = -10.0,
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        check_unit_interval("c_min", c_min, closed=True)
+        check_unit_interval("dropout", dropout, closed=False)
+        if not 0 <= beta <= c_min:
+            raise GraphjouleError(f"beta is {beta}; it must be between 0 and c_min, which is {c_min}.")
+        self.c_min, self.beta, self.scale = c_min, beta, scale
+        self.weight_init, self.dropout = weight_init, dropout
+        self.weight = nn.Parameter(torch.empty(channels, channels))
+        self.norm = nn.BatchNorm1d(channels) if batch_norm else None
+        self.activation = _activation(activation, channels, srelu_init)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial weight; set the shifts and the batch norm to their initial values."""
+        if self.weight_init == "orthogonal":
+            with torch.no_grad():
+                self.weight.copy_(self.scale * torch.eye(len(self.weight)))
+        else:
+            nn.init.xavier_uniform_(self.weight)
+        for module in (self.norm, self.activation):
+            if isinstance(module, SReLU | nn.BatchNorm1d):
+                module.reset_parameters()
+
+    def weight_target(self) -> Tensor:
+        """What the penalty pulls the weight to: ``scale * I``, or zero with Glorot initialisation."""
+        channels = len(self.weight)
+        if self.weight_init == "glorot":
+            return self.weight.new_zeros(channels, channels)
+        return self.scale * torch.eye(channels, dtype=self.weight.dtype, device=self.weight.device)
+
+    def forward(self, x: Tensor, x0: Tensor, graph: Propagation, key: Tensor | None = None) -> Tensor:
+        """The layer's output, shape ``[num_nodes, channels]``; `key` turns dropout on."""
+        if self.norm is None and isinstance(self.activation, SReLU):
+            return egnn_layer(
+                x,
+                x0,
+                graph,
+                self.weight,
+                self.activation.shift,
+                c_min=self.c_min,
+                beta=self.beta,
+                p=self.dropout,
+                key=key,
+            )
+        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.weight
+        out: Tensor = self.activation(z if self.norm is None else self.norm(z))
+        return out
+
+
+class EGNN(GraphModel):
+    """The energetic graph neural network: deep because each layer keeps its Dirichlet energy within limits.
+
+    ``X_0 = f(X)``; `num_layers` times `EGNNConv`; a linear head. The loss has the term
+    ``gamma * sum_k ||W_k - W_k_init||_F`` (`penalty`), which keeps the weights near orthogonal and with them the energy
+    under ``c_max E(X_0)``; the residual connections keep it above.
+
+    Args:
+        in_channels: number of input features.
+        hidden_channels: width of all layers.
+        out_channels: number of classes.
+        num_layers: number of graph layers.
+        c_min: lower energy limit, in [0, 1]: strength of the residual connections.
+        c_max: upper energy limit: the first weight starts as ``sqrt(c_max) I``.
+        beta: the part of `c_min` that goes to ``X_0``; the rest, alpha, goes to the previous layer.
+        gamma: factor of the weight penalty.
+        activation: "srelu", or the paper's alternatives "relu" and "linear".
+        srelu_init: initial shift ``b``.
+        weight_init: "orthogonal", or "glorot" with a Frobenius penalty (the paper's ablation).
+        dropout: dropout before the encoder and every layer.
+        output_dropout: dropout before the head.
+        encoder: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
+        batch_norm: batch norm between each layer's product and its activation.
+        freeze_last_shift: never train the last layer's shift and batch norm, as the released code does by accident.
+
+    Example:
+        >>> model = EGNN(16, 64, 7, num_layers=64, c_min=0.15)
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> model(torch.randn(3, 16), edge_index).shape
+        torch.Size([3, 7])
+    """
+
+    parameter_group_names: ClassVar[tuple[str, ...]] = ("conv", "dense", "shift")
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int,
+        *,
+        c_min: float = 0.2,
+        c_max: float = 1.0,
+        beta: float = 0.1,
+        gamma: float = 20.0,
+        activation: Literal["srelu", "relu", "linear"] = "srelu",
+        srelu_init: float = -10.0,
+        weight_init: Literal["orthogonal", "glorot"] = "orthogonal",
+        dropout: float = 0.6,
+        output_dropout: float = 0.6,
+        encoder: Literal["linear", "mlp"] = "linear",
+        batch_norm: bool = False,
+        freeze_last_shift: bool = False,
+    ) -> None:
+        super().__init__(in_channels, hidden_channels, out_channels, num_layers)
+        check_unit_interval("output_dropout", output_dropout, closed=False)
+        if not c_max > 0:
+            raise GraphjouleError(f"c_max is {c_max}; it must be positive.")
+        if not gamma >= 0:
+            raise GraphjouleError(f"gamma is {gamma}; it must not be negative.")
+        self.gamma, self.output_dropout, self.freeze_last_shift = gamma, output_dropout, freeze_last_shift
+        self.encoder = Encoder(in_channels, hidden_channels, kind=encoder, dropout=dropout)
+        self.convs = nn.ModuleList(
+            EGNNConv(
+                hidden_channels,
+                c_min=c_min,
+                beta=beta,
+                scale=c_max**0.5 if k == 0 else 1.0,
+                weight_init=weight_init,
+                activation=activation,
+                srelu_init=srelu_init,
+                dropout=dropout,
+                batch_norm=batch_norm,
+            )
+            for k in range(num_layers)
+        )
+        self.head = FeatureLinear(hidden_channels, out_channels)
+
+    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        """Encoder, layers, head."""
+        h = h0 = self.encoder(x, keys[0])
+        for conv, key in zip(self.convs, keys[1:-1], strict=True):
+            h = conv(h, h0, graph, key)
+        scores: Tensor = self.head(h, self.output_dropout, keys[-1])
+        return scores
+
+    def penalty(self) -> Tensor:
+        """``gamma * sum_k ||W_k - W_k_init||_F``; its gradient at the initial point is zero, not 0/0."""
+        convs = [conv for conv in self.convs if isinstance(conv, EGNNConv)]
+        offset = torch.stack([conv.weight - conv.weight_target() for conv in convs])
+        distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
+        return self.gamma * distance.sum()
+
+    def parameter_group(self, name: str) -> str:
+        """Convolution weights, shifts, and everything dense (encoder, head, batch norms)."""
+        last = f"convs.{self.num_layers - 1}."
+        if self.freeze_last_shift and name.startswith((last + "activation", last + "norm")):
+            return "frozen"
+        if name.startswith("convs") and name.endswith("activation.shift"):
+            return "shift"
+        return "conv" if name.startswith("convs") and name.count(".") == 2 else "dense"
+
+
+class Encoder(nn.Module):
+    """The map ``f`` from input features to ``X_0``.
+
+    Args:
+        in_channels: number of input features.
+        channels: width of ``X_0``.
+        kind: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
+        dropout: dropout probability.
+    """
+
+    def __init__(self, in_channels: int, channels: int, kind: Literal["linear", "mlp"], dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.first = FeatureLinear(in_channels, channels)
+        self.norm = nn.BatchNorm1d(channels) if kind == "mlp" else None
+        self.second = FeatureLinear(channels, channels) if kind == "mlp" else None
+
+    def forward(self, x: Features, key: Tensor | None = None) -> Tensor:
+        """``X_0``, shape ``[num_nodes, channels]``."""
+        if self.norm is None or self.second is None:
+            return torch.relu(self.first(x, self.dropout, key))
+        out: Tensor = self.second(self.norm(self.first(x)).relu(), self.dropout, key)
+        return out
+
+
+def _activation(name: str, channels: int, srelu_init: float) -> nn.Module:
+    table: dict[str, Callable[[], nn.Module]] = {
+        "srelu": lambda: SReLU(channels, srelu_init),
+        "relu": nn.ReLU,
+        "linear": nn.Identity,
+    }
+    if name not in table:
+        raise GraphjouleError(f"activation is {name!r}; choose one of {', '.join(table)}.")
+    return table[name]()

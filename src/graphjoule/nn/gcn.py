@@ -1,0 +1,102 @@
+"""GCN, the graph convolutional network (Kipf and Welling, ICLR 2017): the plain network that depth kills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from graphjoule.features import Features
+from graphjoule.graph import Propagation
+from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
+from graphjoule.ops import propagate
+
+
+class GCNConv(nn.Module):
+    """One layer: ``act(P dropout(X) W + b)`` with Glorot ``W`` and zero ``b``.
+
+    Our own and not PyG's because the graph is normalised once for all layers and the features may be sparse.
+
+    Args:
+        in_channels: number of input channels.
+        out_channels: number of output channels.
+        activation: "relu" or "linear".
+        dropout: dropout probability of the input.
+        batch_norm: put a batch norm before the activation.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        activation: Literal["relu", "linear"] = "relu",
+        dropout: float = 0.0,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        check_unit_interval("dropout", dropout, closed=False)
+        self.dropout = dropout
+        self.linear = FeatureLinear(in_channels, out_channels, bias=False)
+        self.bias = nn.Parameter(torch.empty(out_channels))
+        self.norm = nn.BatchNorm1d(out_channels) if batch_norm else nn.Identity()
+        self.activation = nn.ReLU() if activation == "relu" else nn.Identity()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Glorot weight, zero bias, batch norm at its initial values."""
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.bias)
+        if isinstance(self.norm, nn.BatchNorm1d):
+            self.norm.reset_parameters()
+
+    def forward(self, x: Features, graph: Propagation, key: Tensor | None = None) -> Tensor:
+        """The layer's output, shape ``[num_nodes, out_channels]``; `key` turns dropout on."""
+        z = propagate(self.linear(x, self.dropout, key), graph) + self.bias
+        out: Tensor = self.activation(self.norm(z))
+        return out
+
+
+class GCN(GraphModel):
+    """``X_k = relu(P X_{k-1} W_k + b_k)``, dropout before each layer, no activation after the last.
+
+    Args:
+        in_channels: number of input features.
+        hidden_channels: width of the hidden layers.
+        out_channels: number of classes.
+        num_layers: number of graph layers.
+        dropout: dropout before every layer.
+        batch_norm: batch norm before each ReLU.
+    """
+
+    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int,
+        *,
+        dropout: float = 0.5,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__(in_channels, hidden_channels, out_channels, num_layers)
+        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
+        hidden = [GCNConv(i, o, dropout=dropout, batch_norm=batch_norm) for i, o in pairwise(widths[:-1])]
+        self.convs = nn.ModuleList([*hidden, GCNConv(*widths[-2:], activation="linear", dropout=dropout)])
+
+    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        """All layers; the first may take sparse features."""
+        h: Any = x
+        for conv, key in zip(self.convs, keys[1:-1], strict=True):
+            h = conv(h, graph, key)
+        scores: Tensor = h
+        return scores
+
+    def parameter_group(self, name: str) -> str:
+        """One group for all parameters."""
+        return "all"

@@ -1,0 +1,102 @@
+"""Dropout from a counter-based stream: the mask is a hash of (key, element), so nothing is drawn and nothing is stored.
+
+A key names a stream. The same key gives the same mask on any device, alone or among ten runs, before or after a
+restart; two keys give unrelated masks. The global generator of torch is never touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
+_MULTIPLIERS = (0x7FEB352D, -2073254261)
+_GOLDEN = -1640531527  # 2^32 / golden ratio as int32: neighbouring counters end far apart.
+
+
+def make_key(seed: int | Tensor) -> Tensor:
+    """The key of a seed: an int32 tensor of shape ``[2]`` (``[num_runs, 2]`` for a tensor of seeds)."""
+    seed = torch.as_tensor(seed, dtype=torch.int64)
+    low, high = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    words = torch.stack([low, high], dim=-1)
+    return fold_in(torch.where(words >= 2**31, words - 2**32, words).int(), 0)
+
+
+def fold_in(key: Tensor, data: int | Tensor) -> Tensor:
+    """A new key from a key and a number: what a layer, an epoch or a run derives its own stream from.
+
+    Args:
+        key: int32, shape ``[..., 2]``.
+        data: an integer, or an int32 tensor that broadcasts against ``key[..., 0]``.
+    """
+    data = torch.as_tensor(data, dtype=torch.int32, device=key.device)
+    first = _mix(key[..., 0] + _GOLDEN * data, key[..., 1])
+    return torch.stack([first, _mix(first + _GOLDEN, key[..., 0] ^ data)], dim=-1)
+
+
+def split_key(key: Tensor | None, num: int) -> Sequence[Tensor | None]:
+    """`num` keys derived from one, or as many ``None`` from ``None``, which means no dropout."""
+    if key is None:
+        return [None] * num
+    return fold_in(key, torch.arange(num, dtype=torch.int32, device=key.device)).unbind()
+
+
+def dropout(x: Tensor, p: float, key: Tensor | None) -> Tensor:
+    """``x * mask / (1 - p)`` with independent ``mask ~ Bernoulli(1 - p)``; ``x`` itself if `key` is None.
+
+    `p` is rounded to a multiple of 2^-16 and the scale matches the rounded value, so the expectation is exact.
+
+    Args:
+        x: any tensor.
+        p: probability that an element is set to zero, in [0, 1).
+        key: int32 tensor of shape ``[2]`` from `make_key` or `fold_in`.
+    """
+    if key is None or p == 0:
+        return x
+    mask: Tensor = _KeepMask.apply(key, x.shape, p, x.dtype)  # type: ignore[no-untyped-call]
+    return x * mask
+
+
+class _KeepMask(torch.autograd.Function):
+    """``mask / (1 - p)`` of a key; a Function only because the hash wants to see all runs' keys at once."""
+
+    @staticmethod
+    def forward(key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
+        return _keep_mask(key[None], shape, p, dtype)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        return None, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype
+    ) -> tuple[Tensor, int]:
+        return _keep_mask(key.movedim(in_dims[0], 0), shape, p, dtype), 0
+
+
+def _keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
+    """Masks of several keys, shape ``[num_keys, *shape]``; each 32-bit hash serves two elements with 16 bits."""
+    count = math.prod(shape)
+    counter = torch.arange((count + 1) // 2, dtype=torch.int32, device=keys.device)
+    bits = _mix(counter + keys[:, :1], keys[:, 1:]).view(torch.int16)[:, :count]
+    dropped = round(p * 2**16)
+    keep = (bits >= dropped - 2**15).to(dtype)
+    return keep.mul_(2**16 / (2**16 - dropped)).view(len(keys), *shape)
+
+
+def _mix(word: Tensor, key: Tensor) -> Tensor:
+    """Hash 32-bit words under a 32-bit key. int32 shifts copy the sign bit, hence the masks."""
+    word = word ^ ((word >> 16) & 0xFFFF)
+    word = word * _MULTIPLIERS[0] ^ key
+    word = word ^ ((word >> 15) & 0x1FFFF)
+    word = word * _MULTIPLIERS[1]
+    return word ^ ((word >> 16) & 0xFFFF)

@@ -1,0 +1,81 @@
+"""Cora and PubMed, the citation networks of Yang et al. (2016), in the Planetoid raw files that PyG downloads."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.raw import RawFiles
+from graphjoule.tasks.task import NodeTask
+
+# The files are pickles, which run code when they are read, so only these very bytes ever reach the unpickler.
+_CORA_SHA256 = {
+    "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
+    "ind.cora.ally": "2b998f5cc7fedc86e7f97ca2498f47a1ffc1462c29e2d578b23bf3f62b6e7d71",
+    "ind.cora.graph": "58f13302f39dde8852dad6fe6d15b89b077b6d7f837626bce671ef80344b383d",
+    "ind.cora.test.index": "297ce89af2b51a6a194181c7dbe1796c6a1cf9cd9349a88383b1b1e227867875",
+    "ind.cora.tx": "b9afbaa4a400df991f6f02ef677e1e44da55ffc04801fd02f9e673987829226a",
+    "ind.cora.ty": "41f5ac76596a1699cc33f53084a2419e92961c42bb75f36fc38e616d348532ad",
+    "ind.cora.x": "23cfa55d91c6f624233f5eb7b6e3f141f1bd2b2ae39608a63cf5d084bb27baab",
+    "ind.cora.y": "94465c14eb53e04ca262198dcbb2521ee8af60fb3f3d546cd6ca24a511b0e7d1",
+}
+_PUBMED_SHA256 = {
+    "ind.pubmed.allx": "508e538e2abdccdd54c4d3e9f49d638b4af7107d85845f66ddea5a5152658b7e",
+    "ind.pubmed.ally": "0c37bbe3b5014ec365e9d393cf4791925e5ed94fb194305d74f064a8d7b50f0e",
+    "ind.pubmed.graph": "5b89f0036ca22909471f1e6558eb42fa06e0c730a577bde5b058b40638f81dc9",
+    "ind.pubmed.test.index": "b101d421688bbaecbd82e8a18f1e282378d6830f3a37666f28ebc47f844341b5",
+    "ind.pubmed.tx": "4eb5f5d0f30f26497eb0ac6ac9719d09c67e284f1ed0385c93f3ef27a671da3d",
+    "ind.pubmed.ty": "ee2e0d4819d9fbcc403689c3bf2e49face401b605932f093bc58ab6461130fdd",
+    "ind.pubmed.x": "fbe9cb5c47200d1b7769a26e579be3b7130b556831f9d850e77c4c74f2599b33",
+    "ind.pubmed.y": "e6c807633307a07ed659249006536a147c7999c797f11a2560752990181b41b3",
+}
+
+
+def check_sha256(expected: Mapping[str, str], folder: Path, shown: str) -> None:
+    """Refuse a folder in which a file is not the one that was hashed.
+
+    Args:
+        expected: SHA-256 of every file, by name.
+        folder: where the files are.
+        shown: how to call the folder in the sentence.
+    """
+    for file, sha256 in expected.items():
+        try:
+            with (folder / file).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise GraphjouleError(f"The file {shown}/{file} cannot be read ({error.strerror}).") from error
+        if found != sha256:
+            raise GraphjouleError(
+                f"The file {shown}/{file} has SHA-256 {found}, expected {sha256}; it was not read, because it is a "
+                "pickle and a changed one could run code."
+            )
+
+
+def _planetoid_files(name: str, sha256: Mapping[str, str]) -> RawFiles:
+    return RawFiles("Planetoid", name, files=tuple(sha256), check=partial(check_sha256, sha256))
+
+
+CORA = _planetoid_files("Cora", _CORA_SHA256)
+PUBMED = _planetoid_files("PubMed", _PUBMED_SHA256)
+
+
+def load_planetoid(raw: RawFiles, root: Path) -> NodeTask:
+    """A citation network with its public split; words as stored, papers linked if either cites the other.
+
+    PyG's reader is used on the raw files; the ``processed`` folder that its dataset class would keep beside them is
+    neither read nor written, so the data root may be read-only.
+    """
+    folder = raw.ensure(root)
+    raw.check(folder, str(folder))
+    from torch_geometric.io import read_planetoid_data  # here and not above: it takes seconds
+
+    with warnings.catch_warnings():
+        # The pickles are from Python 2: NumPy and SciPy warn of names that have moved since.
+        warnings.simplefilter("ignore")
+        data = read_planetoid_data(str(folder), raw.name)
+    return NodeTask.from_data(data, name=raw.name.lower())

@@ -1,0 +1,164 @@
+"""Which nodes train, which choose the epoch and which are scored: named, seeded and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+
+PARTS = ("train", "val", "test")
+_PER_CLASS = re.compile(r"per-class-(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Three disjoint sets of nodes; each is kept as sorted int64 indices.
+
+    Attributes:
+        name: the rule it came from, such as ``public`` or ``per-class-20-30``.
+        seed: what the rule was seeded with; None for a fixed split, which is the same for every seed.
+        train: nodes whose labels the loss sees; never empty.
+        val: nodes whose labels choose the epoch.
+        test: nodes whose labels are read once, at the end.
+    """
+
+    name: str
+    seed: int | None
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+    def __post_init__(self) -> None:
+        for part in PARTS:
+            index = _check_index(getattr(self, part), f"{part} part of split {self.name!r}")
+            object.__setattr__(self, part, index)
+        if not self.train.numel():
+            raise GraphjouleError(f"The train part of split {self.name!r} is empty; at least one node must train.")
+        _check_disjoint(self)
+
+    @property
+    def sha256(self) -> str:
+        """A fingerprint of the three index lists: equal exactly when they are, on whatever device they are."""
+        digest = hashlib.sha256()
+        for part in PARTS:
+            index = getattr(self, part).cpu().numpy().astype("<i8")
+            # The count in front of each list keeps a node at the border of two parts from meaning the same in both.
+            digest.update(f"{part}:{index.size}:".encode() + index.tobytes())
+        return digest.hexdigest()
+
+    def to(self, device: torch.device | str | None) -> Split:
+        """The same split on another device."""
+        return Split(self.name, self.seed, self.train.to(device), self.val.to(device), self.test.to(device))
+
+
+def fixed_split(name: str, train: Tensor, val: Tensor, test: Tensor) -> Split:
+    """A split from three boolean masks over the nodes, the same for every seed."""
+    for part, mask in zip(PARTS, (train, val, test), strict=True):
+        if mask.dtype != torch.bool or mask.dim() != 1:
+            raise GraphjouleError(
+                f"{part}_mask has dtype {mask.dtype} and shape {list(mask.shape)}; expected one boolean per node. "
+                "If it holds several splits, keep one column."
+            )
+    return Split(name, None, *(mask.nonzero().view(-1) for mask in (train, val, test)))
+
+
+def parse_per_class(name: str) -> tuple[int, int] | None:
+    """The counts A and B of a ``per-class-A-B`` rule, or None for another name.
+
+    >>> parse_per_class("per-class-20-30")
+    (20, 30)
+    """
+    found = _PER_CLASS.fullmatch(name)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def per_class_split(
+    labels: Tensor,
+    num_classes: int,
+    num_train: int,
+    num_val: int,
+    seed: int,
+    class_names: tuple[str, ...] | None = None,
+) -> Split:
+    """Draw `num_train` and `num_val` nodes of every class; the other labelled nodes are the test part.
+
+    The sizes do not depend on the seed, so splits of many seeds can be stacked.
+
+    Args:
+        labels: class of every node, -1 where unknown.
+        num_classes: number of classes; each needs ``num_train + num_val`` labelled nodes.
+        num_train: training nodes per class.
+        num_val: validation nodes per class.
+        seed: seeds a generator of the split's own; the global ones are neither read nor moved.
+        class_names: used only to name a class that has too few nodes.
+    """
+    name = f"per-class-{num_train}-{num_val}"
+    if not 0 <= seed < 2**32:
+        raise GraphjouleError(f"The seed of split {name!r} is {seed}; expected 0 to {2**32 - 1}.")
+    # RandomState and not default_rng: NumPy's policy (NEP 19) freezes its stream for ever, so a seed names the same
+    # nodes under every NumPy version. Generator may change its streams between releases.
+    random = np.random.RandomState(seed)
+    by_class = labels.cpu().numpy()
+    parts: tuple[list[np.ndarray], ...] = ([], [], [])
+    for label in range(num_classes):
+        nodes = np.flatnonzero(by_class == label)
+        if nodes.size < num_train + num_val:
+            shown = f"{label} ({class_names[label]})" if class_names else str(label)
+            raise GraphjouleError(
+                f"Class {shown} has {nodes.size} labelled nodes; split {name!r} needs at least {num_train + num_val}."
+            )
+        for part, drawn in zip(
+            parts, np.split(random.permutation(nodes), [num_train, num_train + num_val]), strict=True
+        ):
+            part.append(drawn)
+    train, val, test = (torch.from_numpy(np.concatenate(part).astype(np.int64)) for part in parts)
+    return Split(name, seed, train, val, test)
+
+
+def check_labelled(split: Split, labels: Tensor) -> None:
+    """Refuse a split that names a node outside the graph or one whose label is unknown."""
+    known = labels.cpu()
+    for part in PARTS:
+        index = getattr(split, part).cpu()
+        if index.numel() and int(index[-1]) >= known.numel():
+            raise GraphjouleError(
+                f"The {part} part of split {split.name!r} names node {int(index[-1])}; "
+                f"with {known.numel()} nodes it must be 0 to {known.numel() - 1}."
+            )
+        unknown = index[known[index] < 0]
+        if unknown.numel():
+            raise GraphjouleError(
+                f"The {part} part of split {split.name!r} names node {int(unknown[0])}, whose label is unknown (-1)."
+            )
+
+
+def _check_index(index: Tensor, what: str) -> Tensor:
+    """The indices, sorted; refused if they are no list of node numbers."""
+    if index.dtype != torch.int64 or index.dim() != 1:
+        raise GraphjouleError(
+            f"The {what} has dtype {index.dtype} and shape {list(index.shape)}; expected a list of int64 node numbers."
+        )
+    index = index.sort().values
+    if index.numel() and int(index[0]) < 0:
+        raise GraphjouleError(f"The {what} names node {int(index[0])}; node numbers start at 0.")
+    return index
+
+
+def _check_disjoint(split: Split) -> None:
+    nodes = torch.cat([split.train, split.val, split.test])
+    owner = torch.repeat_interleave(torch.arange(3), torch.tensor([getattr(split, part).numel() for part in PARTS]))
+    ordered = nodes.cpu().sort(stable=True)
+    same = (ordered.values.diff() == 0).nonzero().view(-1)
+    if same.numel():
+        at = int(same[0])
+        first, second = (PARTS[int(owner[ordered.indices[i]])] for i in (at, at + 1))
+        raise GraphjouleError(
+            f"Split {split.name!r} names node {int(ordered.values[at])} twice, in {first} and in {second}; "
+            "the parts must not overlap."
+        )

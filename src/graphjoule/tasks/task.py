@@ -1,0 +1,193 @@
+"""The one shape in which every source of data arrives: features, graph, labels and the splits it offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError, choices
+from graphjoule.features import Features, SparseFeatures, check_features
+from graphjoule.graph import Propagation
+from graphjoule.tasks.splits import PARTS, Split, check_labelled, fixed_split, parse_per_class, per_class_split
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+MAX_SPARSE_DENSITY = 0.25
+"""Features with a smaller share of non-zeros are kept sparse.
+
+A stored value takes 20 bytes (value, two int32 columns, an int64 position) against 4 in a dense matrix, so memory is
+about even here, while products and dropout touch a quarter of the entries at most.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTask:
+    """Node classification on one graph, checked when it is made.
+
+    Attributes:
+        name: what the task is called in records and error sentences.
+        features: finite floating-point matrix, dense or sparse, one row per node, as stored by its source.
+        graph: the normalised operator.
+        labels: class of every node, int64, -1 where unknown.
+        num_classes: number of classes, at least two.
+        class_names: name of every class, where the source has names.
+        fixed_splits: splits that came with the data.
+        default_split: the split to use when none is asked for.
+    """
+
+    name: str
+    features: Features
+    graph: Propagation
+    labels: Tensor
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+    fixed_splits: tuple[Split, ...] = ()
+    default_split: str = "per-class-20-30"
+
+    def __post_init__(self) -> None:
+        check_features(self.features)
+        if self.features.size(0) != self.graph.num_nodes:
+            raise GraphjouleError(
+                f"The features of task {self.name!r} have {self.features.size(0)} rows; "
+                f"expected {self.graph.num_nodes}, one per node of the graph."
+            )
+        _check_labels(self)
+        _check_classes(self)
+        object.__setattr__(self, "labels", self.labels.long())
+        for split in self.fixed_splits:
+            check_labelled(split, self.labels)
+        self._check_split_name(self.default_split)
+
+    @classmethod
+    def from_data(cls, data: Data, *, name: str = "data", symmetrize: bool = False) -> NodeTask:
+        """A task from PyG's `Data` with ``x``, ``edge_index`` and ``y``, and ``edge_weight`` if there is one.
+
+        If it has all of ``train_mask``, ``val_mask`` and ``test_mask``, they become the split ``public``.
+
+        Args:
+            data: one homogeneous graph; it is not changed.
+            name: what to call the task.
+            symmetrize: let every edge of a directed graph count in both directions.
+        """
+        x, edge_index, labels = (_tensor(data, key) for key in ("x", "edge_index", "y"))
+        check_features(x)
+        _check_label_dtype(labels, name)
+        weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
+        masks = [mask.cpu() for part in PARTS if (mask := getattr(data, f"{part}_mask", None)) is not None]
+        public = (fixed_split("public", *masks),) if len(masks) == len(PARTS) else ()
+        return cls(
+            name=name,
+            features=pack_features(x),
+            graph=Propagation.from_edge_index(edge_index, weight, x.size(0), symmetrize=symmetrize),
+            # OGB keeps its labels as a column.
+            labels=labels.view(-1) if labels.dim() == 2 and labels.size(1) == 1 else labels,
+            num_classes=count_classes(labels),
+            fixed_splits=public,
+            default_split="public" if public else cls.default_split,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, labelled or not."""
+        return self.graph.num_nodes
+
+    @property
+    def num_features(self) -> int:
+        """Number of columns of the features."""
+        return self.features.size(1)
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits it offers by name; besides these, any ``per-class-A-B`` is understood."""
+        return tuple(dict.fromkeys([*(split.name for split in self.fixed_splits), self.default_split]))
+
+    def split(self, name: str | None = None, seed: int = 0) -> Split:
+        """The split of a given name, on the labels' device; a fixed one is the same for every seed.
+
+        Args:
+            name: one of `split_names`, or ``per-class-A-B``: A training and B validation nodes of every class, the
+                other labelled nodes test. By default `default_split`.
+            seed: seeds the drawing of a ``per-class-A-B`` split.
+        """
+        name = self.default_split if name is None else name
+        self._check_split_name(name)
+        fixed = {split.name: split for split in self.fixed_splits}
+        counts = parse_per_class(name)
+        if name in fixed or counts is None:
+            return fixed[name].to(self.labels.device)
+        drawn = per_class_split(self.labels, self.num_classes, *counts, seed=seed, class_names=self.class_names)
+        return drawn.to(self.labels.device)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> NodeTask:
+        """The same task on another device, or with features and graph of another dtype."""
+        features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
+        return replace(self, features=features, graph=graph, labels=self.labels.to(device))
+
+    def _check_split_name(self, name: str) -> None:
+        fixed = {split.name for split in self.fixed_splits}
+        if name not in fixed and parse_per_class(name) is None:
+            offered = choices([*fixed, "per-class-A-B (A training and B validation nodes of every class)"])
+            raise GraphjouleError(f"Unknown split {name!r} for task {self.name!r}; expected one of: {offered}.")
+
+
+def pack_features(x: Tensor | sp.sparray | sp.spmatrix) -> Features:
+    """Features in the form that suits how many of them are zero: sparse below `MAX_SPARSE_DENSITY`, else dense."""
+    if isinstance(x, Tensor):
+        is_sparse = x.dim() == 2 and int(x.count_nonzero()) < MAX_SPARSE_DENSITY * x.numel()
+        return SparseFeatures.from_dense(x) if is_sparse else x
+    if x.count_nonzero() < MAX_SPARSE_DENSITY * x.shape[0] * x.shape[1]:
+        return SparseFeatures.from_scipy(x)
+    return torch.from_numpy(x.toarray()).to(torch.get_default_dtype())
+
+
+def count_classes(labels: Tensor) -> int:
+    """Number of classes that labels 0, 1, 2, ... speak of: the largest plus one."""
+    return int(labels.max()) + 1 if labels.numel() else 0
+
+
+def _tensor(data: Data, key: str) -> Tensor:
+    value = getattr(data, key, None)
+    if not isinstance(value, Tensor):
+        raise GraphjouleError(f"The graph given as Data has no tensor {key!r}; expected x, edge_index and y.")
+    return value.cpu()
+
+
+def _check_classes(task: NodeTask) -> None:
+    if task.num_classes < 2:
+        raise GraphjouleError(f"Task {task.name!r} has {task.num_classes} classes; at least two are needed.")
+    if task.class_names is not None and len(task.class_names) != task.num_classes:
+        raise GraphjouleError(
+            f"Task {task.name!r} has {task.num_classes} classes but {len(task.class_names)} class names."
+        )
+
+
+def _check_labels(task: NodeTask) -> None:
+    labels = task.labels
+    if labels.shape != (task.num_nodes,):
+        raise GraphjouleError(
+            f"The labels of task {task.name!r} have shape {list(labels.shape)}; "
+            f"expected [{task.num_nodes}], one per node."
+        )
+    _check_label_dtype(labels, task.name)
+    labels = labels.long()  # an unsigned dtype cannot be compared with -1
+    wrong = ((labels < -1) | (labels >= task.num_classes)).nonzero().view(-1)
+    if wrong.numel():
+        node = int(wrong[0])
+        raise GraphjouleError(
+            f"The label of node {node} in task {task.name!r} is {int(labels[node])}; "
+            f"expected 0 to {task.num_classes - 1}, or -1 where it is unknown."
+        )
+    if not (labels >= 0).any():
+        raise GraphjouleError(f"Task {task.name!r} has no label: all {task.num_nodes} are -1, at least one is needed.")
+
+
+def _check_label_dtype(labels: Tensor, name: str) -> None:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise GraphjouleError(
+            f"The labels of task {name!r} have dtype {labels.dtype}; expected an integer dtype such as torch.int64."
+        )

@@ -1,0 +1,66 @@
+"""Named tensors in a file: safetensors with a checksum, written whole or not at all, never executed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import write_bytes
+
+_FORMAT = "1"
+
+
+def write_tensors(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], about: Any) -> None:
+    """Write tensors and a JSON description of them.
+
+    Args:
+        path: the file; its folder must exist.
+        kind: what the file is, such as "model" or "checkpoint"; `read_tensors` asks for the same word.
+        tensors: any shapes and dtypes, from any device.
+        about: whatever JSON can hold.
+    """
+    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    description = json.dumps(about)
+    metadata = {"graphjoule": _FORMAT, "kind": kind, "about": description, "sha256": _digest(stored, description)}
+    write_bytes(path, safetensors.torch.save(stored, metadata))
+
+
+def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], Any]:
+    """Tensors and description from a file that `write_tensors` wrote; anything else is refused with a sentence."""
+    path = Path(path)
+    if not path.is_file():
+        raise GraphjouleError(f"There is no file {path}; expected a graphjoule {kind}.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise GraphjouleError(
+            f"{path} is not a whole graphjoule {kind}: it is truncated or of another kind."
+        ) from error
+    if metadata.get("graphjoule") != _FORMAT or metadata.get("kind") != kind:
+        raise GraphjouleError(f"{path} is not a graphjoule {kind} of format {_FORMAT}.")
+    description = metadata.get("about", "null")
+    if metadata.get("sha256") != _digest(tensors, description):
+        raise GraphjouleError(f"{path} is damaged: its content does not match its checksum.")
+    return tensors, json.loads(description)
+
+
+def _digest(tensors: Mapping[str, Tensor], description: str) -> str:
+    """SHA-256 over the description and every tensor with its name, dtype and shape."""
+    digest = hashlib.sha256(description.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

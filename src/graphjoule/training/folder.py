@@ -1,0 +1,124 @@
+"""A run folder: what a training writes, and how it goes on after having been killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import ensure_folder, write_json
+from graphjoule.recipe import Recipe
+from graphjoule.records import Record, append_record, read_records
+from graphjoule.saving import save_model
+from graphjoule.tensorfile import read_tensors, write_tensors
+from graphjoule.training.loop import RunResult
+
+try:
+    import fcntl
+except ImportError:  # Windows: two trainings in one folder are the user's own care there
+    fcntl = None  # type: ignore[assignment]
+
+
+class About(BaseModel):
+    """The content of ``run.json``: what was asked for, and how many runs train at once."""
+
+    recipe: Recipe
+    seeds: list[int]
+    runs_at_once: int
+
+
+class RunFolder:
+    """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, a checkpoint in between.
+
+    Every file is whole at any moment. A seed counts as done when its record is there; its model is written first.
+
+    Args:
+        path: the folder; created by `open`.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.records_path = self.path / "records.jsonl"
+        self._about_path = self.path / "run.json"
+        self._checkpoint_path = self.path / "checkpoint.safetensors"
+
+    def check(self, recipe: Recipe, *, resume: bool) -> None:
+        """Refuse a folder that holds another training, before anything is written.
+
+        Raises:
+            GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings.
+        """
+        if not self.is_taken:
+            return
+        if not resume:
+            raise GraphjouleError(
+                f"{self.path} already holds a training; add --resume to continue it, or choose another with --out."
+            )
+        if changed := self.about().recipe.differences(recipe):
+            raise GraphjouleError(
+                f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with --out."
+            )
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a training has begun here."""
+        return self._about_path.exists() or self.records_path.exists()
+
+    def about(self) -> About:
+        """What ``run.json`` says."""
+        try:
+            return About.model_validate_json(self._about_path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise GraphjouleError(
+                f"{self._about_path} is missing or damaged; choose another folder with --out."
+            ) from error
+
+    def model_path(self, seed: int) -> Path:
+        """Where the model of a seed is."""
+        return self.path / f"model-seed-{seed}.safetensors"
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
+        ensure_folder(self.path)
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                if fcntl is not None:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.") from error
+            yield
+        (self.path / ".lock").unlink(missing_ok=True)
+
+    def begin(self, recipe: Recipe, seeds: Sequence[int], runs_at_once: int) -> None:
+        """Write ``run.json``."""
+        about = About(recipe=recipe, seeds=list(seeds), runs_at_once=runs_at_once)
+        write_json(self._about_path, about.model_dump())
+
+    def records(self) -> dict[int, Record]:
+        """The records so far, by seed."""
+        return {r.seed: r for r in read_records(self.records_path)} if self.records_path.exists() else {}
+
+    def add(self, result: RunResult, record: Record, recipe: Recipe) -> None:
+        """Write one finished run: the model, then the record that makes it count."""
+        save_model(self.model_path(result.seed), result.model, recipe, seed=result.seed)
+        append_record(self.records_path, record)
+
+    def save_checkpoint(self, state: dict[str, Tensor], group: Sequence[int], seconds: float) -> None:
+        """Replace the checkpoint by the state of a group of runs."""
+        write_tensors(self._checkpoint_path, "checkpoint", state, {"group": list(group), "seconds": seconds})
+
+    def load_checkpoint(self, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
+        """The state of a group of runs and the seconds it took so far, if the checkpoint is of that group."""
+        if not self._checkpoint_path.exists():
+            return None
+        state, about = read_tensors(self._checkpoint_path, "checkpoint")
+        return (state, about["seconds"]) if about["group"] == list(group) else None
+
+    def drop_checkpoint(self) -> None:
+        """Remove the checkpoint once its runs are recorded."""
+        self._checkpoint_path.unlink(missing_ok=True)

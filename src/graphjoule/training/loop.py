@@ -1,0 +1,134 @@
+"""The epoch loop of one group of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from graphjoule.nn import GraphModel
+from graphjoule.tasks import Split
+from graphjoule.training.capture import CapturedStep
+from graphjoule.training.failure import describe_failure
+from graphjoule.training.interrupt import StopRequest
+from graphjoule.training.runs import Runs
+
+CURVE_NAMES = ("train_loss", "val_loss", "val_accuracy")
+# How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue.
+_LOOK_EVERY = {"cpu": 1, "cuda": 10}
+
+
+class TrainingInterrupted(Exception):  # noqa: N818 - asked for, not an error
+    """Training stopped on request; the state at `epoch` is saved."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"stopped after epoch {epoch}")
+        self.epoch = epoch
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a group of runs is: what a progress bar shows."""
+
+    epoch: int
+    epochs: int
+    num_active: int
+    num_runs: int
+    train_loss: float
+    val_loss: float
+    val_accuracy: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came out of one run. The test accuracy is the only thing that saw a test label."""
+
+    seed: int
+    split: Split
+    failure: str | None
+    curve: dict[str, list[float]]
+    epochs_run: int
+    selected_epoch: int
+    val_loss: float
+    val_accuracy: float
+    test_accuracy: float | None
+    model: GraphModel
+
+
+def train(
+    runs: Runs,
+    split_of: Mapping[int, Split],
+    *,
+    stop: StopRequest,
+    save: Callable[[Runs], None],
+    save_every: int,
+    on_progress: Callable[[Progress], None],
+) -> Iterator[RunResult]:
+    """Train until every run has stopped; yields each run's result as soon as it has.
+
+    Runs that have stopped are dropped from the program once they are a quarter of it: fewer rows, same results.
+
+    Args:
+        runs: the state to train on, fresh or restored.
+        split_of: the split of each seed of the whole group, some of which may be gone from `runs` already.
+        stop: read after every epoch; when set, the state is saved and `TrainingInterrupted` raised.
+        save: called with the state every `save_every` epochs.
+        save_every: epochs between two calls of `save`.
+        on_progress: called whenever the host looks at the device.
+    """
+    device = runs.parameters.device
+    look_every = _LOOK_EVERY[device.type]
+    num_runs = len(split_of)
+    step = CapturedStep(runs.train_epoch, device)
+    for epoch in range(int(runs.epoch), runs.recipe.epochs):
+        step()
+        done = epoch + 1
+        last = done == runs.recipe.epochs
+        if done % look_every == 0 or last:
+            on_progress(_progress(runs, done, num_runs))
+            stopped = [True] * len(runs.seeds) if last else runs.selection.state["stopped"].tolist()
+            if all(stopped) or sum(stopped) * 4 >= len(stopped):
+                yield from (_result(runs, run, split_of) for run, is_over in enumerate(stopped) if is_over)
+                if all(stopped):
+                    return
+                runs.keep([run for run, is_over in enumerate(stopped) if not is_over])
+                step = CapturedStep(runs.train_epoch, device)
+        if done % save_every == 0 or stop.requested:
+            save(runs)
+        if stop.requested:
+            raise TrainingInterrupted(done)
+
+
+def _progress(runs: Runs, epoch: int, num_runs: int) -> Progress:
+    active = runs.selection.active
+    rows = runs.curve[:, epoch - 1]
+    means = (rows[active] if bool(active.any()) else rows).mean(dim=0).tolist()
+    return Progress(epoch, runs.recipe.epochs, int(active.sum()), num_runs, *means)
+
+
+def _result(runs: Runs, run: int, split_of: Mapping[int, Split]) -> RunResult:
+    """Close one run: read its curve, and now, for the first and only time, the test labels."""
+    state = {name: value[run].item() for name, value in runs.selection.state.items()}
+    seed, epochs_run = runs.seeds[run], int(state["last_epoch"]) + 1
+    curve = runs.curve[run, :epochs_run].T.tolist()
+    failed = bool(state["failed"])
+    return RunResult(
+        seed=seed,
+        split=split_of[seed],
+        failure=describe_failure(runs, run) if failed else None,
+        curve=dict(zip(CURVE_NAMES, curve, strict=True)),
+        epochs_run=epochs_run,
+        selected_epoch=int(state["best_epoch"]),
+        val_loss=float(state["val_loss"]),
+        val_accuracy=float(state["val_accuracy"]),
+        test_accuracy=None if failed else _test_accuracy(runs, run, split_of[seed]),
+        model=runs.selected_model(run),
+    )
+
+
+def _test_accuracy(runs: Runs, run: int, split: Split) -> float | None:
+    """Share of test nodes that the selected parameters classify rightly; None if the split has no test nodes."""
+    test = split.test.to(runs.task.labels.device)
+    if not test.numel():
+        return None
+    correct = runs.selected_logits(run)[test].argmax(dim=-1) == runs.task.labels[test]
+    return float(correct.double().mean())

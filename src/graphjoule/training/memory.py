@@ -1,0 +1,59 @@
+"""How many runs fit in memory at once, and how much was used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from graphjoule.recipe import Recipe
+from graphjoule.tasks import NodeTask
+
+# Activations that autograd keeps per layer with the reference ops, counted on a 64-layer EGNN and rounded up.
+_ACTIVATIONS_PER_LAYER = 8
+_SHARE = 0.6  # of the memory that is free; the rest is for features, weights and neighbours
+
+
+def runs_that_fit(recipe: Recipe, task: NodeTask, num_runs: int) -> int:
+    """How many of `num_runs` runs to train at once so that their activations fit in the device's free memory."""
+    itemsize = torch.get_default_dtype().itemsize
+    activation = task.num_nodes * recipe.hidden_channels * itemsize
+    per_run = activation * _ACTIVATIONS_PER_LAYER * (recipe.num_layers + 2)
+    return max(1, min(num_runs, int(_SHARE * free_bytes(task.labels.device) / per_run)))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be had on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limits = [limit for limit in (_available_ram(), _container_limit()) if limit is not None]
+    return min(limits, default=4 * 2**30)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory used so far: allocated tensors on a GPU, resident size of the process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _available_ram() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _container_limit() -> int | None:
+    """What a control group leaves of its limit, where there is one."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return None if limit == "max" else max(0, int(limit) - int(used))

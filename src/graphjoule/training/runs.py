@@ -1,0 +1,174 @@
+"""Many runs of one recipe as one program: parameters get a leading run axis, `torch.vmap` does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from graphjoule.features import normalize_rows
+from graphjoule.nn import GraphModel
+from graphjoule.ops import fold_in, make_key
+from graphjoule.recipe import Recipe
+from graphjoule.tasks import NodeTask, Split
+from graphjoule.training.adam import adam_step
+from graphjoule.training.layout import Layout
+from graphjoule.training.objective import Objective, build_model
+from graphjoule.training.selection import Selection
+
+
+class Runs:
+    """The training state of several runs: one row each in a few matrices, and the epoch that moves them all.
+
+    Each run has its own initial parameters, split and dropout stream, all derived from its seed alone, so it computes
+    the same thing whoever its neighbours are.
+
+    Args:
+        recipe: what to train.
+        task: on which graph, already on the device of the runs.
+        seeds: one run each.
+        splits: the split of each run.
+    """
+
+    def __init__(self, recipe: Recipe, task: NodeTask, seeds: Sequence[int], splits: Sequence[Split]) -> None:
+        self.recipe, self.task, self.seeds = recipe, task, list(seeds)
+        device = task.labels.device
+        models = [build_model(recipe, task, seed) for seed in seeds]
+        self.model = models[0].to(device)
+        self.layout = Layout.of(self.model)
+        self._objective = Objective(self.model)
+        self.features = normalize_rows(task.features) if recipe.normalize_features else task.features
+
+        self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models]).to(device)
+        self.buffers = {
+            name: torch.stack([m.get_buffer(name) for m in models]).to(device) for name, _ in self.model.named_buffers()
+        }
+        self.moment1, self.moment2 = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
+        self.best_parameters = self.parameters.clone()
+        self.best_buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+        self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
+
+        self.epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self.curve = torch.full((len(self.seeds), recipe.epochs, 3), torch.nan, device=device)
+        self.selection = Selection(len(self.seeds), recipe.select_on, recipe.patience, device)
+        self.keys = make_key(torch.tensor(self.seeds)).to(device)
+        self.train_index = torch.stack([split.train for split in splits]).to(device)
+        self.val_index = torch.stack([split.val for split in splits]).to(device)
+
+    def _settings_per_element(self) -> tuple[Tensor, Tensor]:
+        """Learning rate and weight decay of every element of the parameter vector."""
+        group_of = {name: group for group, names in self.model.parameter_groups().items() for name in names}
+        lr = {name: 0.0 if group == "frozen" else self.recipe.lr for name, group in group_of.items()}
+        decay = {name: self.recipe.weight_decay.get(group, 0.0) for name, group in group_of.items()}
+        return self.layout.spread(lr), self.layout.spread(decay)
+
+    def train_epoch(self) -> None:
+        """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
+        self.parameters.requires_grad_(True)
+        train_loss = self._train_losses()
+        (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
+        self.parameters.requires_grad_(False)
+        active = self.selection.active & torch.isfinite(train_loss)
+        adam_step(
+            self.parameters, gradient, self.moment1, self.moment2, self.epoch + 1, self.lr, self.weight_decay, active
+        )
+        val_loss, val_accuracy = self._validate()
+        improved = self.selection.update(self.epoch, train_loss.detach(), val_loss, val_accuracy)
+        self._keep_best(improved)
+        row = torch.stack([train_loss.detach(), val_loss, val_accuracy], dim=-1)
+        self.curve.index_copy_(1, self.epoch[None], row[:, None])
+        self.epoch.add_(1)
+
+    def _train_losses(self) -> Tensor:
+        self._objective.train()
+        keys = fold_in(self.keys, self.epoch.int())
+
+        def loss(flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor) -> Tensor:
+            return self._call(flat, buffers, index, key)[0]
+
+        return torch.vmap(loss)(self.parameters, self.buffers, self.train_index, keys)
+
+    @torch.no_grad()
+    def _validate(self) -> tuple[Tensor, Tensor]:
+        self._objective.eval()
+
+        def score(flat: Tensor, buffers: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
+            _, task_loss, logits = self._call(flat, buffers, index, None)
+            return task_loss, (logits.argmax(dim=-1) == self.task.labels[index]).float().mean()
+
+        return torch.vmap(score)(self.parameters, self.buffers, self.val_index)
+
+    def _call(
+        self, flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
+        inputs = (self.features, self.task.graph, index, self.task.labels[index], key)
+        out: tuple[Tensor, Tensor, Tensor] = functional_call(self._objective, state, inputs)
+        return out
+
+    def _keep_best(self, improved: Tensor) -> None:
+        self.best_parameters.copy_(torch.where(improved[:, None], self.parameters, self.best_parameters))
+        for name, buffer in self.buffers.items():
+            kept = self.best_buffers[name]
+            kept.copy_(torch.where(improved.view(-1, *[1] * (buffer.dim() - 1)), buffer, kept))
+
+    @torch.no_grad()
+    def selected_logits(self, run: int) -> Tensor:
+        """Scores of all nodes from one run's selected parameters, shape ``[num_nodes, num_classes]``."""
+        model = self.selected_model(run).to(self.task.labels.device).eval()
+        logits: Tensor = model(self.features, self.task.graph)
+        return logits
+
+    def selected_model(self, run: int) -> GraphModel:
+        """A model of its own with one run's selected parameters."""
+        return self._model_from(run, self.best_parameters, self.best_buffers)
+
+    def current_model(self, run: int) -> GraphModel:
+        """A model of its own with one run's parameters of this moment."""
+        return self._model_from(run, self.parameters, self.buffers)
+
+    def _model_from(self, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> GraphModel:
+        model = build_model(self.recipe, self.task, self.seeds[run])
+        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
+        model.load_state_dict({name: value.clone() for name, value in state.items()})
+        return model
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The whole state that changes, by name, each with the run axis first: what a checkpoint holds."""
+        state = {
+            "parameters": self.parameters,
+            "moment1": self.moment1,
+            "moment2": self.moment2,
+            "best_parameters": self.best_parameters,
+            "curve": self.curve,
+            "keys": self.keys,
+            "train_index": self.train_index,
+            "val_index": self.val_index,
+            "epoch": self.epoch.expand(len(self.seeds)),
+            "seed": torch.tensor(self.seeds),
+        }
+        state |= {f"buffers.{name}": value for name, value in self.buffers.items()}
+        state |= {f"best_buffers.{name}": value for name, value in self.best_buffers.items()}
+        return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with only some of the runs."""
+        index = torch.tensor(rows)
+        self.restore({name: value[index.to(value.device)] for name, value in self.snapshot().items()})
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `snapshot`, whole or with only some of its runs."""
+        device = self.task.labels.device
+        new = {name: value.to(device, copy=True) for name, value in state.items()}
+        self.seeds = new.pop("seed").tolist()
+        self.epoch = new.pop("epoch")[0].clone()
+        for name, value in new.items():
+            owner, _, key = name.partition(".")
+            if owner == "selection":
+                self.selection.state[key] = value
+            elif key:
+                getattr(self, owner)[key] = value
+            else:
+                setattr(self, owner, value)

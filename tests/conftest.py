@@ -1,0 +1,56 @@
+"""What tests of several rooms need: the raw data where there is some, and a task small enough to work out by hand."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphjoule.graph import Propagation
+from graphjoule.tasks import NodeTask
+
+SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of raw Cora, PubMed and Physics files; never to be written to."""
+    given = os.environ.get("GRAPHJOULE_DATA")
+    root = Path(given) if given else SHARED_DATA
+    if not root.is_dir():
+        pytest.skip(f"no raw data: GRAPHJOULE_DATA is not set and {SHARED_DATA} does not exist")
+    return root
+
+
+@pytest.fixture
+def tiny_task() -> NodeTask:
+    """Two triangles joined by one edge; the class is the triangle, node 5 is unlabelled, features are dense."""
+    edges = torch.tensor([[0, 1, 2, 3, 4, 5, 2], [1, 2, 0, 4, 5, 3, 3]])
+    return NodeTask(
+        name="tiny",
+        features=torch.arange(1.0, 19.0).view(6, 3),
+        graph=Propagation.from_edge_index(edges, symmetrize=True),
+        labels=torch.tensor([0, 0, 0, 1, 1, -1]),
+        num_classes=2,
+        default_split="per-class-1-1",
+    )
+
+
+class Trap:
+    """An object whose pickle runs code: reading it makes the folder `sprung`."""
+
+    def __init__(self, sprung: Path) -> None:
+        self.sprung = sprung
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.sprung),)
+
+
+@pytest.fixture
+def trap(tmp_path) -> Trap:
+    """A malicious object to hide in a file; it was tried once, or a test that it stays quiet would prove nothing."""
+    trap = Trap(tmp_path / "sprung")
+    pickle.loads(pickle.dumps(trap))
+    trap.sprung.rmdir()
+    return trap

@@ -1,0 +1,139 @@
+import pickle
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch_geometric.datasets import Coauthor
+from torch_geometric.io import read_npz
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import SparseFeatures
+from graphjoule.tasks.coauthor import PHYSICS, load_coauthor
+
+
+def tiny_arrays():
+    """Four authors: counts, a negative value and a duplicate in the words; a self-loop and one-way links."""
+    words = sp.csr_matrix(np.zeros((4, 9), dtype=np.float32))
+    words.data = np.array([2, 1, -3, 0.5, 0.25], dtype=np.float32)
+    words.indices, words.indptr = np.array([0, 5, 2, 8, 8]), np.array([0, 2, 3, 5, 5])
+    links = sp.csr_matrix(([1.0, 1.0, 1.0, 1.0], ([0, 1, 1, 3], [1, 1, 2, 0])), shape=(4, 4))
+    arrays = {"labels": np.array([0, 1, 1, 0])}
+    for name, matrix in (("adj", links), ("attr", words)):
+        for piece in ("data", "indices", "indptr", "shape"):
+            arrays[f"{name}_{piece}"] = np.asarray(getattr(matrix, piece))
+    return arrays
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Writes arrays as a Physics file under a data root, with some of them changed."""
+
+    def write(**changes):
+        folder = PHYSICS.folder(tmp_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {key: value for key, value in (tiny_arrays() | changes).items() if value is not None}
+        np.savez(folder / PHYSICS.files[0], **arrays)
+        return folder / PHYSICS.files[0]
+
+    return write
+
+
+def test_physics_sizes(data_root):
+    task = load_coauthor(PHYSICS, data_root)
+    assert (task.name, task.num_nodes, task.graph.num_edges) == ("physics", 34493, 247962)
+    assert (task.num_features, task.num_classes) == (8415, 5)
+    assert isinstance(task.features, SparseFeatures)
+    assert task.features.value.unique().tolist() == [1.0]
+    split = task.split(seed=2)
+    assert (split.name, len(split.train), len(split.val), len(split.test)) == ("per-class-20-30", 100, 150, 34243)
+
+
+def test_the_meaning_is_that_of_pygs_parser(save, tmp_path):
+    data = read_npz(str(save()), to_undirected=True)
+    task = load_coauthor(PHYSICS, tmp_path)
+    assert task.features.to_dense().equal(data.x)
+    assert data.x.unique().tolist() == [-3, 0, 1]
+    adjacency = torch.eye(4, dtype=torch.bool)
+    adjacency[data.edge_index[0], data.edge_index[1]] = True
+    assert (task.graph.to_dense() > 0).equal(adjacency)
+    assert task.labels.equal(data.y)
+
+
+def test_our_file_name_is_pygs():
+    pyg = Coauthor.__new__(Coauthor)
+    pyg.name = PHYSICS.name
+    assert PHYSICS.files == (pyg.raw_file_names,)
+
+
+def test_a_pickle_inside_is_refused_and_not_run(save, tmp_path, trap):
+    save(labels=np.array([trap] * 4, dtype=object))
+    with pytest.raises(
+        GraphjouleError, match=r"ms_academic_phy\.npz holds something other .* pickled objects are never"
+    ):
+        load_coauthor(PHYSICS, tmp_path)
+    assert not trap.sprung.exists()
+
+
+def test_a_bare_pickle_is_refused_and_not_run(save, tmp_path, trap):
+    save().write_bytes(pickle.dumps(trap))
+    with pytest.raises(GraphjouleError, match=r"is no readable \.npz archive"):
+        load_coauthor(PHYSICS, tmp_path)
+    assert not trap.sprung.exists()
+
+
+def test_a_pickled_array_that_is_not_needed_does_no_harm(save, tmp_path, trap):
+    # The original file may carry names as object arrays; they are never opened.
+    save(node_names=np.array([trap], dtype=object))
+    assert load_coauthor(PHYSICS, tmp_path).num_nodes == 4
+    assert not trap.sprung.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attr_indptr": None}, "has no array 'attr_indptr'"),
+        ({"labels": np.array(["a", "b", "c", "d"])}, "something other than plain arrays of numbers"),
+        ({"labels": np.array([0, 1, 1])}, r"labels of task 'physics' have shape \[3\]"),
+        ({"labels": np.array([0.0, 1.0, 1.0, 0.0])}, "expected an integer dtype"),
+        ({"adj_indices": np.array([1, 1, 2, 9])}, r"arrays adj_\* in .*npz are no sparse matrix"),
+        ({"attr_indices": np.array([0, 5, 2, -8, 8])}, r"arrays attr_\* in .*npz are no sparse matrix"),
+        ({"attr_shape": np.array([4])}, r"arrays attr_\*"),
+        ({"attr_data": np.array([1, 1, np.nan, 1, 1])}, "nan at node 1, column 2"),
+    ],
+)
+def test_damaged_arrays_are_one_sentence(save, tmp_path, changes, sentence):
+    save(**changes)
+    with pytest.raises(GraphjouleError, match=sentence):
+        load_coauthor(PHYSICS, tmp_path)
+
+
+def test_a_cut_off_archive_is_refused(save, tmp_path):
+    path = save()
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(GraphjouleError, match=r"is no readable \.npz archive"):
+        load_coauthor(PHYSICS, tmp_path)
+
+
+def test_a_member_that_is_no_array_is_refused(save, tmp_path):
+    with zipfile.ZipFile(save(labels=None), "a") as archive:
+        archive.writestr("labels.npy", b"hello")
+    with pytest.raises(GraphjouleError, match="something other than plain arrays"):
+        load_coauthor(PHYSICS, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_physics_is_never_dense(data_root):
+    code = f"""
+import graphjoule.tasks as tasks
+def status(key):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
+before = status("VmRSS:")
+tasks.load_task("physics", {str(data_root)!r})
+print(status("VmHWM:") - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert float(done.stdout) < 300, "MB above the imports; the dense matrix alone is 1,160"

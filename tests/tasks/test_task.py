@@ -1,0 +1,162 @@
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import SparseFeatures
+from graphjoule.graph import Propagation
+from graphjoule.tasks.splits import Split
+from graphjoule.tasks.task import NodeTask, pack_features
+
+EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+
+
+def make(**changes):
+    fields = {
+        "name": "toy",
+        "features": torch.ones(4, 2),
+        "graph": Propagation.from_edge_index(EDGES),
+        "labels": torch.tensor([0, 1, 0, 1]),
+        "num_classes": 2,
+    }
+    return NodeTask(**(fields | changes))
+
+
+def index(*nodes):
+    return torch.tensor(nodes, dtype=torch.int64)
+
+
+def data(**changes):
+    fields = {"x": torch.ones(4, 2), "edge_index": EDGES, "y": torch.tensor([0, 1, 0, 1])}
+    return Data(**(fields | changes))
+
+
+def test_sizes():
+    task = make(features=torch.ones(4, 3), labels=torch.tensor([0, 2, -1, 1]), num_classes=3)
+    assert (task.num_nodes, task.num_features, task.num_classes) == (4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"features": torch.ones(3, 2)}, "features of task 'toy' have 3 rows; expected 4"),
+        ({"features": torch.ones(4, 2).int()}, "floating-point dtype"),
+        ({"features": torch.full((4, 2), torch.nan)}, "nan at node 0, column 0"),
+        ({"labels": torch.zeros(3).long()}, r"shape \[3\]; expected \[4\]"),
+        ({"labels": torch.zeros(4)}, "dtype torch.float32; expected an integer"),
+        ({"labels": torch.tensor([0, 1, 2, 1])}, "label of node 2 in task 'toy' is 2; expected 0 to 1"),
+        ({"labels": torch.tensor([0, -2, 1, 1])}, "label of node 1 in task 'toy' is -2"),
+        ({"labels": torch.full((4,), -1)}, "has no label"),
+        ({"num_classes": 1, "labels": torch.zeros(4).long()}, "has 1 classes; at least two"),
+        ({"class_names": ("a", "b", "c")}, "has 2 classes but 3 class names"),
+        ({"default_split": "publik"}, "Unknown split 'publik' for task 'toy'"),
+        ({"default_split": "public"}, "Unknown split 'public'"),
+    ],
+)
+def test_bad_input_is_one_sentence(changes, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        make(**changes)
+
+
+def test_a_fixed_split_must_name_labelled_nodes():
+    split = Split("mine", None, index(0), index(1), index(2))
+    with pytest.raises(GraphjouleError, match="names node 2, whose label is unknown"):
+        make(labels=torch.tensor([0, 1, -1, 1]), fixed_splits=(split,))
+
+
+def test_labels_of_any_integer_dtype_become_int64():
+    assert make(labels=torch.tensor([0, 1, 0, 1], dtype=torch.uint8)).labels.dtype == torch.int64
+
+
+def test_split_by_name_by_rule_and_by_default():
+    fixed = Split("mine", None, index(0), index(1), index(2, 3))
+    task = make(fixed_splits=(fixed,), default_split="mine")
+    assert task.split_names == ("mine",)
+    assert task.split().sha256 == task.split("mine", seed=5).sha256 == fixed.sha256
+    drawn = task.split("per-class-1-1", seed=3)
+    assert (drawn.name, drawn.seed, len(drawn.train), len(drawn.val), len(drawn.test)) == ("per-class-1-1", 3, 2, 2, 0)
+
+
+def test_unknown_split_lists_the_choices():
+    fixed = Split("mine", None, index(0), index(1), index(2, 3))
+    with pytest.raises(GraphjouleError, match=r"Unknown split 'per-class' .* expected one of: mine, per-class-A-B"):
+        make(fixed_splits=(fixed,)).split("per-class")
+
+
+def test_a_class_with_too_few_nodes_is_called_by_its_name():
+    with pytest.raises(GraphjouleError, match=r"Class 0 \(cats\) has 2 labelled nodes"):
+        make(class_names=("cats", "dogs")).split("per-class-2-1")
+
+
+def test_to_changes_the_dtype_of_features_and_graph_only():
+    task = make(features=SparseFeatures.from_dense(torch.eye(4))).to(dtype=torch.float64)
+    assert (task.features.dtype, task.graph.dtype, task.labels.dtype) == (torch.float64, torch.float64, torch.int64)
+    assert task.features.to_dense().equal(torch.eye(4).double())
+
+
+@pytest.mark.gpu
+def test_to_moves_all_and_splits_follow():
+    task = make().to("cuda")
+    split = task.split("per-class-1-1", seed=1)
+    assert all(t.is_cuda for t in (task.features, task.graph.value, task.labels, split.train, split.val, split.test))
+    assert split.sha256 == make().split("per-class-1-1", seed=1).sha256
+
+
+def test_features_are_sparse_only_below_a_quarter():
+    x = torch.zeros(4, 10)
+    x.view(-1)[:9] = 1
+    assert isinstance(pack_features(x), SparseFeatures)
+    assert pack_features(x).to_dense().equal(x)
+    x.view(-1)[9] = 1
+    assert pack_features(x) is x
+
+
+def test_from_data_reads_masks_as_public():
+    masks = {f"{part}_mask": torch.arange(4) == i for i, part in enumerate(("train", "val", "test"))}
+    task = NodeTask.from_data(data(**masks), name="mine")
+    assert (task.name, task.default_split, task.num_classes) == ("mine", "public", 2)
+    split = task.split()
+    assert (split.train.tolist(), split.val.tolist(), split.test.tolist()) == ([0], [1], [2])
+
+
+def test_from_data_without_all_masks_offers_a_drawn_split():
+    task = NodeTask.from_data(data(train_mask=torch.ones(4, dtype=torch.bool)))
+    assert task.split_names == ("per-class-20-30",)
+
+
+def test_from_data_takes_weights_a_column_of_labels_and_isolated_nodes():
+    weight = torch.tensor([1.0, 1.0, 2.0, 2.0, 3.0, 3.0])
+    given = data(x=torch.ones(5, 2), y=torch.tensor([[0], [1], [0], [1], [-1]]), edge_weight=weight)
+    task = NodeTask.from_data(given)
+    assert task.graph.degree.tolist() == [1, 3, 5, 3, 0]
+    assert task.labels.tolist() == [0, 1, 0, 1, -1]
+    assert given.y.shape == (5, 1)
+
+
+def test_from_data_symmetrizes_only_when_told():
+    directed = data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
+    with pytest.raises(GraphjouleError, match="symmetrize=True"):
+        NodeTask.from_data(directed)
+    assert NodeTask.from_data(directed, symmetrize=True).graph.to_dense().equal(make().graph.to_dense())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"x": None}, "has no tensor 'x'"),
+        ({"y": None}, "has no tensor 'y'"),
+        ({"x": torch.ones(4)}, r"shape \[4\]"),
+        ({"y": torch.full((4,), torch.nan)}, "labels of task 'data' have dtype torch.float32"),
+        ({"y": torch.full((4,), -1)}, "has no label"),
+        ({"y": torch.ones(4, 3).long()}, r"shape \[4, 3\]"),
+        ({"edge_index": torch.tensor([[0, 4], [4, 0]])}, "names node 4"),
+    ],
+)
+def test_from_data_refuses_bad_data(changes, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        NodeTask.from_data(data(**changes))
+
+
+def test_the_shared_tiny_task_can_be_split(tiny_task):
+    split = tiny_task.split()
+    assert (len(split.train), len(split.val), len(split.test)) == (2, 2, 1)

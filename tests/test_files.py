@@ -1,0 +1,103 @@
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import ensure_folder, write_bytes, write_json, write_text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_written_and_replaced_whole_with_nothing_beside_it(tmp_path):
+    path = tmp_path / "state.bin"
+    write_bytes(path, b"old" * 1000)
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert names(tmp_path) == ["state.bin"]
+
+
+def test_text_is_utf8_and_json_has_no_bare_nan(tmp_path):
+    write_text(tmp_path / "note.txt", "γ = 20")
+    assert (tmp_path / "note.txt").read_bytes() == "γ = 20".encode()
+    write_json(tmp_path / "x.json", {"a": [1.5, float("nan")], "b": (float("-inf"), 2), "c": {"d": None}})
+
+    def refuse(word):
+        raise AssertionError(word)
+
+    read = json.loads((tmp_path / "x.json").read_text(), parse_constant=refuse)
+    assert read == {"a": [1.5, None], "b": [None, 2], "c": {"d": None}}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permission bits")
+def test_a_file_is_as_readable_to_others_as_any_new_file(tmp_path):
+    (tmp_path / "plain").touch()
+    write_bytes(tmp_path / "ours", b"")
+    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_failure_keeps_the_old_content_and_leaves_nothing_behind(tmp_path, monkeypatch, moment):
+    path = tmp_path / "state.bin"
+    write_bytes(path, b"old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, moment, fail)
+    with pytest.raises(GraphjouleError, match=r"Cannot write .*state\.bin: no space left on device\."):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["state.bin"]
+
+
+def test_an_interrupt_leaves_nothing_behind_either(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes(tmp_path / "state.bin", b"new")
+    assert names(tmp_path) == []
+
+
+def test_bad_places_are_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "folder").mkdir()
+    for path in [tmp_path / "missing" / "x", tmp_path / "file" / "x", tmp_path / "folder", Path()]:
+        with pytest.raises(GraphjouleError, match=r"^Cannot write [^\n]*\.$"):
+            write_text(path, "x")
+    for path in [tmp_path / "file", tmp_path / "file" / "below"]:
+        with pytest.raises(GraphjouleError, match=r"^Cannot use [^\n]* as an output folder: [^\n]*\.$"):
+            ensure_folder(path)
+    assert names(tmp_path) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_ensure_folder_makes_parents_accepts_an_existing_one_and_leaves_it_empty(tmp_path):
+    folder = ensure_folder(tmp_path / "a" / "b")
+    assert folder == ensure_folder(str(folder))
+    assert folder.is_dir()
+    assert names(folder) == []
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        for path in [tmp_path, tmp_path / "below"]:
+            with pytest.raises(GraphjouleError, match="permission denied"):
+                ensure_folder(path)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that even root cannot write in")
+def test_a_folder_where_even_root_cannot_write_is_refused():
+    for path in ["/proc", "/proc/graphjoule"]:
+        with pytest.raises(GraphjouleError, match="output folder"):
+            ensure_folder(path)
