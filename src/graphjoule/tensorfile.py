@@ -29,7 +29,9 @@ def write_tensors(path: str | os.PathLike[str], kind: str, tensors: Mapping[str,
         tensors: any shapes and dtypes, from any device.
         about: whatever JSON can hold.
     """
-    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    stored = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     description = json.dumps(about)
     metadata = {"graphjoule": _FORMAT, "kind": kind, "about": description, "sha256": _digest(stored, description)}
     write_bytes(path, safetensors.torch.save(stored, metadata))

@@ -105,6 +105,10 @@ class _Training:
             seed: self.task.split(recipe.split, seed if recipe.split_seed is None else recipe.split_seed)
             for seed in self.seeds
         }
+        if any(not split.val.numel() for split in self.split_of.values()):
+            raise GraphjouleError(
+                f"The split {recipe.split!r} of {self.task.name} has no validation nodes to select by."
+            )
         # Settings that a model refuses are refused here, before the output folder is made.
         Runs(recipe, self.task, self.seeds[:1], [self.split_of[self.seeds[0]]])
 

@@ -146,7 +146,7 @@ class Runs:
             "keys": self.keys,
             "train_index": self.train_index,
             "val_index": self.val_index,
-            "epoch": self.epoch.expand(len(self.seeds)),
+            "epoch": self.epoch.repeat(len(self.seeds)),
             "seed": torch.tensor(self.seeds),
         }
         state |= {f"buffers.{name}": value for name, value in self.buffers.items()}

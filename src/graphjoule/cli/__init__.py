@@ -1,0 +1,57 @@
+"""The command line: ``graphjoule train | data | demo``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from graphjoule.cli.data import data
+from graphjoule.cli.demo import demo
+from graphjoule.cli.train import train
+from graphjoule.errors import GraphjouleError
+from graphjoule.training import TrainingInterrupted
+from graphjoule.version import __version__
+
+app = typer.Typer(
+    name="graphjoule",
+    help="See, control and push the depth of a graph neural network by its Dirichlet energy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train)
+app.command()(data)
+app.command()(demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"graphjoule {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """See, control and push the depth of a graph neural network by its Dirichlet energy."""
+
+
+def main() -> None:
+    """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    try:
+        app()
+    except GraphjouleError as error:
+        typer.echo(f"graphjoule: {error}", err=True)
+        sys.exit(2)
+    except TrainingInterrupted as stopped:
+        typer.echo(f"graphjoule: {stopped}; the same command with --resume goes on from there.", err=True)
+        sys.exit(130)

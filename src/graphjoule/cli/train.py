@@ -1,0 +1,137 @@
+"""``graphjoule train``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphjoule.cli.progress import show_progress
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
+from graphjoule.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.records import Summary
+from graphjoule.tasks import load_task
+from graphjoule.training import FitResult, fit
+from graphjoule.training.folder import RunFolder
+
+_EPILOG = """
+Examples:
+
+- `graphjoule train` trains 32 layers on the embedded digits
+
+- `graphjoule train --dataset cora --layers 64 --seeds 10`
+
+- `graphjoule train --dataset cora --set c_min=0.3 --set lr=0.01`
+
+- `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
+"""
+
+
+def train(
+    dataset: Annotated[str, typer.Option(help="Dataset; `graphjoule data` lists them.")] = "digits",
+    model: Annotated[str, typer.Option(help="Model: egnn or gcn.")] = "egnn",
+    layers: Annotated[int, typer.Option(help="Number of graph layers.")] = 32,
+    seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; repeatable."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for records and models; by default a new one under runs/.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
+    ] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
+) -> None:
+    """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
+    overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
+    recipe = load_recipe(model, dataset, layers, overrides)
+    task = load_task(dataset, data_root)
+    folder = out or default_folder(recipe, resume=resume)
+    with show_progress(f"{model}, {layers} layers, {dataset}") as on_progress:
+        result = fit(
+            recipe,
+            task,
+            parse_seeds(seeds),
+            device=device,
+            out=folder,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            on_progress=on_progress,
+        )
+    typer.echo(describe(recipe, result.summary, folder), err=json)
+    if json:
+        typer.echo(json_text(summary_fields(result, folder)))
+    if result.summary.n == 0:
+        sys.exit(1)
+
+
+train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from a count or a list.
+
+    >>> parse_seeds("3"), parse_seeds("3,7"), parse_seeds("3,")
+    ([0, 1, 2], [3, 7], [3])
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or (numbers[0] < 1 and "," not in text):
+        raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
+    return numbers if "," in text else list(range(numbers[0]))
+
+
+def default_folder(recipe: Recipe, *, resume: bool) -> Path:
+    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
+    name = f"{recipe.dataset}-{recipe.model}-{recipe.num_layers}"
+    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
+    taken = [path for path in candidates if RunFolder(path).is_taken]
+    if resume:
+        same = [path for path in taken if not RunFolder(path).about().recipe.differences(recipe)]
+        if same:
+            return same[-1]
+    return next(path for path in candidates if path not in taken)
+
+
+def describe(recipe: Recipe, summary: Summary, folder: Path) -> str:
+    """The result in words."""
+    what = f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}"
+    failed = f", {summary.num_failed} failed" if summary.num_failed else ""
+    if summary.test_mean is None or summary.val_mean is None:
+        result = f"no run finished{failed}"
+    else:
+        spread = f" ± {100 * summary.test_std:.2f}" if summary.test_std is not None else ""
+        result = (
+            f"test accuracy {100 * summary.test_mean:.2f}{spread} % (n = {summary.n}{failed}), "
+            f"validation {100 * summary.val_mean:.2f} %, {summary.seconds:.0f} s"
+        )
+    return f"{what}: {result}\nrecords and models: {folder}"
+
+
+def summary_fields(result: FitResult, folder: Path) -> dict[str, object]:
+    """What ``--json`` prints; accuracies are fractions."""
+    summary = result.summary
+    return {
+        "test_mean": summary.test_mean,
+        "test_std": summary.test_std,
+        "n": summary.n,
+        "num_failed": summary.num_failed,
+        "val_mean": summary.val_mean,
+        "seconds": round(summary.seconds, 3),
+        "records": str(RunFolder(folder).records_path),
+    }
