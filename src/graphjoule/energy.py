@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
@@ -34,8 +35,11 @@ def dirichlet_energy(x: Tensor, graph: Propagation | Tensor) -> Tensor:
         >>> dirichlet_energy(torch.tensor([[1.0], [-1.0]]), edge_index)
         tensor(2., dtype=torch.float64)
     """
+    if x.dim() != 2:
+        raise GraphjouleError(f"The features have shape {list(x.shape)}; expected [num_nodes, channels].")
+    x = x.double()
     graph = as_propagation(graph, x.size(0), like=x)
-    y = x.double() / (1 + graph.degree).sqrt()[:, None]
+    y = x / (1 + graph.degree).sqrt()[:, None]
     energy = torch.zeros((), dtype=torch.float64, device=x.device)
     for row, col, weight in _edges(graph):
         energy = energy + weight @ (y[row] - y[col]).square().sum(dim=1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from graphjoule.csr import Rows, row_of_entries
 from graphjoule.errors import GraphjouleError
 
 
@@ -52,7 +54,8 @@ class SparseFeatures:
     def from_dense(cls, x: Tensor) -> SparseFeatures:
         """Features from a dense matrix, keeping its dtype."""
         sparse = cls.from_scipy(sp.csr_matrix(x.detach().cpu().numpy()))
-        return sparse.to(x.device, x.dtype)
+        sparse = sparse.to(x.device)
+        return sparse.with_value(x.detach()[sparse.row(), sparse.col.long()])
 
     @property
     def num_nodes(self) -> int:
@@ -95,7 +98,17 @@ class SparseFeatures:
 
     def row(self) -> Tensor:
         """Row of every stored value, the counterpart of `col`."""
-        return torch.repeat_interleave(torch.arange(self.num_nodes, device=self.device), self.rowptr.diff())
+        return row_of_entries(self.rowptr)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The pattern with long rows apart, made at first use."""
+        return Rows.of(self.rowptr, self.col)
+
+    @cached_property
+    def t_rows(self) -> Rows:
+        """The pattern of the transpose with long rows apart: words that many nodes share."""
+        return Rows.of(self.t_rowptr, self.t_col)
 
     def to_dense(self) -> Tensor:
         """The features as a dense matrix."""

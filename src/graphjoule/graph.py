@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from graphjoule.csr import Rows, csr_tensor, row_of_entries
 from graphjoule.errors import GraphjouleError
 
 
@@ -23,6 +24,8 @@ class Propagation:
         col: column of every stored entry, sorted within a row; the diagonal is always stored.
         value: the entries of ``P``.
         degree: weighted degree ``d_i`` of every node *without* the self-loop, in float64.
+        matrix: the same as a torch CSR matrix.
+        diagonal: position of every diagonal entry in `value`.
 
     Example:
         >>> graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
@@ -36,10 +39,12 @@ class Propagation:
     value: Tensor
     degree: Tensor
     matrix: Tensor = field(init=False, repr=False)
+    diagonal: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         shape = (self.num_nodes, self.num_nodes)
         object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, shape))
+        object.__setattr__(self, "diagonal", (self.row() == self.col).nonzero().flatten())
 
     @classmethod
     def from_edge_index(
@@ -49,6 +54,7 @@ class Propagation:
         num_nodes: int | None = None,
         *,
         symmetrize: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> Propagation:
         """Build the operator from PyG's ``edge_index``.
 
@@ -60,6 +66,7 @@ class Propagation:
             edge_weight: finite, non-negative weight of every edge, shape ``[num_edges]``.
             num_nodes: number of nodes; by default the largest index plus one.
             symmetrize: make a directed graph undirected: an edge weighs the larger of its two directions.
+            dtype: dtype of the entries of ``P``, computed in float64 and rounded once; by default torch's default.
         """
         num_nodes = _check_edges(edge_index, edge_weight, num_nodes)
         row, col = edge_index.cpu().long()
@@ -72,10 +79,10 @@ class Propagation:
             row, col, weight = _merge(*both, num_nodes, reduce="max")
         else:
             _check_symmetric(row, col, weight, num_nodes)
-        return cls._normalised(row, col, weight, num_nodes)
+        return cls._normalised(row, col, weight, num_nodes, dtype or torch.get_default_dtype())
 
     @classmethod
-    def _normalised(cls, row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) -> Propagation:
+    def _normalised(cls, row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, dtype: torch.dtype) -> Propagation:
         """P from the merged, symmetric, loop-free adjacency."""
         degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
         loop = torch.arange(num_nodes)
@@ -85,7 +92,7 @@ class Propagation:
         row, col, weight = row[order], col[order], weight[order]
         scale = (degree + 1).rsqrt()
         # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
-        value = (weight * (scale[row] * scale[col])).to(torch.get_default_dtype())
+        value = (weight * (scale[row] * scale[col])).to(dtype)
         rowptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
         rowptr[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
         return cls(rowptr.int(), col.int(), value, degree)
@@ -115,10 +122,14 @@ class Propagation:
         rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
         return Propagation(rowptr, col, self.value.to(device=device, dtype=dtype), degree)
 
+    @cached_property
+    def rows(self) -> Rows:
+        """The pattern with hubs apart, made at first use."""
+        return Rows.of(self.rowptr, self.col)
+
     def row(self) -> Tensor:
         """Row of every stored entry, the counterpart of `col`."""
-        counts = self.rowptr.diff()
-        return torch.repeat_interleave(torch.arange(self.num_nodes, device=self.device), counts)
+        return row_of_entries(self.rowptr)
 
     def to_dense(self) -> Tensor:
         """``P`` as a dense matrix, shape ``[num_nodes, num_nodes]``."""
@@ -138,17 +149,10 @@ def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) ->
         like: a tensor with the dtype and device that a new operator takes.
     """
     if isinstance(graph, Tensor):
-        graph = Propagation.from_edge_index(graph, num_nodes=num_nodes).to(like.device, like.dtype)
+        graph = Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=like.dtype).to(like.device)
     if graph.num_nodes != num_nodes:
         raise GraphjouleError(f"The graph has {graph.num_nodes} nodes but the features have {num_nodes} rows.")
     return graph
-
-
-def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A torch CSR matrix from its pieces, without torch's notice that CSR is young."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
-        return torch.sparse_csr_tensor(rowptr, col, value, size=shape, check_invariants=False)
 
 
 def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None) -> int:

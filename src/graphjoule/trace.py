@@ -80,6 +80,8 @@ class Trace:
         if not isinstance(output, Tensor) or output.dim() != 2 or not output.is_floating_point():
             return
         if isinstance(self._graph, Tensor):  # how many nodes there are, the last ones without edges too, a layer tells
+            if self._graph.numel() and output.size(0) <= int(self._graph.max()):  # a pooled vector, not node features
+                return
             self._graph = Propagation.from_edge_index(self._graph, num_nodes=output.size(0))
         if output.size(0) != self._graph.num_nodes:
             return

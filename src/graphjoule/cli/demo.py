@@ -14,7 +14,7 @@ from graphjoule.nn import GraphModel
 from graphjoule.recipe import load_recipe
 from graphjoule.tasks import NodeTask, load_task
 from graphjoule.trace import Trace
-from graphjoule.training import fit
+from graphjoule.training import TrainingInterrupted, fit
 
 _MODELS = ("egnn", "gcn")
 _BAR_WIDTH = 16
@@ -34,7 +34,11 @@ def demo(
     for name in _MODELS:
         recipe = load_recipe(name, "digits", layers, {"epochs": epochs})
         with show_progress(name) as on_progress:
-            result = fit(recipe, task, seeds=[0], device="cpu", on_progress=on_progress)
+            try:
+                result = fit(recipe, task, seeds=[0], device="cpu", on_progress=on_progress)
+            except TrainingInterrupted as stopped:  # nothing is saved here, so there is no --resume to speak of
+                typer.echo(f"graphjoule: {stopped}.", err=True)
+                raise typer.Exit(130) from stopped
         record = result.records[0]
         accuracy = (
             "failed" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} % of test images right"

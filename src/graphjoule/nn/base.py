@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import torch
@@ -99,6 +99,12 @@ class FeatureLinear(nn.Linear):
             out = sparse_linear(x, self.weight.t(), p, key)
             return out if self.bias is None else out + self.bias
         return super().forward(dropout(x, p, key))
+
+
+def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Refuse a setting that is not one of the `allowed` words."""
+    if value not in (allowed := list(allowed)):
+        raise GraphjouleError(f"{name} is {value!r}; choose one of {', '.join(allowed)}.")
 
 
 def check_unit_interval(name: str, value: float, *, closed: bool) -> None:

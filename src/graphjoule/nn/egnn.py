@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
-from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
-from graphjoule.ops import dropout, egnn_layer, residual_mix, srelu
+from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
+from graphjoule.ops import dropout, egnn_stack, residual_mix, srelu
 
 
 class SReLU(nn.Module):
@@ -73,6 +74,7 @@ class EGNNConv(nn.Module):
         super().__init__()
         check_unit_interval("c_min", c_min, closed=True)
         check_unit_interval("dropout", dropout, closed=False)
+        check_choice("weight_init", weight_init, ("orthogonal", "glorot"))
         if not 0 <= beta <= c_min:
             raise GraphjouleError(f"beta is {beta}; it must be between 0 and c_min, which is {c_min}.")
         self.c_min, self.beta, self.scale = c_min, beta, scale
@@ -93,30 +95,17 @@ class EGNNConv(nn.Module):
             if isinstance(module, SReLU | nn.BatchNorm1d):
                 module.reset_parameters()
 
-    def weight_target(self) -> Tensor:
-        """What the penalty pulls the weight to: ``scale * I``, or zero with Glorot initialisation."""
-        channels = len(self.weight)
-        if self.weight_init == "glorot":
-            return self.weight.new_zeros(channels, channels)
-        return self.scale * torch.eye(channels, dtype=self.weight.dtype, device=self.weight.device)
-
     def forward(self, x: Tensor, x0: Tensor, graph: Propagation, key: Tensor | None = None) -> Tensor:
         """The layer's output, shape ``[num_nodes, channels]``; `key` turns dropout on."""
-        if self.norm is None and isinstance(self.activation, SReLU):
-            return egnn_layer(
-                x,
-                x0,
-                graph,
-                self.weight,
-                self.activation.shift,
-                c_min=self.c_min,
-                beta=self.beta,
-                p=self.dropout,
-                key=key,
-            )
         z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.weight
         out: Tensor = self.activation(z if self.norm is None else self.norm(z))
         return out
+
+    def shift(self) -> Tensor | None:
+        """The shifts ``b`` of ``max(b, z)``: trainable, zero for ReLU, None for the identity."""
+        if isinstance(self.activation, SReLU):
+            return self.activation.shift
+        return torch.zeros_like(self.weight[0]) if isinstance(self.activation, nn.ReLU) else None
 
 
 class EGNN(GraphModel):
@@ -152,6 +141,8 @@ class EGNN(GraphModel):
     """
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("conv", "dense", "shift")
+    checkpoint: Literal["auto"] | int | None = "auto"
+    """Layers per checkpointed segment, None to keep every layer; "auto" is sqrt(num_layers) beyond 64 layers."""
 
     def __init__(
         self,
@@ -199,16 +190,65 @@ class EGNN(GraphModel):
 
     def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """Encoder, layers, head."""
-        h = h0 = self.encoder(x, keys[0])
-        for conv, key in zip(self.convs, keys[1:-1], strict=True):
-            h = conv(h, h0, graph, key)
+        h0 = self.encoder(x, keys[0])
+        h = self._stacked(h0, graph, keys) if self._can_stack() else self._layer_by_layer(h0, graph, keys)
         scores: Tensor = self.head(h, self.output_dropout, keys[-1])
         return scores
 
+    def _layer_by_layer(self, h0: Tensor, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        h = h0
+        for conv, key in zip(self.convs, keys[1:-1], strict=True):
+            h = conv(h, h0, graph, key)
+        return h
+
+    def _stacked(self, h0: Tensor, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        """The same in one op, which fuses the arithmetic and keeps one activation per layer."""
+        first = self._conv(0)
+        shifts = [shift for k in range(self.num_layers) if (shift := self._conv(k).shift()) is not None]
+        drops = [key for key in keys[1:-1] if key is not None]
+        return egnn_stack(
+            h0,
+            graph,
+            self._weights(),
+            torch.stack(shifts) if shifts else None,
+            c_min=first.c_min,
+            beta=first.beta,
+            p=first.dropout,
+            keys=torch.stack(drops) if drops else None,
+            segment=self._segment(),
+        )
+
+    def _can_stack(self) -> bool:
+        """Batch norm stands between product and activation; a hook wants to see every layer, or a part of one."""
+        convs = [self._conv(k) for k in range(self.num_layers)]
+        hooked = any(part._forward_hooks or part._forward_pre_hooks for conv in convs for part in conv.modules())
+        return not hooked and all(conv.norm is None for conv in convs)
+
+    def _segment(self) -> int | None:
+        """Layers per checkpointed segment."""
+        if self.checkpoint == "auto":
+            return math.isqrt(self.num_layers) if self.num_layers > 64 else None
+        return self.checkpoint
+
+    def _weights(self) -> Tensor:
+        """All ``W_k``, shape ``[num_layers, channels, channels]``."""
+        return torch.stack([self._conv(k).weight for k in range(self.num_layers)])
+
+    def _conv(self, k: int) -> EGNNConv:
+        conv = self.convs[k]
+        assert isinstance(conv, EGNNConv)
+        return conv
+
     def penalty(self) -> Tensor:
-        """``gamma * sum_k ||W_k - W_k_init||_F``; its gradient at the initial point is zero, not 0/0."""
-        convs = [conv for conv in self.convs if isinstance(conv, EGNNConv)]
-        offset = torch.stack([conv.weight - conv.weight_target() for conv in convs])
+        """``gamma * sum_k ||W_k - W_k_init||_F``; its gradient at the initial point is zero, not 0/0.
+
+        ``W_1_init = sqrt(c_max) I`` and ``W_k_init = I``; with Glorot initialisation it is ``gamma * sum_k ||W_k||_F``.
+        """
+        offset = self._weights()
+        if self._conv(0).weight_init == "orthogonal":
+            identity = torch.eye(self.hidden_channels, dtype=offset.dtype, device=offset.device)
+            first = offset[:1] - self._conv(0).scale * identity
+            offset = torch.cat([first, offset[1:] - identity])
         distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
         return self.gamma * distance.sum()
 
@@ -234,6 +274,7 @@ class Encoder(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, kind: Literal["linear", "mlp"], dropout: float) -> None:
         super().__init__()
+        check_choice("encoder", kind, ("linear", "mlp"))
         self.dropout = dropout
         self.first = FeatureLinear(in_channels, channels)
         self.norm = nn.BatchNorm1d(channels) if kind == "mlp" else None
@@ -253,6 +294,5 @@ def _activation(name: str, channels: int, srelu_init: float) -> nn.Module:
         "relu": nn.ReLU,
         "linear": nn.Identity,
     }
-    if name not in table:
-        raise GraphjouleError(f"activation is {name!r}; choose one of {', '.join(table)}.")
+    check_choice("activation", name, table)
     return table[name]()

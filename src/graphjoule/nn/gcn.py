@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
-from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
+from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
 from graphjoule.ops import propagate
+
+
+class _GlorotLinear(FeatureLinear):
+    """No bias, Glorot weight, drawn once: a draw thrown away would make construction differ from a reset."""
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight)
 
 
 class GCNConv(nn.Module):
@@ -39,16 +46,16 @@ class GCNConv(nn.Module):
     ) -> None:
         super().__init__()
         check_unit_interval("dropout", dropout, closed=False)
+        check_choice("activation", activation, ("relu", "linear"))
         self.dropout = dropout
-        self.linear = FeatureLinear(in_channels, out_channels, bias=False)
-        self.bias = nn.Parameter(torch.empty(out_channels))
+        self.linear = _GlorotLinear(in_channels, out_channels, bias=False)
+        self.bias = nn.Parameter(torch.zeros(out_channels))
         self.norm = nn.BatchNorm1d(out_channels) if batch_norm else nn.Identity()
         self.activation = nn.ReLU() if activation == "relu" else nn.Identity()
-        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Glorot weight, zero bias, batch norm at its initial values."""
-        nn.init.xavier_uniform_(self.linear.weight)
+        self.linear.reset_parameters()
         nn.init.zeros_(self.bias)
         if isinstance(self.norm, nn.BatchNorm1d):
             self.norm.reset_parameters()

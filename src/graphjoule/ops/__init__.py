@@ -1,13 +1,17 @@
 """The hot loops: one signature each, with a plain body that reads like the equation."""
 
+from graphjoule.ops.body import body_for, describe_body, use_body
 from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
-from graphjoule.ops.egnn import egnn_layer, residual_mix, srelu
+from graphjoule.ops.egnn import egnn_layer, egnn_stack, residual_mix, srelu
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
 
 __all__ = [
+    "body_for",
+    "describe_body",
     "dropout",
     "egnn_layer",
+    "egnn_stack",
     "fold_in",
     "make_key",
     "propagate",
@@ -15,4 +19,5 @@ __all__ = [
     "sparse_linear",
     "split_key",
     "srelu",
+    "use_body",
 ]

@@ -84,13 +84,31 @@ class _KeepMask(torch.autograd.Function):
 
 
 def _keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
-    """Masks of several keys, shape ``[num_keys, *shape]``; each 32-bit hash serves two elements with 16 bits."""
+    """Masks of several keys, shape ``[num_keys, *shape]``.
+
+    Each 32-bit hash serves two elements: its low half the one at its own place, its high half the one half a tensor on.
+    """
     count = math.prod(shape)
-    counter = torch.arange((count + 1) // 2, dtype=torch.int32, device=keys.device)
-    bits = _mix(counter + keys[:, :1], keys[:, 1:]).view(torch.int16)[:, :count]
-    dropped = round(p * 2**16)
-    keep = (bits >= dropped - 2**15).to(dtype)
-    return keep.mul_(2**16 / (2**16 - dropped)).view(len(keys), *shape)
+    words = hash_words(keys, (count + 1) // 2)
+    bits = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
+    keep = (bits >= dropped_of_65536(p)).to(dtype)
+    return keep.mul_(keep_scale(p)).view(len(keys), *shape)
+
+
+def dropped_of_65536(p: float) -> int:
+    """How many of the 2^16 values of half a hash mean "dropped"; never all of them, where the scale is infinite."""
+    return min(round(p * 2**16), 2**16 - 1)
+
+
+def keep_scale(p: float) -> float:
+    """What kept elements are multiplied with, ``1 / (1 - p)`` for the rounded `p`."""
+    return 2**16 / (2**16 - dropped_of_65536(p))
+
+
+def hash_words(keys: Tensor, num: int) -> Tensor:
+    """The first `num` 32-bit words of the streams of several keys, int32, shape ``[num_keys, num]``."""
+    counter = torch.arange(num, dtype=torch.int32, device=keys.device)
+    return _mix(counter + keys[:, :1], keys[:, 1:])
 
 
 def _mix(word: Tensor, key: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The arithmetic of one EGNN layer."""
+"""The arithmetic of EGNN: one layer, and a stack of layers with a plain body that reads like the equation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
+from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
 from graphjoule.ops.propagate import propagate
+from graphjoule.ops.stack import fused_stack
 
 
 def residual_mix(x: Tensor, x0: Tensor, graph: Propagation, c_min: float, beta: float) -> Tensor:
@@ -49,3 +51,44 @@ def egnn_layer(
     x = dropout(x, p, key)
     z = residual_mix(x, x0, graph, c_min, beta) @ weight
     return z if shift is None else srelu(z, shift)
+
+
+def egnn_stack(
+    x0: Tensor,
+    graph: Propagation,
+    weights: Tensor,
+    shifts: Tensor | None,
+    *,
+    c_min: float,
+    beta: float,
+    p: float = 0.0,
+    keys: Tensor | None = None,
+    segment: int | None = None,
+) -> Tensor:
+    """All layers of EGNN, ``X_k = egnn_layer(X_{k-1}, X_0, W_k, b_k)``; returns the last ``X_k``.
+
+    The fused bodies keep one activation per layer for the backward pass, or with `segment` one per segment and one per
+    layer of a single segment, at the price of a second forward pass.
+
+    Args:
+        x0: output of the encoder, shape ``[num_nodes, channels]``.
+        graph: the operator ``P``.
+        weights: shape ``[num_layers, channels, channels]``.
+        shifts: shape ``[num_layers, channels]``; None leaves all layers linear.
+        c_min: strength of all residual connections together.
+        beta: the part of `c_min` that goes to ``X0``.
+        p: dropout probability of every layer's input.
+        keys: a dropout key per layer, shape ``[num_layers, 2]``; None for evaluation.
+        segment: layers per checkpointed segment; None keeps every layer. The reference body keeps every layer anyway.
+    """
+    body = body_for(x0)
+    if body != "reference":
+        return fused_stack(
+            x0, graph, weights, shifts, keys if p else None, body=body, c_min=c_min, beta=beta, p=p, segment=segment
+        )
+    x = x0
+    for k, weight in enumerate(weights):
+        shift = None if shifts is None else shifts[k]
+        key = None if keys is None else keys[k]
+        x = egnn_layer(x, x0, graph, weight, shift, c_min=c_min, beta=beta, p=p, key=key)
+    return x

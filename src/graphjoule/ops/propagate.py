@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.ops.body import body_for
 
 
 def propagate(x: Tensor, graph: Propagation) -> Tensor:
@@ -18,7 +19,7 @@ def propagate(x: Tensor, graph: Propagation) -> Tensor:
         x: node features, shape ``[num_nodes, channels]``; under `torch.vmap` all runs share one product.
         graph: the operator ``P``.
     """
-    if x.dtype != graph.dtype or x.size(0) != graph.num_nodes:
+    if x.dim() != 2 or x.dtype != graph.dtype or x.size(0) != graph.num_nodes:
         raise GraphjouleError(
             f"Cannot propagate features of shape {list(x.shape)}, {x.dtype} over a graph of {graph.num_nodes} nodes, "
             f"{graph.dtype}; use graph.to(dtype=...) to match them."
@@ -28,10 +29,17 @@ def propagate(x: Tensor, graph: Propagation) -> Tensor:
 
 
 class _Propagate(torch.autograd.Function):
-    """``P X``, whose gradient is ``P G`` because ``P`` is symmetric."""
+    """``P X`` of one run ``[n, d]`` or of many ``[runs, n, d]``; its gradient is ``P G`` because ``P`` is symmetric."""
 
     @staticmethod
     def forward(x: Tensor, graph: Propagation) -> Tensor:
+        if body_for(x) == "triton":
+            from graphjoule.ops.triton_gather import gather
+
+            runs = x if x.dim() == 3 else x[None]
+            return gather(runs.contiguous(), graph.rows, graph.value).view(x.shape)
+        if x.dim() == 3:
+            return torch.stack([torch.mm(graph.matrix, run) for run in x])
         return torch.mm(graph.matrix, x)
 
     @staticmethod
@@ -44,7 +52,5 @@ class _Propagate(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, graph: Propagation) -> tuple[Tensor, int]:
-        """Fold the run axis into the channels: ``[n, runs, d] -> [n, runs * d]``, one product for all runs."""
-        x = x.movedim(in_dims[0], 1)
-        out: Tensor = _Propagate.apply(x.flatten(1), graph)  # type: ignore[no-untyped-call]
-        return out.view(x.shape), 1
+        """All runs in one call."""
+        return _Propagate.apply(x.movedim(in_dims[0], 0), graph), 0  # type: ignore[no-untyped-call]

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.csr import csr_tensor
+from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
-from graphjoule.graph import csr_tensor
+from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
 
 
@@ -21,6 +23,15 @@ def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor
         p: dropout probability.
         key: dropout key, None for evaluation.
     """
+    if weight.dtype != x.dtype or weight.size(0) != x.num_features:
+        raise GraphjouleError(
+            f"Cannot multiply sparse features of shape {list(x.shape)}, {x.dtype} by a weight of shape "
+            f"{list(weight.shape)}, {weight.dtype}; use x.to(dtype=...) to match them."
+        )
+    if body_for(weight) == "triton":
+        from graphjoule.ops.sparse_linear_triton import fused_sparse_linear
+
+        return fused_sparse_linear(x, weight, p, key)
     out: Tensor = _SparseLinear.apply(dropout(x.value, p, key), weight, x)  # type: ignore[no-untyped-call]
     return out
 

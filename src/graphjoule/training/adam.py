@@ -41,5 +41,5 @@ def adam_step(
     correction1 = 1 - _BETA1**step
     correction2 = (1 - _BETA2**step).sqrt()
     denominator = (moment2.sqrt() / correction2).add_(_EPS)
-    update = (moment1 / denominator).mul_(lr / correction1).mul_(active[:, None])
-    parameters.sub_(update)
+    update = (moment1 / denominator).mul_(lr / correction1)
+    parameters.sub_(torch.where(active[:, None], update, 0.0))

@@ -20,7 +20,7 @@ from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.interrupt import StopRequest, deferred_interrupt
 from graphjoule.training.loop import Progress, RunResult, train
-from graphjoule.training.memory import peak_bytes, runs_that_fit
+from graphjoule.training.memory import is_out_of_memory, peak_bytes, runs_that_fit
 from graphjoule.training.runs import Runs
 
 logger = logging.getLogger("graphjoule")
@@ -64,7 +64,8 @@ def fit(
         device: "auto" (CUDA if there is one), "cpu" or "cuda".
         out: folder for records, models and checkpoints; None writes nothing.
         resume: go on with what `out` holds, where another call was killed or interrupted.
-        runs_at_once: how many runs to train together; by default as many as fit in memory.
+        runs_at_once: how many runs to train together; by default as many as fit in memory. What `resume` goes on with
+            stays together as it was.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called about once an epoch with the mean losses.
 
@@ -75,6 +76,7 @@ def fit(
         GraphjouleError: something given cannot be used; nothing has been written then.
         TrainingInterrupted: Ctrl-C; the state is saved if there is an `out`.
     """
+    _check_positive(runs_at_once=runs_at_once, checkpoint_every=checkpoint_every)
     training = _Training(recipe, task.to(resolve_device(device)), _check_seeds(seeds), checkpoint_every, on_progress)
     if out is None:
         training.run(runs_at_once)
@@ -82,7 +84,7 @@ def fit(
         folder = training.folder = RunFolder(out)
         folder.check(recipe, resume=resume)
         with folder.open():
-            training.run(training.runs_at_once_before() or runs_at_once)
+            training.run(runs_at_once)
     return training.result()
 
 
@@ -96,6 +98,7 @@ class _Training:
     checkpoint_every: int
     on_progress: Callable[[Progress], None]
     folder: RunFolder | None = None
+    groups: list[list[int]] = field(default_factory=list)
     records: dict[int, Record] = field(default_factory=dict)
     models: dict[int, GraphModel] = field(default_factory=dict)
 
@@ -105,63 +108,59 @@ class _Training:
             seed: self.task.split(recipe.split, seed if recipe.split_seed is None else recipe.split_seed)
             for seed in self.seeds
         }
-        if any(not split.val.numel() for split in self.split_of.values()):
-            raise GraphjouleError(
-                f"The split {recipe.split!r} of {self.task.name} has no validation nodes to select by."
-            )
+        for part, purpose in (("val", "validation nodes to select by"), ("test", "test nodes to score")):
+            if any(not getattr(split, part).numel() for split in self.split_of.values()):
+                raise GraphjouleError(f"The split {recipe.split!r} of {self.task.name} has no {purpose}.")
         # Settings that a model refuses are refused here, before the output folder is made.
         Runs(recipe, self.task, self.seeds[:1], [self.split_of[self.seeds[0]]])
 
-    def runs_at_once_before(self) -> int | None:
-        """How many runs an interrupted call trained at once: the same number gives the same bits."""
-        if self.folder is None or not self.folder.is_taken:
-            return None
-        about = self.folder.about()
-        return about.runs_at_once if about.seeds == self.seeds else None
-
     def run(self, runs_at_once: int | None) -> None:
         """Train every group of seeds that has a seed without a record."""
-        at_once = runs_at_once or runs_that_fit(self.recipe, self.task, len(self.seeds))
-        if self.folder is not None:
+        if self.folder is not None and self.folder.is_taken:
             self.records = {seed: r for seed, r in self.folder.records().items() if seed in self.split_of}
-            same_seeds = self.folder.is_taken and self.folder.about().seeds == self.seeds
-            self.folder.begin(self.recipe, self.seeds, at_once)
-        else:
-            same_seeds = True
-        # Asked for more seeds than before: only the new ones train. Otherwise groups stay what they were.
-        seeds = self.seeds if same_seeds else [seed for seed in self.seeds if seed not in self.records]
-        groups = [seeds[start : start + at_once] for start in range(0, len(seeds), at_once)]
+            # A group is taken up as it was, with its checkpoint, unless a seed of it is no longer asked for.
+            self.groups = [group for group in self.folder.about().groups if self.split_of.keys() >= set(group)]
+        planned = {*self.records, *(seed for group in self.groups for seed in group)}
+        new = [seed for seed in self.seeds if seed not in planned]
+        at_once = runs_at_once or runs_that_fit(self.recipe, self.task, len(self.seeds))
+        self._plan([*self.groups, *_chunks(new, at_once)])
         with deferred_interrupt() as stop:
-            while groups:
-                group = groups.pop(0)
-                if any(seed not in self.records for seed in group):
-                    groups = self._train_or_halve(group, stop) + groups
+            while group := next((g for g in self.groups if not self.records.keys() >= set(g)), None):
+                self._train_or_halve(group, stop)
+        if self.folder is not None:
+            self.folder.drop_checkpoint()
 
-    def _train_or_halve(self, group: list[int], stop: StopRequest) -> list[list[int]]:
-        """Train one group; returns the smaller groups to try instead if it does not fit in memory."""
+    def _plan(self, groups: list[list[int]]) -> None:
+        """Say which seeds train together, in the folder too: after a kill they must be the same."""
+        self.groups = groups
+        if self.folder is not None:
+            self.folder.begin(self.recipe, groups)
+
+    def _train_or_halve(self, group: list[int], stop: StopRequest) -> None:
+        """Train one group, or if it does not fit in memory, make no group larger than half of it."""
         try:
             self._train(group, stop)
-        except torch.OutOfMemoryError as error:
+            return
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             if len(group) == 1:
                 raise GraphjouleError(
                     f"One run of {self.recipe.model} with {self.recipe.num_layers} layers and width "
                     f"{self.recipe.hidden_channels} does not fit in the memory of {self.task.labels.device}; "
                     "use fewer layers, a smaller hidden_channels or another device."
                 ) from error
-        else:
-            return []
         half = len(group) // 2
         logger.warning("%d runs at once do not fit in memory: going on with %d at once", len(group), half)
         torch.cuda.empty_cache()
         if self.folder is not None:
             self.folder.drop_checkpoint()
-            self.folder.begin(self.recipe, self.seeds, half)
-        return [group[:half], group[half:]]
+        self._plan([part for planned in self.groups for part in _chunks(planned, half)])
 
     def _train(self, group: list[int], stop: StopRequest) -> None:
         runs = Runs(self.recipe, self.task, group, [self.split_of[seed] for seed in group])
         clock = _ShareClock()
-        checkpoint = self.folder.load_checkpoint(group) if self.folder else None
+        checkpoint = self.folder.load_checkpoint(self.recipe, group) if self.folder else None
         if checkpoint is not None:
             state, clock.share = checkpoint
             runs.restore(state)
@@ -170,11 +169,11 @@ class _Training:
         def save(runs: Runs) -> None:
             clock.tick(len(runs.seeds))
             if self.folder is not None:
-                self.folder.save_checkpoint(runs.snapshot(), group, clock.share)
+                self.folder.save_checkpoint(runs.snapshot(), self.recipe, group, clock.share)
 
         results = train(
             runs,
-            self.split_of,
+            {seed: self.split_of[seed] for seed in group},
             stop=stop,
             save=save,
             save_every=self.checkpoint_every,
@@ -183,8 +182,6 @@ class _Training:
         for result in results:
             clock.tick(len(runs.seeds))
             self._finish(result, len(group), clock.share)
-        if self.folder is not None:
-            self.folder.drop_checkpoint()
 
     def _finish(self, result: RunResult, runs_at_once: int, seconds: float) -> None:
         if result.seed in self.records:  # its record was written just before an earlier call was killed
@@ -254,6 +251,16 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 def _check_seeds(seeds: Sequence[int]) -> list[int]:
     seeds = list(seeds)
-    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
-        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 up.")
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
     return seeds
+
+
+def _check_positive(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise GraphjouleError(f"{name} is {count}; it must be at least 1.")
+
+
+def _chunks(seeds: list[int], size: int) -> list[list[int]]:
+    return [seeds[start : start + size] for start in range(0, len(seeds), size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -24,11 +24,10 @@ except ImportError:  # Windows: two trainings in one folder are the user's own c
 
 
 class About(BaseModel):
-    """The content of ``run.json``: what was asked for, and how many runs train at once."""
+    """The content of ``run.json``: the settings, and which seeds train together: the same groups give the same bits."""
 
     recipe: Recipe
-    seeds: list[int]
-    runs_at_once: int
+    groups: list[list[int]]
 
 
 class RunFolder:
@@ -85,19 +84,28 @@ class RunFolder:
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        with (self.path / ".lock").open("w") as lock:
+        path = self.path / ".lock"
+        with path.open("w") as lock:
             try:
                 if fcntl is not None:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.") from error
-            yield
-        (self.path / ".lock").unlink(missing_ok=True)
+            try:
+                self._sweep()
+                yield
+            finally:
+                with suppress(OSError):  # Windows keeps a file that is open
+                    path.unlink()
 
-    def begin(self, recipe: Recipe, seeds: Sequence[int], runs_at_once: int) -> None:
+    def _sweep(self) -> None:
+        """Remove half-written files that a killed process left."""
+        for path in self.path.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+    def begin(self, recipe: Recipe, groups: list[list[int]]) -> None:
         """Write ``run.json``."""
-        about = About(recipe=recipe, seeds=list(seeds), runs_at_once=runs_at_once)
-        write_json(self._about_path, about.model_dump())
+        write_json(self._about_path, About(recipe=recipe, groups=groups).model_dump())
 
     def records(self) -> dict[int, Record]:
         """The records so far, by seed."""
@@ -108,15 +116,18 @@ class RunFolder:
         save_model(self.model_path(result.seed), result.model, recipe, seed=result.seed)
         append_record(self.records_path, record)
 
-    def save_checkpoint(self, state: dict[str, Tensor], group: Sequence[int], seconds: float) -> None:
+    def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """Replace the checkpoint by the state of a group of runs."""
-        write_tensors(self._checkpoint_path, "checkpoint", state, {"group": list(group), "seconds": seconds})
+        about = {"recipe": recipe.fingerprint(), "group": list(group), "seconds": seconds}
+        write_tensors(self._checkpoint_path, "checkpoint", state, about)
 
-    def load_checkpoint(self, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
+    def load_checkpoint(self, recipe: Recipe, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
         """The state of a group of runs and the seconds it took so far, if the checkpoint is of that group."""
         if not self._checkpoint_path.exists():
             return None
         state, about = read_tensors(self._checkpoint_path, "checkpoint")
+        if about["recipe"] != recipe.fingerprint():
+            raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with --out.")
         return (state, about["seconds"]) if about["group"] == list(group) else None
 
     def drop_checkpoint(self) -> None:

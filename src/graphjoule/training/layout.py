@@ -42,7 +42,7 @@ class Layout:
         ends = [*list(self.offsets.values())[1:], self.size]
         pieces = torch.split(flat, [end - start for start, end in zip(self.offsets.values(), ends, strict=True)])
         return {
-            name: piece[: shape.numel()].view(shape)
+            name: (piece if len(piece) == shape.numel() else piece[: shape.numel()]).view(shape)
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
         }
 

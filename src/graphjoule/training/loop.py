@@ -47,9 +47,9 @@ class RunResult:
     failure: str | None
     curve: dict[str, list[float]]
     epochs_run: int
-    selected_epoch: int
-    val_loss: float
-    val_accuracy: float
+    selected_epoch: int | None
+    val_loss: float | None
+    val_accuracy: float | None
     test_accuracy: float | None
     model: GraphModel
 
@@ -110,25 +110,23 @@ def _result(runs: Runs, run: int, split_of: Mapping[int, Split]) -> RunResult:
     state = {name: value[run].item() for name, value in runs.selection.state.items()}
     seed, epochs_run = runs.seeds[run], int(state["last_epoch"]) + 1
     curve = runs.curve[run, :epochs_run].T.tolist()
-    failed = bool(state["failed"])
+    failed, selected = bool(state["failed"]), state["best_epoch"] >= 0  # a run may fail before its first good epoch
     return RunResult(
         seed=seed,
         split=split_of[seed],
         failure=describe_failure(runs, run) if failed else None,
         curve=dict(zip(CURVE_NAMES, curve, strict=True)),
         epochs_run=epochs_run,
-        selected_epoch=int(state["best_epoch"]),
-        val_loss=float(state["val_loss"]),
-        val_accuracy=float(state["val_accuracy"]),
+        selected_epoch=int(state["best_epoch"]) if selected else None,
+        val_loss=float(state["val_loss"]) if selected else None,
+        val_accuracy=float(state["val_accuracy"]) if selected else None,
         test_accuracy=None if failed else _test_accuracy(runs, run, split_of[seed]),
         model=runs.selected_model(run),
     )
 
 
-def _test_accuracy(runs: Runs, run: int, split: Split) -> float | None:
-    """Share of test nodes that the selected parameters classify rightly; None if the split has no test nodes."""
+def _test_accuracy(runs: Runs, run: int, split: Split) -> float:
+    """Share of test nodes that the selected parameters classify rightly."""
     test = split.test.to(runs.task.labels.device)
-    if not test.numel():
-        return None
     correct = runs.selected_logits(run)[test].argmax(dim=-1) == runs.task.labels[test]
     return float(correct.double().mean())

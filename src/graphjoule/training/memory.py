@@ -30,6 +30,11 @@ def free_bytes(device: torch.device) -> int:
     return min(limits, default=4 * 2**30)
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory could not be had: CUDA says so with a class of its own, the CPU only in words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def peak_bytes(device: torch.device) -> int:
     """The most memory used so far: allocated tensors on a GPU, resident size of the process elsewhere."""
     if device.type == "cuda":

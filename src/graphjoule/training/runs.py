@@ -35,15 +35,15 @@ class Runs:
     def __init__(self, recipe: Recipe, task: NodeTask, seeds: Sequence[int], splits: Sequence[Split]) -> None:
         self.recipe, self.task, self.seeds = recipe, task, list(seeds)
         device = task.labels.device
-        models = [build_model(recipe, task, seed) for seed in seeds]
-        self.model = models[0].to(device)
+        models = [build_model(recipe, task, seed).to(device) for seed in seeds]
+        self.model = models[0]
         self.layout = Layout.of(self.model)
         self._objective = Objective(self.model)
         self.features = normalize_rows(task.features) if recipe.normalize_features else task.features
 
-        self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models]).to(device)
+        self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
         self.buffers = {
-            name: torch.stack([m.get_buffer(name) for m in models]).to(device) for name, _ in self.model.named_buffers()
+            name: torch.stack([m.get_buffer(name) for m in models]) for name, _ in self.model.named_buffers()
         }
         self.moment1, self.moment2 = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
         self.best_parameters = self.parameters.clone()

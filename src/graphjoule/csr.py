@@ -1,0 +1,53 @@
+"""Sparse matrices in compressed rows: the pieces that graphs and features share."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_LONG_ROW = 64  # entries; a hub among short rows would keep a GPU waiting for its one program
+
+
+def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A torch CSR matrix from its pieces, without torch's notice that CSR is young."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
+        return torch.sparse_csr_tensor(rowptr, col, value, size=shape, check_invariants=False)
+
+
+def row_of_entries(rowptr: Tensor) -> Tensor:
+    """Row of every stored entry, int64."""
+    return torch.repeat_interleave(torch.arange(rowptr.numel() - 1, device=rowptr.device), rowptr.diff())
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The pattern of a CSR matrix with its rows in an order that keeps parallel work even.
+
+    Attributes:
+        rowptr: start of every row.
+        col: column of every entry.
+        short: rows of at most 64 entries, those of equal length together, int32.
+        long: all others, the hubs, int32.
+    """
+
+    rowptr: Tensor
+    col: Tensor
+    short: Tensor
+    long: Tensor
+
+    @classmethod
+    def of(cls, rowptr: Tensor, col: Tensor) -> Rows:
+        """Sort the rows by length; this waits for the device, so do it once per matrix."""
+        length = rowptr.diff()
+        order = torch.argsort(length, descending=True, stable=True).int()
+        num_long = int((length > _LONG_ROW).sum())
+        return cls(rowptr, col, order[num_long:].contiguous(), order[:num_long].contiguous())
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.rowptr.numel() - 1

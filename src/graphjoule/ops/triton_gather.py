@@ -1,0 +1,182 @@
+"""One Triton kernel for every sparse product: a weighted gather of rows, with dropout and residuals fused.
+
+``out[r, i] = a * sum_e value[e] x[r, col[e]] + alpha x[r, i] + beta x0[r, i]`` over the entries ``e`` of row ``i``.
+A program makes a few rows of equal length of one run, in step. A hub gets a program to itself that reads many entries
+at once, so that no program runs for long. Every sum has a fixed order, so results repeat to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphjoule.csr import Rows
+from graphjoule.ops.dropout import dropped_of_65536, keep_scale
+
+NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3
+_ROWS, _ENTRIES, _HUB_ENTRIES, _WARPS = 8, 8, 64, 4  # by a sweep on an H200
+
+
+def gather(
+    x: Tensor,
+    rows: Rows,
+    value: Tensor,
+    *,
+    a: float = 1.0,
+    alpha: float = 0.0,
+    beta: float = 0.0,
+    x0: Tensor | None = None,
+    add_to: Tensor | None = None,
+    drop: int = NO_DROP,
+    p: float = 0.0,
+    keys: Tensor | None = None,
+    value_id: Tensor | None = None,
+) -> Tensor:
+    """The gather described above.
+
+    Args:
+        x: what is gathered, contiguous, shape ``[runs, num_cols, channels]``.
+        rows: the matrix.
+        value: its entries.
+        a: factor of the sum.
+        alpha: factor of the row's own ``x`` (square matrices).
+        beta: factor of `x0`, or of what is added to `add_to`.
+        x0: added with factor `beta`, shape ``[runs, num_rows, channels]``.
+        add_to: gets ``beta * x`` of the row added in place, the other half of a backward residual.
+        drop: what dropout applies to: nothing, the gathered ``x``, the output, or the entries.
+        p: dropout probability.
+        keys: dropout key of every run, shape ``[runs, 2]``.
+        value_id: number of every entry in the dropout stream, by default its position.
+    """
+    runs, num_cols, channels = x.shape
+    out = torch.empty(runs, rows.num_rows, channels, dtype=x.dtype, device=x.device)
+    if keys is None or p == 0:
+        drop = NO_DROP
+    count = {DROP_VALUE: value.numel(), DROP_OUTPUT: rows.num_rows * channels}.get(drop, num_cols * channels)
+    scale = keep_scale(p) if drop != NO_DROP else 1.0
+    anything: Any = x
+    common = (
+        out, x, rows.rowptr, rows.col, value, anything if value_id is None else value_id,
+        anything if x0 is None else x0, anything if add_to is None else add_to, anything if keys is None else keys,
+    )  # fmt: skip
+    numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale)
+    flags = {
+        "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
+        "HAS_ALPHA": alpha != 0.0, "BLOCK": min(128, triton.next_power_of_2(channels)),
+    }  # fmt: skip
+    tile = {"ROWS": _ROWS, "ENTRIES": _ENTRIES, "HUB_ENTRIES": _HUB_ENTRIES}
+    programs = rows.long.numel() + triton.cdiv(rows.short.numel(), _ROWS)
+    grid = (programs, runs, triton.cdiv(channels, flags["BLOCK"]))
+    _gather_kernel[grid](
+        rows.short,
+        rows.long,
+        rows.short.numel(),
+        rows.long.numel(),
+        *common,
+        *numbers,
+        **flags,
+        **tile,
+        num_warps=_WARPS,
+    )
+    return out
+
+
+@triton.jit
+def _mixed(word, key):  # type: ignore[no-untyped-def]
+    """`graphjoule.ops.dropout._mix` on unsigned words."""
+    word = word ^ (word >> 16)
+    word = (word * 0x7FEB352D) ^ key
+    word = word ^ (word >> 15)
+    word = word * 0x846CA68B
+    return word ^ (word >> 16)
+
+
+@triton.jit
+def kept(index, key0, key1, half, dropped):  # type: ignore[no-untyped-def]
+    """Whether the elements at `index` are kept, as `graphjoule.ops.dropout` decides it."""
+    is_high = index >= half
+    word = _mixed(tl.where(is_high, index - half, index).to(tl.uint32) + key0, key1)
+    bits = tl.where(is_high, word >> 16, word & 0xFFFF)
+    return bits.to(tl.int32) >= dropped
+
+
+@triton.jit
+def _gather_kernel(  # type: ignore[no-untyped-def]
+    short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys,
+    num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
+    DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    if program < num_long:  # the longest first
+        hub = tl.load(long + program + tl.arange(0, 1))
+        _make_rows(
+            hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys,
+            num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, BLOCK, 1, HUB_ENTRIES,
+        )  # fmt: skip
+    else:
+        place = (program - num_long) * ROWS + tl.arange(0, ROWS)
+        is_row = place < num_short
+        row = tl.load(short + place, mask=is_row, other=0)
+        _make_rows(
+            row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys,
+            num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, BLOCK, ROWS, ENTRIES,
+        )  # fmt: skip
+
+
+@triton.jit
+def _make_rows(  # type: ignore[no-untyped-def]
+    row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys,
+    num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
+    DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+):  # fmt: skip
+    run = tl.program_id(1).to(tl.int64)
+    channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    is_channel = channel < channels
+    x += run * num_cols * channels
+    if DROP != 0:
+        key0 = tl.load(keys + 2 * run).to(tl.uint32, bitcast=True)
+        key1 = tl.load(keys + 2 * run + 1).to(tl.uint32, bitcast=True)
+
+    start = tl.load(rowptr + row, mask=is_row, other=0)
+    end = tl.load(rowptr + row + 1, mask=is_row, other=0)
+    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    for first in range(0, tl.max(end - start), ENTRIES):
+        entry = start[:, None] + first + tl.arange(0, ENTRIES)[None, :]
+        there = entry < end[:, None]
+        source = tl.load(col + entry, mask=there, other=0)
+        weight = tl.load(value + entry, mask=there, other=0.0)
+        if DROP == 3:
+            number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
+            weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
+        element = source[:, :, None] * channels + channel[None, None, :]
+        part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0)
+        if DROP == 1:
+            part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
+        total += tl.sum(weight[:, :, None] * part, axis=1)
+    total *= a
+
+    inside = is_row[:, None] & is_channel[None, :]
+    element = row[:, None] * channels + channel[None, :]
+    if HAS_ALPHA or HAS_ADD:
+        own = tl.load(x + element, mask=inside, other=0.0)
+        if HAS_ADD:
+            place = add_to + run * num_rows * channels + element
+            tl.store(place, tl.load(place, mask=inside, other=0.0) + beta * own, mask=inside)
+        if DROP == 1:
+            own = tl.where(kept(element, key0, key1, half, dropped), own, 0.0)
+        if HAS_ALPHA:
+            total += alpha * own
+    if DROP == 2:
+        total = tl.where(kept(element, key0, key1, half, dropped), total, 0.0)
+    total *= scale
+    if HAS_X0:
+        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0)
+    tl.store(out + run * num_rows * channels + element, total, mask=inside)

@@ -1,0 +1,127 @@
+"""The peer computes what ours computes, or the comparison is about nothing."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from graphjoule.bench.peer import PeerEGNN, PeerTraining, peer_graph
+from graphjoule.bench.synthetic import CitationGraph
+from graphjoule.graph import Propagation
+from graphjoule.recipe import load_recipe
+from graphjoule.training.objective import build_model
+from graphjoule.training.runs import Runs
+
+PLAIN = {"dropout": 0.0, "output_dropout": 0.0, "hidden_channels": 8, "split": "public", "srelu_init": -0.2}
+SETTINGS = {
+    "as on cora": {},
+    "as on arxiv": {"encoder": "mlp", "batch_norm": True},
+    "first weight scaled": {"c_max": 0.25, "gamma": 0.5},  # its root is exact in float32 and float64
+    "all of c_min to the encoder": {"c_min": 0.11, "beta": 0.11, "normalize_features": True},
+}
+both_paths = pytest.mark.parametrize("fused", [False, True], ids=["messages", "csr"])
+all_settings = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return CitationGraph(num_nodes=60, num_edges=150, num_features=12, num_classes=3).task("small")
+
+
+def recipe_of(settings, **more):
+    return load_recipe("egnn", "small", 6, {**PLAIN, **settings, **more})
+
+
+def as_peer(state):
+    """Our parameters under the peer's names."""
+    return {name.replace(".activation.", "."): value for name, value in state.items()}
+
+
+def moved_model(recipe, task):
+    """Our model away from its initial point, where the penalty has a gradient and SReLU cuts something."""
+    model = build_model(recipe, task, seed=3)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def in_float64(task):
+    """The same task with an operator that never was float32: a rounded one would differ from PyG's by 1e-8."""
+    edges = torch.stack([task.graph.row(), task.graph.col.long()])
+    graph = Propagation.from_edge_index(edges, num_nodes=task.num_nodes, dtype=torch.float64)
+    return replace(task, features=task.features.double(), graph=graph)
+
+
+@both_paths
+@all_settings
+def test_logits_are_the_same(task, settings, fused):
+    recipe = recipe_of(settings)
+    ours = moved_model(recipe, task).eval()
+    theirs = PeerEGNN(task.num_features, task.num_classes, recipe).eval()
+    theirs.load_state_dict(as_peer(ours.state_dict()))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            theirs(task.features, *peer_graph(task.graph, fused=fused)),
+            ours(task.features, task.graph),
+            atol=1e-5,
+            rtol=1e-5,
+        )
+
+
+@both_paths
+@all_settings
+def test_loss_and_gradients_are_the_same(task, settings, fused):
+    recipe, task = recipe_of(settings), in_float64(task)
+    ours = moved_model(recipe, task).double().train()
+    theirs = PeerEGNN(task.num_features, task.num_classes, recipe).double().train()
+    theirs.load_state_dict(as_peer(ours.state_dict()))
+    our_loss = F.cross_entropy(ours(task.features, task.graph), task.labels) + ours.penalty()
+    their_logits = theirs(task.features, *peer_graph(task.graph, fused=fused))
+    their_loss = F.cross_entropy(their_logits, task.labels) + theirs.penalty()
+    torch.testing.assert_close(their_loss, our_loss)
+    our_loss.backward()
+    their_loss.backward()
+    expected = as_peer({name: parameter.grad for name, parameter in ours.named_parameters()})
+    torch.testing.assert_close({n: p.grad for n, p in theirs.named_parameters()}, expected, atol=1e-12, rtol=1e-10)
+
+
+@both_paths
+@all_settings
+def test_an_epoch_is_the_same(task, settings, fused):
+    recipe = recipe_of(settings, **{"weight_decay.conv": 0.3, "weight_decay.dense": 0.2, "weight_decay.shift": 0.1})
+    runs = Runs(recipe, task, [0], [task.split("public")])
+    theirs = PeerTraining(recipe, task, fused=fused)
+    theirs.model.load_state_dict(as_peer(runs.current_model(0).state_dict()))
+    for epoch in range(3):
+        runs.train_epoch()
+        row = [theirs.train_step(), *theirs.evaluate()]
+        torch.testing.assert_close(torch.tensor(row), runs.curve[0, epoch], atol=1e-5, rtol=1e-4)
+    expected = as_peer(runs.current_model(0).state_dict())
+    torch.testing.assert_close(dict(theirs.model.state_dict()), expected, atol=2e-4, rtol=1e-3)
+
+
+def test_the_peer_starts_where_the_paper_does(task):
+    recipe = recipe_of({"c_max": 0.25})
+    ours, theirs = build_model(recipe, task, seed=0), PeerEGNN(task.num_features, task.num_classes, recipe)
+    expected = as_peer(ours.state_dict())
+    for name, value in theirs.state_dict().items():
+        if name.startswith("convs"):
+            assert value.equal(expected[name]), name
+    assert theirs.penalty().item() == 0
+
+
+def test_every_parameter_of_the_peer_is_trained(task):
+    training = PeerTraining(recipe_of(SETTINGS["as on arxiv"]), task, fused=False)
+    grouped = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
+    assert {id(p) for p in grouped} == {id(p) for p in training.model.parameters()}
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation(task):
+    training = PeerTraining(recipe_of({}, dropout=0.5), task, fused=False)
+    assert training.evaluate() == training.evaluate()
+    training.model.train()
+    scores = [training.model(training.x, training.adj, training.edge_weight) for _ in range(2)]
+    assert not scores[0].equal(scores[1])

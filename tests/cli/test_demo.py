@@ -1,0 +1,72 @@
+import re
+import signal
+from importlib import import_module
+
+import pytest
+import torch
+
+from graphjoule.cli.demo import energy_table, layer_energies
+from graphjoule.energy import dirichlet_energy
+from graphjoule.recipe import load_recipe
+from graphjoule.tasks import load_task
+from graphjoule.training import build_model, fit
+
+from . import run
+
+
+def test_both_accuracies_and_the_energy_of_every_layer_are_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("demo", "--layers", "3", "--epochs", "2")
+    assert result.code == 0
+    accuracies = re.findall(r"(EGNN|GCN ) 3 layers: (\d+\.\d) % of test images right  \(2 epochs, \d+ s\)", result.out)
+    assert [name.strip() for name, _ in accuracies] == ["EGNN", "GCN"]
+    assert "Dirichlet energy after the layer" in result.out
+    rows = re.findall(r"│\s+(\d+) │ (\d\.\d\de[+-]\d\d) │[ █]+│ (\d\.\d\de[+-]\d\d) │[ █]+│", result.out)
+    assert [int(layer) for layer, _, _ in rows] == [1, 2, 3]
+    assert all(float(energy) > 0 for row in rows for energy in row[1:])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_accuracy_told_is_that_of_training_the_recipe():
+    out = run("demo", "--layers", "2", "--epochs", "3").out
+    record = fit(load_recipe("gcn", "digits", 2, {"epochs": 3}), load_task("digits"), device="cpu").records[0]
+    assert f"GCN  2 layers: {100 * record.test_accuracy:.1f} % of test images right" in out
+
+
+def test_energies_are_those_of_the_layers_outputs():
+    task, recipe = load_task("digits"), load_recipe("egnn", "digits", 3)
+    model = build_model(recipe, task, 0)
+    energies = layer_energies(model, task)
+    model.eval()
+    with torch.no_grad():
+        h = h0 = model.encoder(task.features)
+        for conv, energy in zip(model.convs, energies, strict=True):
+            h = conv(h, h0, task.graph)
+            assert float(dirichlet_energy(h, task.graph)) == pytest.approx(energy, rel=1e-4)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 32])
+def test_the_table_shows_the_first_and_the_last_layers(layers):
+    energies = {"egnn": [1.0] * layers, "gcn": [10.0 ** -(k + 1) for k in range(layers)]}
+    table = energy_table(energies, layers)
+    shown = [int(cell) for cell in table.columns[0].cells]
+    assert shown == sorted(set(shown))
+    assert {1, min(2, layers), max(1, layers - 1), layers} <= set(shown)
+    assert len(shown) <= 14
+    bars = [len(cell) for cell in table.columns[4].cells]
+    assert bars == sorted(bars, reverse=True)  # the less energy, the shorter
+
+
+def test_an_energy_of_zero_has_no_bar():
+    table = energy_table({"egnn": [1.0], "gcn": [0.0]}, 1)
+    assert [next(iter(column.cells)) for column in table.columns][3:] == ["0.00e+00", ""]
+
+
+def test_ctrl_c_speaks_of_no_resume(monkeypatch):
+    def interrupt(*args, **kwargs):
+        return fit(*args, **kwargs | {"on_progress": lambda progress: signal.raise_signal(signal.SIGINT)})
+
+    monkeypatch.setattr(import_module("graphjoule.cli.demo"), "fit", interrupt)
+    result = run("demo", "--layers", "2", "--epochs", "3")
+    assert result.code == 130
+    assert result.err == "graphjoule: stopped after epoch 1.\n"

@@ -1,0 +1,193 @@
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import graphjoule
+from graphjoule.cli import progress as cli_progress
+from graphjoule.recipe import Recipe, load_recipe
+from graphjoule.records import read_records
+from graphjoule.saving import load_model
+from graphjoule.tasks import load_task
+from graphjoule.training import Progress, fit
+
+from . import TINY, run
+
+JSON_KEYS = ["test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# The installed command.
+
+
+@pytest.fixture(scope="module")
+def command():
+    path = Path(sys.executable).with_name("graphjoule")
+    if not path.exists():
+        pytest.skip(f"graphjoule is not installed beside {sys.executable}")
+    return path
+
+
+def test_the_installed_command_trains_and_tells_a_program_the_result(command, here):
+    arguments = ["train", *TINY, "--seeds", "3,7", "--json"]
+    done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()  # nothing but the result
+    result = json.loads(line)
+    assert list(result) == JSON_KEYS
+    assert (result["n"], result["num_failed"], result["records"]) == (2, 0, "runs/digits-egnn-2/records.jsonl")
+    records = list(read_records(here / result["records"]))
+    assert sorted(r.seed for r in records) == [3, 7]
+    accuracies = [r.test_accuracy for r in records]
+    assert result["test_mean"] == pytest.approx(sum(accuracies) / 2)
+    assert result["test_std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert result["val_mean"] == pytest.approx(sum(r.val_accuracy for r in records) / 2)
+    assert result["seconds"] == pytest.approx(sum(r.seconds for r in records), abs=1e-3)
+    assert "Traceback" not in done.stderr
+    assert "egnn, 2 layers, digits: test accuracy" in done.stderr
+
+
+def test_the_installed_command_knows_its_version_in_another_language_and_without_a_terminal(command):
+    environment = os.environ | {"LC_ALL": "C", "TERM": "dumb"}
+    done = subprocess.run([command, "--version"], capture_output=True, env=environment, timeout=100, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"graphjoule {graphjoule.__version__}\n".encode(), b"")
+
+
+# The same in this process.
+
+
+def test_without_json_the_result_is_told_in_words_on_standard_output(here):
+    result = run("train", *TINY, "--seeds", "2", "--out", "run")
+    records = list(read_records(here / "run" / "records.jsonl"))
+    mean = 50 * sum(r.test_accuracy for r in records)
+    assert (result.code, result.err) == (0, "")
+    assert f"egnn, 2 layers, digits: test accuracy {mean:.2f} ± " in result.out
+    assert "(n = 2), validation " in result.out
+    assert result.out.splitlines()[-1] == "records and models: run"
+
+
+def test_one_seed_has_no_spread(here):
+    result = run("train", *TINY, "--json")
+    told = json.loads(result.out)
+    assert told["n"] == 1
+    assert told["test_std"] is None
+    assert "±" not in result.err
+
+
+def test_the_command_trains_what_fit_trains(here):
+    run("train", "--model", "gcn", *TINY, "--set", "lr=0.02", "--seeds", "3,7", "--out", "run")
+    recipe = load_recipe("gcn", "digits", 2, {"epochs": 2, "hidden_channels": 8, "lr": 0.02})
+    records = list(read_records(here / "run" / "records.jsonl"))
+    assert all(Recipe.model_validate(record.recipe) == recipe for record in records)
+    expected = fit(recipe, load_task("digits"), [3, 7], device="cpu")
+    assert [r.curve for r in records] == [r.curve for r in expected.records]
+    assert [r.test_accuracy for r in records] == [r.test_accuracy for r in expected.records]
+    model = load_model(here / "run" / "model-seed-7.safetensors")
+    assert all(a.equal(b) for a, b in zip(model.parameters(), expected.models[1].parameters(), strict=True))
+
+
+def test_by_default_32_layers_of_egnn_train_on_the_digits_with_one_seed_as_the_recipe_says(here, monkeypatch):
+    asked = {}
+
+    def remember(recipe, task, seeds, **options):
+        asked.update(options, recipe=recipe, task=task.name, seeds=seeds)
+        return fit(load_recipe("egnn", "digits", 1, {"epochs": 1, "hidden_channels": 2}), task, seeds, device="cpu")
+
+    monkeypatch.setattr(import_module("graphjoule.cli.train"), "fit", remember)
+    assert run("train").code == 0
+    assert asked["recipe"] == load_recipe("egnn", "digits", 32)
+    assert (asked["task"], asked["seeds"], asked["device"], asked["resume"]) == ("digits", [0], "auto", False)
+    assert asked["out"] == Path("runs/digits-egnn-32")
+
+
+def folders(here):
+    return sorted(path.name for path in (here / "runs").iterdir())
+
+
+def test_every_training_gets_a_folder_of_its_own_and_resume_finds_the_newest_with_the_same_settings(here):
+    slow, quick = ("--set", "lr=0.001"), ("--set", "lr=0.1")
+    arguments = ["train", "--epochs", "1", "--set", "hidden_channels=4", "--device", "cpu", "--json"]
+    told = [json.loads(run(*arguments, *settings).out)["records"] for settings in (slow, quick, slow)]
+    assert told == [f"runs/digits-egnn-32{number}/records.jsonl" for number in ("", "-2", "-3")]
+    assert folders(here) == ["digits-egnn-32", "digits-egnn-32-2", "digits-egnn-32-3"]
+
+    resumed = [json.loads(run(*arguments, *settings, "--resume").out)["records"] for settings in (slow, quick)]
+    assert resumed == [told[2], told[1]]
+    more = json.loads(run(*arguments, *quick, "--resume", "--seeds", "2").out)
+    assert (more["records"], more["n"]) == (told[1], 2)
+    assert folders(here) == ["digits-egnn-32", "digits-egnn-32-2", "digits-egnn-32-3"]
+
+    fresh = run(*arguments, "--set", "lr=0.5", "--resume")  # nothing to go on with: it begins
+    assert json.loads(fresh.out)["records"] == "runs/digits-egnn-32-4/records.jsonl"
+
+
+def test_resuming_a_finished_training_tells_the_same(here):
+    first = run("train", *TINY, "--seeds", "2", "--json", "--out", "run")
+    again = run("train", *TINY, "--seeds", "2", "--json", "--out", "run", "--resume")
+    assert (again.code, again.out) == (0, first.out)
+
+
+def test_when_every_run_fails_the_exit_code_is_1_and_json_says_n_is_0(here, caplog):
+    result = run("train", *TINY, "--set", "lr=1e30", "--seeds", "2", "--json", "--out", "run")
+    told = json.loads(result.out.splitlines()[-1])
+    assert result.code == 1
+    assert (told["n"], told["num_failed"], told["test_mean"], told["test_std"], told["val_mean"]) == (0, 2, *[None] * 3)
+    assert "no run finished, 2 failed" in result.err
+    assert "seed 1: the loss is not finite at epoch 0" in caplog.text
+    assert [r.status for r in read_records(here / "run" / "records.jsonl")] == ["failed", "failed"]
+    again = run("train", *TINY, "--set", "lr=1e30", "--seeds", "2", "--json", "--out", "run", "--resume")
+    assert (again.code, again.out) == (1, result.out)
+
+
+def test_help_has_examples_and_every_option():
+    result = run("train", "--help")
+    assert (result.code, result.err) == (0, "")
+    for text in ["graphjoule train --dataset cora --layers 64 --seeds 10", "--set c_min=0.3"]:
+        assert text in result.out
+    options = ["dataset", "model", "layers", "seeds", "set", "epochs", "device", "out", "resume", "json", "data-root"]
+    assert all(f"--{option}" in result.out for option in options)
+
+
+def test_without_a_command_the_commands_are_shown():
+    result = run()
+    assert all(name in result.out + result.err for name in ("train", "data", "demo"))
+
+
+def test_the_version_is_the_packages():
+    assert run("--version").out == f"graphjoule {graphjoule.__version__}\n"
+
+
+# Progress.
+
+STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val_loss=0.25, val_accuracy=0.5)
+
+
+def test_off_a_terminal_progress_is_a_log_line_a_minute(monkeypatch, caplog):
+    now = [0.0]
+    monkeypatch.setattr(cli_progress.time, "monotonic", lambda: now[0])
+    with caplog.at_level("INFO", "graphjoule"), cli_progress.show_progress("egnn") as on_progress:
+        for _ in range(130):
+            now[0] += 1.0
+            on_progress(STATE)
+    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val acc 0.500"
+    assert caplog.messages == [line, line]
+
+
+def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    with cli_progress.show_progress("egnn") as on_progress:
+        on_progress(STATE)
+    captured = capsys.readouterr()
+    assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
+    assert captured.out == ""

@@ -1,0 +1,310 @@
+"""What every model of the zoo promises. A new model adds its variants here and its formula to dense.py."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from torch.func import functional_call
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import SparseFeatures
+from graphjoule.nn import MODELS, GraphModel
+from graphjoule.ops import make_key, split_key
+from graphs import Edges, edge_lists, few, no_edges, normal, random_edges
+from nn.dense import DENSE, dense_scores
+
+VARIANTS = {
+    "egnn": [
+        {},
+        {"c_min": 0.3, "beta": 0.3, "c_max": 0.4, "srelu_init": -0.1},
+        {"activation": "relu", "output_dropout": 0.0},
+        {"activation": "linear", "weight_init": "glorot"},
+        {"encoder": "mlp", "batch_norm": True, "srelu_init": -1.0, "freeze_last_shift": True},
+    ],
+    "gcn": [{}, {"batch_norm": True}],
+}
+CASES = [(name, options) for name, variants in VARIANTS.items() for options in variants]
+EDGES = random_edges(weighted=True)
+X = normal(9, 5)
+LABELS = torch.arange(9) % 3
+
+every_model = pytest.mark.parametrize(("name", "options"), CASES, ids=lambda v: str(v))
+
+
+def build(name: str, options: dict, *, sizes=(5, 4, 3, 3), seed: int | None = None) -> GraphModel:
+    """A float64 model with dropout 0.5; with `seed`, all its parameters and batch statistics are random numbers."""
+    model = MODELS[name](*sizes, **{"dropout": 0.5, **options}).double()
+    if seed is not None:
+        generator = torch.Generator().manual_seed(seed)
+        for key, value in model.state_dict().items():
+            if value.is_floating_point():
+                value.normal_(generator=generator)
+                if key.endswith("running_var"):
+                    value.abs_().add_(0.5)
+    return model
+
+
+def loss(model: GraphModel, scores: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(scores, LABELS[: len(scores)] % scores.size(1)) + model.penalty()
+
+
+def test_every_model_has_variants_and_a_dense_formula():
+    assert VARIANTS.keys() == MODELS.keys()
+    assert DENSE.keys() == set(MODELS.values())
+
+
+@every_model
+@pytest.mark.parametrize("num_layers", [1, 2, 6])
+def test_scores_are_the_dense_formula(name, options, num_layers):
+    model = build(name, options, sizes=(5, 4, 3, num_layers), seed=0).eval()
+    scores = model(X, EDGES.graph64())
+    assert scores.shape == (9, 3)
+    torch.testing.assert_close(scores, dense_scores(model, X, EDGES.dense()), rtol=1e-9, atol=1e-11)
+
+
+@every_model
+def test_training_scores_are_the_dense_formula_with_its_dropout_and_batch_statistics(name, options):
+    model, key = build(name, options, seed=0), make_key(4)
+    expected = dense_scores(model, X, EDGES.dense(), split_key(key, model.num_layers + 2))
+    torch.testing.assert_close(model(X, EDGES.graph64(), key=key), expected, rtol=1e-9, atol=1e-11)
+    evaluated = dense_scores(model.eval(), X, EDGES.dense())
+    assert not torch.allclose(expected, evaluated)
+
+
+@every_model
+@pytest.mark.parametrize("key", [None, make_key(4)], ids=["eval", "training"])
+@pytest.mark.parametrize("num_layers", [1, 9])
+def test_float32_gives_the_scores_and_gradients_of_float64(name, options, key, num_layers):
+    """float32 may run by a faster body than float64, which always has the plain one."""
+    wide = build(name, options, sizes=(5, 4, 3, num_layers), seed=0).train(key is not None)
+    with torch.no_grad():
+        for parameter in wide.parameters():
+            parameter.mul_(0.5)
+    narrow = copy.deepcopy(wide).float()
+
+    def scores_and_gradients(model, x, graph):
+        scores = model(x, graph, key=key)
+        assert scores.dtype == x.dtype
+        return scores.detach(), torch.autograd.grad(scores.square().mean(), list(model.parameters()))
+
+    scores, gradients = scores_and_gradients(narrow, X.float(), EDGES.graph())
+    expected, wanted = scores_and_gradients(wide, X, EDGES.graph64())
+    torch.testing.assert_close(scores.double(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    largest = max(float(gradient.abs().max()) for gradient in wanted)
+    for gradient, want in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient.double(), want, rtol=1e-3, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@few
+@given(edges=edge_lists())
+def test_any_graph_gives_the_dense_formula(name, edges):
+    model, x = build(name, {}, seed=1).eval(), normal(edges.num_nodes, 5)
+    expected = dense_scores(model, x, edges.dense())
+    torch.testing.assert_close(model(x, edges.graph64()), expected, rtol=1e-9, atol=1e-11)
+
+
+@every_model
+def test_renaming_the_nodes_permutes_the_scores(name, options):
+    model = build(name, options, seed=0).eval()
+    permutation = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    scores, renamed = model(X, EDGES.graph64()), model(X[permutation], EDGES.permuted(permutation).graph64())
+    torch.testing.assert_close(renamed, scores[permutation], rtol=1e-9, atol=1e-11)
+
+
+@every_model
+def test_a_reset_under_the_same_seed_is_a_new_model_to_the_bit(name, options):
+    def state(model):
+        return model.state_dict() | {"": torch.get_rng_state()}
+
+    torch.manual_seed(7)
+    new = state(MODELS[name](5, 4, 3, 3, **options))
+    old = MODELS[name](5, 4, 3, 3, **options)
+    F.cross_entropy(old(X.float(), EDGES.graph()), LABELS).backward()  # batch norms have seen data
+    with torch.no_grad():
+        for parameter in old.parameters():
+            parameter.add_(1)
+    torch.manual_seed(7)
+    old.reset_parameters()
+    assert new.keys() == state(old).keys()
+    assert all(value.equal(new[key]) for key, value in state(old).items())
+
+
+@every_model
+def test_parameter_groups_are_a_partition(name, options):
+    model = build(name, options)
+    groups = model.parameter_groups()
+    grouped = [parameter for names in groups.values() for parameter in names]
+    assert sorted(grouped) == sorted(parameter for parameter, _ in model.named_parameters())
+    assert groups.keys() - {"frozen"} == set(model.parameter_group_names)
+    assert ("frozen" in groups) == bool(options.get("freeze_last_shift"))
+
+
+@every_model
+@pytest.mark.parametrize("num_layers", [1, 32])
+def test_gradients_are_finite_at_initialisation(name, options, num_layers):
+    torch.manual_seed(0)
+    model = MODELS[name](5, 4, 3, num_layers, **options)
+    scores = model(X.float(), EDGES.graph(), key=make_key(0))
+    loss(model, scores).backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.isfinite().all(), parameter_name
+
+
+@every_model
+def test_evaluation_is_deterministic_and_needs_no_key(name, options):
+    model = build(name, options, seed=0).eval()
+    before, generator = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    scores = model(X, EDGES.graph64())
+    assert scores.equal(model(X, EDGES.graph64()))
+    assert scores.equal(model(X, EDGES.graph64(), key=make_key(0)))
+    assert torch.get_rng_state().equal(generator)
+    assert all(value.equal(before[key]) for key, value in model.state_dict().items())
+
+
+@every_model
+def test_training_draws_its_dropout_from_the_global_generator(name, options):
+    model, graph = build(name, options, seed=0), EDGES.graph64()
+    torch.manual_seed(3)
+    first, second = model(X, graph), model(X, graph)
+    torch.manual_seed(3)
+    assert model(X, graph).equal(first)
+    assert not first.equal(second)
+
+
+@every_model
+def test_training_with_a_key_leaves_the_global_generator_alone(name, options):
+    model, graph, before = build(name, options, seed=0), EDGES.graph64(), torch.get_rng_state()
+    scores = model(X, graph, key=make_key(1))
+    assert scores.equal(model(X, graph, key=make_key(1)))
+    assert not scores.equal(model(X, graph, key=make_key(2)))
+    assert torch.get_rng_state().equal(before)
+
+
+@every_model
+def test_sparse_and_dense_features_give_the_same_scores_and_gradients(name, options):
+    x = X * (normal(9, 5, seed=3) > 0.3)
+    for model in (build(name, options, seed=0).eval(), build(name, {**options, "dropout": 0.0}, seed=0)):
+        parameters, key = list(model.parameters()), make_key(0)
+        dense, sparse = (model(f, EDGES.graph64(), key=key) for f in (x, SparseFeatures.from_dense(x)))
+        torch.testing.assert_close(sparse, dense, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(
+            torch.autograd.grad(loss(model, sparse), parameters),
+            torch.autograd.grad(loss(model, dense), parameters),
+            rtol=1e-8,
+            atol=1e-10,
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_stored_values_dropped_are_features_of_zero(name):
+    model, key = build(name, {"dropout": 1 - 2**-16}, seed=0), make_key(0)
+    x = SparseFeatures.from_dense(X)
+    scores, zero = (model(f, EDGES.graph64(), key=key) for f in (x, x.with_value(torch.zeros_like(x.value))))
+    assert scores.equal(zero)
+    assert not model.eval()(x, EDGES.graph64()).equal(zero)
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_plain_edge_index_is_its_propagation(name, options, dtype):
+    edges, model, x = random_edges(), build(name, options, seed=0).eval().to(dtype), X.to(dtype)
+    assert model(x, edges.index).equal(model(x, edges.graph(dtype=dtype)))
+    assert model(x, edges.index).dtype == dtype
+
+
+@every_model
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (5, 1, 1, 2), (1, 4, 3, 1)], ids=str)
+@pytest.mark.parametrize(
+    "edges", [no_edges(1), no_edges(9), Edges(random_edges(4).index, None, 9)], ids=["one", "no", "few"]
+)
+def test_the_smallest_models_on_the_emptiest_graphs_have_scores(name, options, sizes, edges):
+    model, x = build(name, options, sizes=sizes), normal(edges.num_nodes, sizes[0])
+    has_norm = any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules())
+    for mode in (True, False):
+        if mode and has_norm and edges.num_nodes == 1:
+            continue  # one node has no batch statistics; torch says so
+        scores = model.train(mode)(x, edges.graph64())
+        assert scores.shape == (edges.num_nodes, sizes[2])
+        assert scores.isfinite().all()
+
+
+@every_model
+def test_a_state_dict_goes_there_and_back(name, options):
+    model, other = build(name, options, seed=0).eval(), build(name, options).eval()
+    assert not other(X, EDGES.graph64()).equal(model(X, EDGES.graph64()))
+    other.load_state_dict(model.state_dict())
+    assert other(X, EDGES.graph64()).equal(model(X, EDGES.graph64()))
+
+
+@every_model
+def test_three_runs_in_one_program_are_three_models(name, options):
+    models = [build(name, options, seed=seed) for seed in range(3)]
+    keys, graph = make_key(torch.arange(3)), EDGES.graph64()
+    parameters = {n: torch.stack([m.get_parameter(n) for m in models]) for n, _ in models[0].named_parameters()}
+    buffers = {n: torch.stack([m.get_buffer(n).clone() for m in models]) for n, _ in models[0].named_buffers()}
+    objective = Objective(models[0])
+
+    def run(parameters, buffers, key):
+        state = {f"model.{n}": v for n, v in (parameters | buffers).items()}
+        return functional_call(objective, state, (X, graph, key))
+
+    losses, scores = torch.vmap(run)(parameters, buffers, keys)
+    gradients = torch.autograd.grad(losses.sum(), list(parameters.values()))
+
+    for k, model in enumerate(models):
+        alone_loss, alone_scores = Objective(model)(X, graph, keys[k])
+        torch.testing.assert_close(scores[k], alone_scores, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(losses[k], alone_loss, rtol=1e-9, atol=1e-11)
+        alone = torch.autograd.grad(alone_loss, [model.get_parameter(n) for n in parameters])
+        torch.testing.assert_close(tuple(g[k] for g in gradients), alone, rtol=1e-8, atol=1e-10)
+        for n, buffer in model.named_buffers():
+            torch.testing.assert_close(buffers[n][k], buffer, rtol=1e-9, atol=1e-11)
+
+
+class Objective(torch.nn.Module):
+    """Model and loss in one forward: what `functional_call` can call."""
+
+    def __init__(self, model: GraphModel):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, graph, key):
+        scores = self.model(x, graph, key=key)
+        return loss(self.model, scores), scores
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("position", range(4))
+def test_a_size_below_one_is_refused(name, position):
+    sizes = [5, 4, 3, 2]
+    sizes[position] = 0
+    what = ["in_channels", "hidden_channels", "out_channels", "num_layers"][position]
+    with pytest.raises(GraphjouleError, match=f"{what} is 0; it must be at least 1"):
+        MODELS[name](*sizes)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_features_and_graphs_that_do_not_fit_are_refused_with_a_sentence(name):
+    model = build(name, {})
+    for x in (normal(9, 6), SparseFeatures.from_dense(normal(9, 6))):
+        with pytest.raises(GraphjouleError, match="have 6 columns; this model expects 5"):
+            model(x, EDGES.graph64())
+    with pytest.raises(GraphjouleError, match="graph has 9 nodes but the features have 8 rows"):
+        model(normal(8, 5), EDGES.graph64())
+    with pytest.raises(GraphjouleError, match="names node 8; with 8 nodes"):
+        model(normal(8, 5), EDGES.index)
+    with pytest.raises(GraphjouleError, match=r"torch.float64 over a graph of 9 nodes, torch.float32; use graph.to"):
+        model(X, EDGES.graph())
+    with pytest.raises(GraphjouleError, match="symmetrize=True"):
+        model(X, torch.tensor([[0], [1]]))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dropout", [1.0, -0.1, 2.0, torch.nan])
+def test_a_dropout_outside_its_range_is_refused(name, dropout):
+    with pytest.raises(GraphjouleError, match=rf"dropout is {dropout}; it must be in \[0, 1\)"):
+        MODELS[name](5, 4, 3, 2, dropout=dropout)

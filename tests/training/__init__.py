@@ -1,0 +1,89 @@
+"""A task and a recipe that train in milliseconds, and what two trainings must have in common."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from graphjoule.graph import Propagation
+from graphjoule.recipe import Recipe, load_recipe
+from graphjoule.records import Record, read_records
+from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks.task import pack_features
+from graphjoule.tensorfile import read_tensors
+
+NUM_NODES, NUM_CLASSES = 30, 3
+PUBLIC = Split("public", None, torch.arange(9), torch.arange(9, 18), torch.arange(18, 30))
+
+
+def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> NodeTask:
+    """Three rings, one per class, with bridges; features tell the class through noise; all in the default dtype."""
+    generator = torch.Generator().manual_seed(0)
+    ring = torch.arange(NUM_NODES)
+    classes = ring % NUM_CLASSES
+    x = torch.rand(NUM_NODES, 7, generator=generator, dtype=torch.float64)
+    x = x * (x > 0.8) if sparse else x + 0.5 * torch.nn.functional.one_hot(classes, 7)
+    edges = torch.cat(
+        [torch.stack([nodes, (nodes + step) % NUM_NODES]) for nodes, step in ((ring, 3), (ring[::4], 1))], 1
+    )
+    return NodeTask(
+        name="small",
+        features=pack_features(x.to(torch.get_default_dtype())),
+        graph=Propagation.from_edge_index(edges, symmetrize=True),
+        labels=classes if labels is None else labels,
+        num_classes=NUM_CLASSES,
+        fixed_splits=(PUBLIC,),
+        default_split="public",
+    )
+
+
+def small_recipe(model: str = "egnn", num_layers: int = 2, **overrides: object) -> Recipe:
+    settings = {"hidden_channels": 8, "epochs": 8, "split": "public"}
+    return load_recipe(model, "small", num_layers, settings | overrides)
+
+
+def facts(record: Record) -> dict[str, object]:
+    """What a record says apart from how long it took, how much memory, and when."""
+    return record.model_dump(exclude={"seconds", "created", "peak_bytes"})
+
+
+def same_bits(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    """Whether two models hold the same numbers to the bit."""
+    left, right = a.state_dict(), b.state_dict()
+    return left.keys() == right.keys() and all(left[name].equal(right[name]) for name in left)
+
+
+def largest_difference(a: torch.nn.Module, b: torch.nn.Module) -> float:
+    """Over all parameters and buffers of two models."""
+    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    return max(float((left.double() - right.double()).abs().max()) for left, right in pairs)
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Build and train in float64, where rounding is too small to hide behind."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files in a folder, hidden ones too, and what is in them."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def assert_same_training(folder: Path, expected: Path) -> None:
+    """Two run folders hold the same files, and the same numbers in them to the bit."""
+    assert [path.name for path in sorted(folder.iterdir())] == [path.name for path in sorted(expected.iterdir())]
+    assert contents(folder)["run.json"] == contents(expected)["run.json"]
+    ours, theirs = ({r.seed: facts(r) for r in read_records(path / "records.jsonl")} for path in (folder, expected))
+    assert ours == theirs
+    for path in expected.glob("*.safetensors"):
+        (tensors, about), (ours, ours_about) = read_tensors(path, "model"), read_tensors(folder / path.name, "model")
+        assert ours_about == about
+        assert ours.keys() == tensors.keys()
+        assert all(ours[name].equal(tensors[name]) for name in tensors)

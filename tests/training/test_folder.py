@@ -1,0 +1,354 @@
+import json
+import os
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.records import read_records
+from graphjoule.training import fit, folder
+from graphjoule.training.folder import RunFolder
+
+from . import assert_same_training, contents, facts, same_bits, small_recipe, small_task
+
+# Runs that stop at different epochs, in three groups; a checkpoint falls before, between and after the stops.
+RECIPE = small_recipe("gcn", lr=0.1, patience=3, epochs=12)
+SEEDS = [0, 1, 2, 3, 4]
+OPTIONS = {"runs_at_once": 2, "checkpoint_every": 4}
+
+
+class Killed(BaseException):
+    """What `kill -9` is to the files: from one moment on, nothing happens any more."""
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch):
+    """A process that is killed loses nothing it has written, synced or not; only a power cut would."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task()
+
+
+@pytest.fixture(scope="module")
+def finished(task, tmp_path_factory):
+    """The folder of a training that was never killed; not to be changed."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    fit(RECIPE, task, SEEDS, out=path, **OPTIONS)
+    return path
+
+
+def die_after(num_epochs):
+    """A progress callback that kills the training in the given epoch, counted over all groups."""
+    seen = []
+
+    def on_progress(progress):
+        seen.append(progress)
+        if len(seen) == num_epochs:
+            raise Killed
+
+    return on_progress
+
+
+def kill(task, path, epoch, seeds=SEEDS, recipe=RECIPE, **options):
+    with pytest.raises(Killed):
+        fit(recipe, task, seeds, out=path, on_progress=die_after(epoch), **OPTIONS | options)
+    return path
+
+
+def resume(task, path, seeds=SEEDS, recipe=RECIPE, **options):
+    """Go on; returns the result and the number of epochs that were trained."""
+    epochs = []
+    result = fit(recipe, task, seeds, out=path, resume=True, on_progress=epochs.append, **OPTIONS | options)
+    return result, len(epochs)
+
+
+def refuses(path, task, match, **options):
+    """The folder is refused with a sentence and stays as it was."""
+    before = contents(path)
+    with pytest.raises(GraphjouleError, match=match) as caught:
+        fit(RECIPE, task, SEEDS, out=path, **OPTIONS | {"resume": True} | options)
+    assert str(caught.value).endswith(".")
+    assert "\n" not in str(caught.value)
+    assert contents(path) == before
+
+
+# What a finished training leaves.
+
+
+def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_else(finished):
+    models = [f"model-seed-{seed}.safetensors" for seed in SEEDS]
+    assert list(contents(finished)) == [*models, "records.jsonl", "run.json"]
+    assert sorted(r.seed for r in read_records(finished / "records.jsonl")) == SEEDS
+    assert len({r.epochs_run for r in read_records(finished / "records.jsonl")}) > 1
+    assert json.loads((finished / "run.json").read_text())["groups"] == [[0, 1], [2, 3], [4]]
+
+
+# Killed at any moment, then resumed.
+
+
+def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tmp_path, task, finished):
+    """Every file operation in turn is the one before which the process dies."""
+    operations = ("write_json", "write_tensors", "save_model", "append_record")
+    died_before = []
+
+    def number(monkeypatch, fatal):
+        count = iter(range(1000))
+
+        def watch(name, real):
+            def operation(*args, **kwargs):
+                if next(count) == fatal:
+                    died_before.append(name)
+                    raise Killed
+                return real(*args, **kwargs)
+
+            return operation
+
+        for name in operations:
+            monkeypatch.setattr(folder, name, watch(name, getattr(folder, name)))
+        monkeypatch.setattr(RunFolder, "drop_checkpoint", watch("drop_checkpoint", RunFolder.drop_checkpoint))
+
+    for moment in range(100):
+        path = tmp_path / str(moment)
+        with monkeypatch.context() as patch:
+            number(patch, moment)
+            try:
+                fit(RECIPE, task, SEEDS, out=path, **OPTIONS)
+                break
+            except Killed:
+                pass
+        resume(task, path)
+        assert_same_training(path, finished)
+    assert {*operations, "drop_checkpoint"} == set(died_before)
+    assert len(died_before) > 15
+
+
+def test_killed_again_and_again_a_training_still_ends_with_the_same_bits(tmp_path, task, finished):
+    path = tmp_path / "run"
+    deaths = 0
+    while deaths < 100:
+        try:
+            fit(RECIPE, task, SEEDS, out=path, resume=True, on_progress=die_after(5), **OPTIONS)
+            break
+        except Killed:
+            deaths += 1
+    assert 3 < deaths < 100
+    assert_same_training(path, finished)
+
+
+def test_a_resumed_training_does_not_repeat_what_a_checkpoint_has(tmp_path, task, finished):
+    total = len(progress_of(task))
+    path = kill(task, tmp_path / "run", epoch=11)
+    _, epochs = resume(task, path)
+    assert epochs == total - 8  # the checkpoint of epoch 8
+    assert_same_training(path, finished)
+
+
+def progress_of(task):
+    epochs = []
+    fit(RECIPE, task, SEEDS, on_progress=epochs.append, **OPTIONS)
+    return epochs
+
+
+def test_a_kill_between_the_last_record_and_the_checkpoints_removal_changes_nothing(tmp_path, task, finished):
+    path = kill(task, tmp_path / "run", epoch=9)
+    checkpoint = (path / "checkpoint.safetensors").read_bytes()
+    resume(task, path)
+    (path / "checkpoint.safetensors").write_bytes(checkpoint)  # of a group whose records are all there
+    _, epochs = resume(task, path)
+    assert epochs == 0
+    assert_same_training(path, finished)
+    assert contents(path)["records.jsonl"].count(b"\n") == len(SEEDS)
+
+
+def test_files_that_a_kill_left_half_written_are_swept_away(tmp_path, task, finished):
+    path = kill(task, tmp_path / "run", epoch=9)
+    (path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half")
+    resume(task, path)
+    assert_same_training(path, finished)
+
+
+def test_batch_norm_statistics_survive_a_kill(tmp_path, task):
+    recipe = small_recipe(batch_norm=True, encoder="mlp", epochs=7)
+    whole = fit(recipe, task, [0, 1], out=tmp_path / "whole")
+    path = kill(task, tmp_path / "killed", epoch=5, seeds=[0, 1], recipe=recipe, checkpoint_every=2)
+    result, epochs = resume(task, path, seeds=[0, 1], recipe=recipe)
+    assert epochs == 3
+    assert all(same_bits(a, b) for a, b in zip(result.models, whole.models, strict=True))
+
+
+# Resuming something else than what was killed.
+
+
+def test_resuming_a_finished_training_trains_nothing_and_tells_the_same(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    result, epochs = resume(task, path)
+    assert epochs == 0
+    assert contents(path) == contents(finished)
+    assert {r.seed: r for r in result.records} == {r.seed: r for r in read_records(finished / "records.jsonl")}
+    for record, model in zip(result.records, result.models, strict=True):
+        right = model(task.features, task.graph).argmax(dim=1) == task.labels
+        assert record.test_accuracy == pytest.approx(right[task.split().test].double().mean().item())
+
+
+def test_resuming_with_more_seeds_trains_only_the_new_ones(tmp_path, task):
+    path = tmp_path / "run"
+    fit(RECIPE, task, [0, 1], out=path, **OPTIONS)
+    before = contents(path)
+    result, _ = resume(task, path, seeds=[0, 1, 2])
+    assert [r.seed for r in result.records] == [0, 1, 2]
+    after = contents(path)
+    assert after["records.jsonl"].startswith(before["records.jsonl"])
+    assert after["records.jsonl"].count(b"\n") == 3
+    assert all(after[name] == before[name] for name in before if name.startswith("model"))
+    alone = fit(RECIPE, task, [2])
+    assert facts(alone.records[0]) == facts(result.records[2])
+
+
+def test_killed_while_training_more_seeds_it_resumes_to_the_same_bits(tmp_path, task):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for path in (whole, killed):
+        fit(RECIPE, task, [0, 1, 2], out=path, runs_at_once=3)
+    resume(task, whole, runs_at_once=3)
+    kill(task, killed, epoch=6, resume=True, runs_at_once=3)
+    _, epochs = resume(task, killed, runs_at_once=3)
+    assert epochs <= 12 - 4
+    assert_same_training(killed, whole)
+
+
+def test_what_trained_together_goes_on_together_whatever_is_asked_now(tmp_path, task, finished):
+    path = kill(task, tmp_path / "run", epoch=3)
+    resume(task, path, runs_at_once=5)
+    assert_same_training(path, finished)
+
+
+def test_after_memory_ran_out_a_kill_still_changes_nothing(tmp_path, task, monkeypatch, finished):
+    """Five at once do not fit; the groups of two that then train are the ones that resume."""
+    real, path = folder.RunFolder.save_checkpoint, tmp_path / "run"
+
+    def run_out(self, state, recipe, group, seconds):
+        if len(group) > 2:
+            raise torch.OutOfMemoryError
+        real(self, state, recipe, group, seconds)
+
+    monkeypatch.setattr(RunFolder, "save_checkpoint", run_out)
+    kill(task, path, epoch=15, runs_at_once=5)
+    resume(task, path, runs_at_once=5)
+    assert_same_training(path, finished)
+
+
+def test_fewer_seeds_are_told_from_the_records(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    result, epochs = resume(task, path, seeds=[3, 1])
+    assert [r.seed for r in result.records] == [3, 1]
+    assert epochs == 0
+
+
+def test_other_settings_are_refused_with_the_differences(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    before = contents(path)
+    other = small_recipe("gcn", lr=0.2, patience=3, epochs=12, dropout=0.1)
+    with pytest.raises(
+        GraphjouleError, match=r"other settings \(dropout: 0\.5 -> 0\.1; lr: 0\.1 -> 0\.2\)|lr.*dropout"
+    ):
+        fit(other, task, SEEDS, out=path, resume=True)
+    assert contents(path) == before
+
+
+def test_settings_are_compared_and_not_where_they_came_from(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    spelled_out = small_recipe("gcn", lr=0.1, patience=3, epochs=12, dropout=0.5)
+    assert spelled_out.sources != RECIPE.sources
+    assert resume(task, path, recipe=spelled_out)[1] == 0
+
+
+# What is refused.
+
+
+def test_a_taken_folder_is_refused_without_resume(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    refuses(path, task, "already holds a training; add --resume to continue it, or choose another", resume=False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"recipe": {}, "groups": []}', "\x00"])
+def test_a_damaged_run_file_is_refused(tmp_path, task, finished, text):
+    path = shutil.copytree(finished, tmp_path / "run")
+    (path / "run.json").write_text(text)
+    refuses(path, task, r"run\.json is missing or damaged; choose another folder")
+
+
+def test_records_without_a_run_file_are_refused(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    (path / "run.json").unlink()
+    refuses(path, task, r"run\.json is missing or damaged")
+    refuses(path, task, "already holds a training", resume=False)
+
+
+@pytest.fixture
+def killed(tmp_path, task):
+    return kill(task, tmp_path / "killed", epoch=6)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_refused(killed, task, keep):
+    checkpoint = killed / "checkpoint.safetensors"
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[: int(keep * len(whole))])
+    refuses(
+        killed, task, r"checkpoint\.safetensors is not a whole graphjoule checkpoint: it is truncated or of another"
+    )
+
+
+def test_a_checkpoint_with_a_flipped_bit_is_refused(killed, task):
+    checkpoint = killed / "checkpoint.safetensors"
+    content = bytearray(checkpoint.read_bytes())
+    content[-5] ^= 1
+    checkpoint.write_bytes(content)
+    refuses(killed, task, r"checkpoint\.safetensors is damaged: its content does not match its checksum")
+
+
+def test_a_foreign_file_as_checkpoint_is_refused(killed, task, finished, trap):
+    checkpoint = killed / "checkpoint.safetensors"
+    checkpoint.write_text("not a checkpoint")
+    refuses(killed, task, "is not a whole graphjoule checkpoint")
+    torch.save({"trap": trap}, checkpoint)
+    refuses(killed, task, "is not a whole graphjoule checkpoint")
+    assert not trap.sprung.exists()
+    safetensors.torch.save_file({"parameters": torch.zeros(2, 3)}, checkpoint)
+    refuses(killed, task, "is not a graphjoule checkpoint of format 1")
+    shutil.copyfile(finished / "model-seed-0.safetensors", checkpoint)
+    refuses(killed, task, "is not a graphjoule checkpoint of format 1")
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, killed, task):
+    """It has the same seeds and shapes and would train on without complaint."""
+    other = kill(task, tmp_path / "other", epoch=6, recipe=small_recipe("gcn", lr=0.2, patience=3, epochs=12))
+    shutil.copyfile(other / "checkpoint.safetensors", killed / "checkpoint.safetensors")
+    refuses(killed, task, r"checkpoint\.safetensors is of another training")
+
+
+def test_a_folder_in_use_is_refused_and_left_to_the_one_who_uses_it(tmp_path, task):
+    path = tmp_path / "run"
+    with RunFolder(path).open():
+        refuses(path, task, "^Another process is training in .*run; choose another folder")
+        refuses(path, task, "^Another process", resume=False)  # the first refusal has not let go of the other's lock
+    fit(RECIPE, task, [0], out=path, **OPTIONS)
+
+
+def test_the_folder_is_free_again_after_an_error(tmp_path, task):
+    path = kill(task, tmp_path / "run", epoch=2)
+    assert list(contents(path)) == ["run.json"]
+    with RunFolder(path).open():
+        pass
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "file/far/below"])
+def test_a_place_where_no_folder_can_be_is_a_sentence(tmp_path, task, place):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(GraphjouleError, match=r"^Cannot use .*file.* as an output folder: .*\.$"):
+        fit(RECIPE, task, SEEDS, out=tmp_path / place, **OPTIONS)
+    assert contents(tmp_path) == {"file": b"in the way"}
