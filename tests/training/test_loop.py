@@ -77,16 +77,19 @@ def test_a_run_among_others_that_stop_and_are_dropped_ends_as_it_does_alone(toge
         torch.testing.assert_close(torch.tensor(list(ours.curve.values())), torch.tensor(list(other.curve.values())))
 
 
-def test_stopped_runs_leave_the_program_once_they_are_a_quarter_of_it(together):
-    ends = sorted(result.epochs_run for result in together.results.values())
-    rows = len(SEEDS)
-    for epoch, seen in enumerate(together.rows, start=1):
+@pytest.mark.parametrize("num_seeds", [6, 4], ids=["with the second", "with the first, exactly a quarter"])
+def test_stopped_runs_leave_the_program_once_they_are_a_quarter_of_it(num_seeds):
+    watched = Watched(stopping_recipe(), SEEDS[:num_seeds])
+    ends = sorted(result.epochs_run for result in watched.results.values())
+    assert len(set(ends[:3])) == 3
+    rows = num_seeds
+    for epoch, seen in enumerate(watched.rows, start=1):
         assert seen == rows
-        stopped = sum(end <= epoch for end in ends) - (len(SEEDS) - rows)
+        stopped = sum(end <= epoch for end in ends) - (num_seeds - rows)
         if stopped * 4 >= rows:
             rows -= stopped
-    assert together.rows[-1] < len(SEEDS)
-    assert len(together.rows) == ends[-1]  # and no epoch more than the longest run needs
+    assert watched.rows[-1] < num_seeds
+    assert len(watched.rows) == ends[-1]  # and no epoch more than the longest run needs
 
 
 def test_the_result_is_that_of_the_selected_epoch(together):

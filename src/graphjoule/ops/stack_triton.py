@@ -47,7 +47,7 @@ class Stack(StackBody):
         runs, n, d = self.x0.shape
         stretches = num_stretches(runs, n) if d in WIDTHS else 1
         self._first = layers.start
-        self._partial = self.x0.new_zeros(len(layers), runs, stretches, d + 1, d)
+        self._partial = self.x0.new_empty(len(layers), runs, stretches, d + 1, d)
 
     def layer_backward(self, grad: Tensor, k: int, output: Tensor | None, grad_x0: Tensor) -> Tensor:
         """See `StackBody.layer_backward`."""
