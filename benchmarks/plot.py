@@ -17,6 +17,7 @@ import matplotlib
 matplotlib.use("Agg")  # before pyplot: there may be no display
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 from graphjoule.bench import BenchRecord, read_bench_records
 
@@ -84,6 +85,8 @@ def draw_panel(axes: Axes, series: dict[str, list[Point]], x_label: str, y_label
     axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
     ticks = sorted({point[0] for points in series.values() for point in points})
     axes.set_xticks(ticks, [f"{x / 1000:g}k" if x >= 10_000 else f"{x:g}" for x in ticks], minor=False)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # a curve within one decade would have one label
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.grid(alpha=0.3)
 

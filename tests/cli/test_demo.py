@@ -53,6 +53,8 @@ def test_the_table_shows_the_first_and_the_last_layers(layers):
     assert shown == sorted(set(shown))
     assert {1, min(2, layers), max(1, layers - 1), layers} <= set(shown)
     assert len(shown) <= 14
+    told = [float(cell) for cell in table.columns[3].cells]
+    assert told == [pytest.approx(energies["gcn"][layer - 1], rel=0.01) for layer in shown]
     bars = [len(cell) for cell in table.columns[4].cells]
     assert bars == sorted(bars, reverse=True)  # the less energy, the shorter
 

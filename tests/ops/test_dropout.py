@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphjoule.ops import dropout, fold_in, make_key, split_key
+from graphjoule.ops import dropout, fold_in, make_key, split_key, use_body
+from graphjoule.ops.dropout import hash_halves, hash_words
 
 PS = [0.1, 0.5, 0.6, 0.9]
 SHAPES = [(), (0,), (1,), (3,), (5, 7), (4, 6), (3, 1, 5)]
@@ -168,3 +169,25 @@ def test_split_keys_are_folds_and_none_splits_into_none():
     key = make_key(0)
     assert torch.stack(list(split_key(key, 4))).equal(torch.stack([fold_in(key, k) for k in range(4)]))
     assert split_key(None, 3) == [None, None, None]
+
+
+def test_halves_are_those_of_the_words():
+    key = make_key(2**40 + 7)
+    words = hash_words(key[None], 1000)[0]
+    low, high = hash_halves(torch.arange(1000, dtype=torch.int32), *key.tolist())
+    assert torch.equal(low, words & 0xFFFF)
+    assert torch.equal(high, (words >> 16) & 0xFFFF)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1,), (7,), (5, 7), (300, 64)])
+def test_triton_draws_the_same_masks_as_the_reference(shape):
+    keys = make_key(torch.arange(3)).cuda()
+    x = torch.randn(3, *shape, device="cuda", requires_grad=True)
+    results = {}
+    for body in ("reference", "triton"):
+        with use_body(body):
+            out = torch.vmap(lambda x, key: dropout(x, 0.6, key))(x, keys)
+        results[body] = (out, torch.autograd.grad(out.square().sum(), x)[0])
+    for ours, truth in zip(results["triton"], results["reference"], strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-6, atol=0)

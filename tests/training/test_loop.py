@@ -77,19 +77,26 @@ def test_a_run_among_others_that_stop_and_are_dropped_ends_as_it_does_alone(toge
         torch.testing.assert_close(torch.tensor(list(ours.curve.values())), torch.tensor(list(other.curve.values())))
 
 
-@pytest.mark.parametrize("num_seeds", [6, 4], ids=["with the second", "with the first, exactly a quarter"])
-def test_stopped_runs_leave_the_program_once_they_are_a_quarter_of_it(num_seeds):
-    watched = Watched(stopping_recipe(), SEEDS[:num_seeds])
-    ends = sorted(result.epochs_run for result in watched.results.values())
-    assert len(set(ends[:3])) == 3
-    rows = num_seeds
-    for epoch, seen in enumerate(watched.rows, start=1):
-        assert seen == rows
-        stopped = sum(end <= epoch for end in ends) - (num_seeds - rows)
-        if stopped * 4 >= rows:
-            rows -= stopped
-    assert watched.rows[-1] < num_seeds
-    assert len(watched.rows) == ends[-1]  # and no epoch more than the longest run needs
+@pytest.mark.parametrize(
+    ("ends", "rows"),
+    [
+        ([3, 5, 9, 9], [4, 4, 4, 3, 3, 2, 2, 2, 2]),
+        ([2, 4, 8, 8, 8, 8, 8, 8], [8, 8, 8, 8, 6, 6, 6, 6]),  # one in eight stays until it has company
+        ([2, 2, 2], [3, 3]),  # and no epoch more than the longest run needs
+    ],
+)
+def test_stopped_runs_leave_the_program_once_they_are_a_quarter_of_it(monkeypatch, ends, rows):
+    def train_epoch(self):
+        """Nothing but the end of the runs whose time has come."""
+        for row, seed in enumerate(self.seeds):
+            self.selection.state["last_epoch"][row] = min(int(self.epoch), ends[seed] - 1)
+            self.selection.state["stopped"][row] = int(self.epoch) + 1 >= ends[seed]
+        self.epoch += 1
+
+    monkeypatch.setattr(Runs, "train_epoch", train_epoch)
+    watched = Watched(small_recipe(epochs=20), list(range(len(ends))))
+    assert watched.rows == rows
+    assert [watched.results[seed].epochs_run for seed in range(len(ends))] == ends
 
 
 def test_the_result_is_that_of_the_selected_epoch(together):

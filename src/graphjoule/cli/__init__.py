@@ -1,4 +1,4 @@
-"""The command line: ``graphjoule train | data | demo``."""
+"""The command line: ``graphjoule train | data | demo | bench``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from graphjoule.cli.bench import bench
 from graphjoule.cli.data import data
 from graphjoule.cli.demo import demo
 from graphjoule.cli.train import train
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(data)
 app.command()(demo)
+app.command()(bench)
 
 
 def _print_version(wanted: bool) -> None:

@@ -98,7 +98,9 @@ def _describe_peer(record: BenchRecord) -> str:
 
 
 def _milliseconds(median: float | None, failure: str | None) -> str:
-    return failure or f"{median:.4g} ms"
+    if median is None:
+        return failure or "not measured"
+    return f"{median:,.0f} ms" if median >= 1000 else f"{median:.1f} ms"
 
 
 def _peak(peak_bytes: int | None) -> str:

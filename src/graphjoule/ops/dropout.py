@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.ops.body import body_for
+
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)
 _GOLDEN = -1640531527  # 2^32 / golden ratio as int32: neighbouring counters end far apart.
@@ -57,6 +59,10 @@ def dropout(x: Tensor, p: float, key: Tensor | None) -> Tensor:
     """
     if key is None or p == 0:
         return x
+    if body_for(x) == "triton" and x.numel():
+        from graphjoule.ops.triton_dropout import fused_dropout
+
+        return fused_dropout(x, p, key)
     mask: Tensor = _KeepMask.apply(key, x.shape, p, x.dtype)  # type: ignore[no-untyped-call]
     return x * mask
 
@@ -118,3 +124,20 @@ def _mix(word: Tensor, key: Tensor) -> Tensor:
     word = word ^ ((word >> 15) & 0x1FFFF)
     word = word * _MULTIPLIERS[1]
     return word ^ ((word >> 16) & 0xFFFF)
+
+
+def hash_halves(counter: Tensor, key0: int, key1: int) -> Tensor:
+    """Low and high halves of one stream's words, int32, shape ``[2, len(counter)]``: `hash_words` with few passes.
+
+    Works in place in two buffers; the high half of a word is the last shift of `_mix`, so it costs nothing extra.
+    """
+    low, high = halves = counter.new_empty(2, len(counter))
+    torch.add(counter, key0, out=low)
+    for shift, mask, multiplier, key in ((16, 0xFFFF, _MULTIPLIERS[0], key1), (15, 0x1FFFF, _MULTIPLIERS[1], 0)):
+        torch.bitwise_right_shift(low, shift, out=high)
+        low.bitwise_xor_(high.bitwise_and_(mask)).mul_(multiplier)
+        if key:
+            low.bitwise_xor_(key)
+    torch.bitwise_right_shift(low, 16, out=high)
+    low.bitwise_xor_(high.bitwise_and_(0xFFFF)).bitwise_and_(0xFFFF)
+    return halves

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphjoule.csr import csr_tensor
 from graphjoule.graph import Propagation
-from graphjoule.ops.dropout import dropped_of_65536, hash_words, keep_scale
+from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale
 from graphjoule.ops.stack import StackBody
 
 
@@ -86,15 +86,16 @@ class Stack(StackBody):
         """All ones where an element is kept, all zeros where it is dropped, as 32-bit patterns of the shape of x."""
         if self.keys is None:
             return None
-        words = hash_words(self.keys[run, k][None], (count + 1) // 2)[0]
-        patterns = torch.empty(2, words.numel(), dtype=torch.int32)
-        torch.bitwise_and(words, 0xFFFF, out=patterns[0])
-        torch.bitwise_right_shift(words, 16, out=patterns[1]).bitwise_and_(0xFFFF)
+        half = (count + 1) // 2
+        if self._counter is None:
+            self._counter = torch.arange(half, dtype=torch.int32)
+        bits = hash_halves(self._counter, *self.keys[run, k].tolist())
         # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
-        patterns.neg_().add_(dropped_of_65536(self.p) - 1).bitwise_right_shift_(31)
+        patterns = bits.neg_().add_(dropped_of_65536(self.p) - 1).bitwise_right_shift_(31)
         return patterns.view(-1)[:count].view(self.x0.shape[1:])
 
     _mixing_matrix: Tensor | None = None
+    _counter: Tensor | None = None
     _next_input: Tensor | None = None
     _grad_w: Tensor | None = None
     _grad_b: Tensor | None = None

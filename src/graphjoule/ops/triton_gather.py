@@ -66,7 +66,7 @@ def gather(
     numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale)
     flags = {
         "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
-        "HAS_ALPHA": alpha != 0.0, "BLOCK": min(128, triton.next_power_of_2(channels)),
+        "HAS_ALPHA": alpha != 0.0, "BLOCK": min(64, triton.next_power_of_2(channels)),
     }  # fmt: skip
     tile = {"ROWS": _ROWS, "ENTRIES": _ENTRIES, "HUB_ENTRIES": _HUB_ENTRIES}
     programs = rows.long.numel() + triton.cdiv(rows.short.numel(), _ROWS)
