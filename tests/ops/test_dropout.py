@@ -172,11 +172,11 @@ def test_split_keys_are_folds_and_none_splits_into_none():
 
 
 def test_halves_are_those_of_the_words():
-    key = make_key(2**40 + 7)
-    words = hash_words(key[None], 1000)[0]
-    low, high = hash_halves(torch.arange(1000, dtype=torch.int32), *key.tolist())
-    assert torch.equal(low, words & 0xFFFF)
-    assert torch.equal(high, (words >> 16) & 0xFFFF)
+    keys = make_key(torch.tensor([0, 2**40 + 7, 3]))
+    words = hash_words(keys, 1000)
+    halves = hash_halves(torch.arange(1000, dtype=torch.int32), keys, torch.empty(3, 2, 1000, dtype=torch.int32))
+    assert torch.equal(halves[:, 0], words & 0xFFFF)
+    assert torch.equal(halves[:, 1], (words >> 16) & 0xFFFF)
 
 
 @pytest.mark.gpu

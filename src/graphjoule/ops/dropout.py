@@ -17,6 +17,8 @@ from graphjoule.ops.body import body_for
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)
+_16, _15, _16_BITS, _17_BITS = torch.tensor([16, 15, 0xFFFF, 0x1FFFF], dtype=torch.int32)
+_MULTIPLIER_TENSORS = torch.tensor(_MULTIPLIERS, dtype=torch.int32).unbind()
 _GOLDEN = -1640531527  # 2^32 / golden ratio as int32: neighbouring counters end far apart.
 
 
@@ -126,18 +128,23 @@ def _mix(word: Tensor, key: Tensor) -> Tensor:
     return word ^ ((word >> 16) & 0xFFFF)
 
 
-def hash_halves(counter: Tensor, key0: int, key1: int) -> Tensor:
-    """Low and high halves of one stream's words, int32, shape ``[2, len(counter)]``: `hash_words` with few passes.
+def hash_halves(counter: Tensor, keys: Tensor, out: Tensor) -> Tensor:
+    """Low and high halves of the words of several streams on a CPU: `hash_words` in few passes and no fresh memory.
 
-    Works in place in two buffers; the high half of a word is the last shift of `_mix`, so it costs nothing extra.
+    The high half of a word is the last shift of `_mix`, so it costs nothing extra. Constants are tensors because torch
+    wraps and converts a Python number at every call, which takes as long as the operation itself.
+
+    Args:
+        counter: int32, ``0, 1, 2, ...``.
+        keys: int32, shape ``[num_keys, 2]``.
+        out: int32, filled, shape ``[num_keys, 2, len(counter)]``.
     """
-    low, high = halves = counter.new_empty(2, len(counter))
-    torch.add(counter, key0, out=low)
-    for shift, mask, multiplier, key in ((16, 0xFFFF, _MULTIPLIERS[0], key1), (15, 0x1FFFF, _MULTIPLIERS[1], 0)):
-        torch.bitwise_right_shift(low, shift, out=high)
-        low.bitwise_xor_(high.bitwise_and_(mask)).mul_(multiplier)
-        if key:
-            low.bitwise_xor_(key)
-    torch.bitwise_right_shift(low, 16, out=high)
-    low.bitwise_xor_(high.bitwise_and_(0xFFFF)).bitwise_and_(0xFFFF)
-    return halves
+    low, high = out.unbind(1)
+    torch.add(counter, keys[:, :1], out=low)
+    torch.bitwise_right_shift(low, _16, out=high)
+    low.bitwise_xor_(high.bitwise_and_(_16_BITS)).mul_(_MULTIPLIER_TENSORS[0]).bitwise_xor_(keys[:, 1:])
+    torch.bitwise_right_shift(low, _15, out=high)
+    low.bitwise_xor_(high.bitwise_and_(_17_BITS)).mul_(_MULTIPLIER_TENSORS[1])
+    torch.bitwise_right_shift(low, _16, out=high)
+    low.bitwise_xor_(high.bitwise_and_(_16_BITS)).bitwise_and_(_16_BITS)
+    return out

@@ -55,18 +55,11 @@ class StackBody(ABC):
 
     @abstractmethod
     def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
-        """Output of layer k; with `remember`, `remembered[k]` is what its backward needs besides its output."""
+        """Output of layer k; with `remember`, `remembered[k]` is what its backward needs."""
 
     @abstractmethod
-    def layer_backward(self, grad: Tensor, k: int, output: Tensor | None, grad_x0: Tensor) -> Tensor:
-        """Gradient of the layer's input; what goes to ``x0`` is added to `grad_x0`. Called from the last layer down.
-
-        Args:
-            grad: gradient of the layer's output.
-            k: the layer.
-            output: the layer's output if it is the last one of a segment, else None.
-            grad_x0: gradient of ``x0`` so far.
-        """
+    def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
+        """Gradient of the layer's input; what goes to ``x0`` is added to `grad_x0`. Called from the last layer down."""
 
     def begin_segment(self, layers: range) -> None:  # noqa: B027 - a body may have nothing to do
         """Called before the backward of the layers of a segment."""
@@ -90,11 +83,10 @@ class StackBody(ABC):
             x = self.layer(x, k, remember=self.needs_backward and k >= last)
         return x
 
-    def run_backward(self, grad: Tensor, output: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
         grad_x0 = torch.zeros_like(self.x0)
         num_layers = self.weights.size(1)
-        last_output: Tensor | None = output
         for start in sorted(self.boundaries, reverse=True):
             stop = min(start + (self.segment or num_layers), num_layers)
             layers = range(start, stop)
@@ -102,11 +94,9 @@ class StackBody(ABC):
             for k in layers:
                 if k not in self.remembered:
                     x = self.layer(x, k, remember=True)
-                    last_output = x
             self.begin_segment(layers)
             for k in reversed(layers):
-                grad = self.layer_backward(grad, k, last_output, grad_x0)
-                last_output = None
+                grad = self.layer_backward(grad, k, grad_x0)
             self.end_segment()
         return grad_x0.add_(grad), *self.parameter_grads()
 
@@ -124,14 +114,13 @@ class _Stack(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         *tensors, ctx.body = inputs
-        ctx.save_for_backward(*tensors, output)
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, output = ctx.saved_tensors
-        ctx.body.bind(*tensors)
-        grads = ctx.body.run_backward(grad.contiguous(), output)
+        ctx.body.bind(*ctx.saved_tensors)
+        grads = ctx.body.run_backward(grad.contiguous())
         ctx.body.unbind()
         return *grads, None, None
 

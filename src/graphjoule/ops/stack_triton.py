@@ -49,7 +49,7 @@ class Stack(StackBody):
         self._first = layers.start
         self._partial = self.x0.new_empty(len(layers), runs, stretches, d + 1, d)
 
-    def layer_backward(self, grad: Tensor, k: int, output: Tensor | None, grad_x0: Tensor) -> Tensor:
+    def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
         """See `StackBody.layer_backward`."""
         mixed, active = self.remembered.pop(k)
         backward = weight_srelu_backward if grad.size(-1) in WIDTHS else _wide_backward
