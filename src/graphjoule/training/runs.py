@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,7 +89,8 @@ class Runs:
         def loss(flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor) -> Tensor:
             return self._call(flat, buffers, index, key)[0]
 
-        return torch.vmap(loss)(self.parameters, self.buffers, self.train_index, keys)
+        losses: Tensor = _each_run(loss, self.parameters, self.buffers, self.train_index, keys)
+        return losses
 
     @torch.no_grad()
     def _validate(self) -> tuple[Tensor, Tensor]:
@@ -98,7 +100,8 @@ class Runs:
             _, task_loss, logits = self._call(flat, buffers, index, None)
             return task_loss, (logits.argmax(dim=-1) == self.task.labels[index]).float().mean()
 
-        return torch.vmap(score)(self.parameters, self.buffers, self.val_index)
+        scores: tuple[Tensor, Tensor] = _each_run(score, self.parameters, self.buffers, self.val_index)
+        return scores
 
     def _call(
         self, flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor | None
@@ -172,3 +175,11 @@ class Runs:
                 getattr(self, owner)[key] = value
             else:
                 setattr(self, owner, value)
+
+
+def _each_run(function: Callable[..., Any], *arguments: Tensor | dict[str, Tensor]) -> Any:
+    """`function` of every run, by vmap over the leading axis; a single run is called as it is, which costs less."""
+    if len(next(a for a in arguments if isinstance(a, Tensor))) > 1:
+        return torch.vmap(function)(*arguments)
+    out = function(*({n: t[0] for n, t in a.items()} if isinstance(a, dict) else a[0] for a in arguments))
+    return tuple(t[None] for t in out) if isinstance(out, tuple) else out[None]
