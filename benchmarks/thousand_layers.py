@@ -4,6 +4,7 @@ python benchmarks/thousand_layers.py --device cuda --seeds 10 --out results/dept
 """
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from graphjoule.training.fit import resolve_device
 
 
 def layer_energies(model, task):
+    """Energies of the encoder's output and of every layer's."""
     with torch.no_grad(), Trace(model, task.graph, watch=["encoder", "convs.*"]) as trace:
         model(task.features, task.graph)
     return [float(f"{layer.energy:.5g}") for layer in trace.layers]
@@ -23,12 +25,13 @@ def layer_energies(model, task):
 
 def limits_held(energy, c_min, c_max):
     """How many layers keep ``c_min E(k-1) <= E(k) <= c_max E(0)``, lower and upper limit apart."""
-    lower = sum(now >= c_min * before for before, now in zip(energy, energy[1:], strict=False))
+    lower = sum(now >= c_min * before for before, now in pairwise(energy))
     upper = sum(now <= c_max * energy[0] for now in energy[1:])
     return {"lower": lower, "upper": upper, "layers": len(energy) - 1}
 
 
 def main():
+    """Train, trace, write the records and the energies, print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=1024)
     parser.add_argument("--seeds", type=int, default=10)

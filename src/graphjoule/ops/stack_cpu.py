@@ -42,11 +42,11 @@ class Stack(StackBody):
         """One run's part of `layer`; returns where the SReLU is active, None if everywhere."""
         keep = self._keep(run, k)
         if keep is not None:
-            dropped = self._buffer("dropped")[0]
+            dropped = self._buffer("dropped")
             torch.bitwise_and(x.view(torch.int32), keep, out=dropped.view(torch.int32))
             x = dropped
-        torch.addmm(self.x0[run], self._mixing(), x, beta=self.beta, out=mixed)
-        torch.mm(mixed, self.weights[run, k], out=out)
+        torch.addmm(self._x0_of[run], self._mixing(), x, beta=self.beta, out=mixed)
+        torch.mm(mixed, self._weights_of[run][k], out=out)
         if self.shifts is None or float(out.amin()) > self._highest_shift(run, k):
             return None
         torch.maximum(out, self.shifts[run, k], out=out)
@@ -63,7 +63,7 @@ class Stack(StackBody):
                 torch.sum(g - inner, dim=0, out=grad_b[run, k])
                 g = inner
             torch.mm(mixed[run].t(), g, out=grad_w[run, k])
-            grad_mixed = torch.mm(g, self.weights[run, k].t(), out=mixed[run])
+            grad_mixed = torch.mm(g, self._weights_of[run][k].t(), out=mixed[run])
             grad_x0[run].add_(grad_mixed, alpha=self.beta)
             torch.mm(self._mixing(), grad_mixed, out=grad_in[run])
             keep = self._keep(run, k)
@@ -81,7 +81,7 @@ class Stack(StackBody):
 
     def _buffer(self, name: str) -> Tensor:
         if name not in self._buffers:
-            self._buffers[name] = torch.empty_like(self.x0[:1] if name == "dropped" else self.x0)
+            self._buffers[name] = torch.empty_like(self.x0[0] if name == "dropped" else self.x0)
         return self._buffers[name]
 
     def _parameter_grads(self) -> tuple[Tensor, Tensor | None]:
@@ -131,17 +131,21 @@ class Stack(StackBody):
         return [layer.view(-1)[:count].view(self.x0.shape[1:]) for layer in patterns]
 
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
-        """Buffers live as long as a forward or a backward pass."""
+        """Buffers live as long as a forward or a backward pass; views are made once, not at every layer."""
         super().bind(x0, weights, shifts, keys)
+        self._x0_of, self._weights_of = x0.unbind(), [of_run.unbind() for of_run in weights.unbind()]
         self._buffers, self._bits, self._patterns = {}, {}, {}
 
     def unbind(self) -> None:
         """Let go of the buffers too."""
         super().unbind()
+        del self._x0_of, self._weights_of
         self._buffers = {}
         self._counter = None
         self._bits, self._patterns = {}, {}
 
+    _x0_of: tuple[Tensor, ...]
+    _weights_of: list[tuple[Tensor, ...]]
     _buffers: dict[str, Tensor]
     _mixing_matrix: Tensor | None = None
     _highest: list[list[float]] | None = None
