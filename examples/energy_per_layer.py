@@ -53,7 +53,7 @@ def draw(record):
             axes.plot(range(first, first + len(run)), run, color=colour, alpha=0.25, linewidth=1)
         median = [statistics.median(values) for values in zip(*runs, strict=True)]
         axes.plot(range(first, first + len(median)), median, color=colour, linewidth=2.4)
-        place = (0.99, 0.80) if name == "egnn" else (0.99, 0.42)
+        place = (0.99, 0.80) if name == "egnn" else (0.68, 0.42)
         label = f"{name.upper()}: {accuracy:.0f} % of test digits right"
         axes.text(*place, label, color=colour, weight="bold", ha="right", transform=axes.transAxes)
         if name == "egnn":

@@ -153,3 +153,10 @@ def test_a_header_that_promises_more_data_than_there_is_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
     with pytest.raises(GraphjouleError, match="truncated or of another kind"):
         read_tensors(tmp_path / "x", "checkpoint")
+
+
+def test_equal_content_gives_equal_bytes(tmp_path):
+    tensors = {"b": torch.arange(3), "a": torch.ones(2, 2)}
+    for name in ("one", "two"):
+        write_tensors(tmp_path / name, "model", tensors, {"seed": 1, "recipe": {"c_min": 0.2}})
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()

@@ -5,9 +5,10 @@ from importlib import metadata
 
 import torch
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.version import __version__
 
-__all__ = ["describe_device", "versions"]
+__all__ = ["describe_device", "resolve_device", "versions"]
 
 
 def versions() -> dict[str, str]:
@@ -29,3 +30,18 @@ def describe_device(device: torch.device) -> str:
         threads = torch.get_num_threads()
         return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
     return str(device)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device behind "auto", "cpu" or "cuda"; a CUDA device that is not there is refused."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise GraphjouleError(f"device is {device!r}; choose one of auto, cpu, cuda.") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise GraphjouleError(f"device is {str(device)!r}; choose one of auto, cpu, cuda.")
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise GraphjouleError("device is 'cuda', but torch finds no CUDA device here; choose cpu or auto.")
+    return resolved

@@ -17,7 +17,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_bytes
 
-_FORMAT = "1"
+_FORMAT = 1
 
 
 def write_tensors(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], about: Any) -> None:
@@ -33,8 +33,9 @@ def write_tensors(path: str | os.PathLike[str], kind: str, tensors: Mapping[str,
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     description = json.dumps(about)
-    metadata = {"graphjoule": _FORMAT, "kind": kind, "about": description, "sha256": _digest(stored, description)}
-    write_bytes(path, safetensors.torch.save(stored, metadata))
+    header = {"format": _FORMAT, "kind": kind, "about": description, "sha256": _digest(stored, description)}
+    # One entry: safetensors writes several in any order, and equal content shall be equal bytes.
+    write_bytes(path, safetensors.torch.save(stored, {"graphjoule": json.dumps(header)}))
 
 
 def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Tensor], Any]:
@@ -44,16 +45,16 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         raise GraphjouleError(f"There is no file {path}; expected a graphjoule {kind}.")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            header = json.loads((file.metadata() or {}).get("graphjoule", "{}"))
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise GraphjouleError(
             f"{path} is not a whole graphjoule {kind}: it is truncated or of another kind."
         ) from error
-    if metadata.get("graphjoule") != _FORMAT or metadata.get("kind") != kind:
+    if not isinstance(header, dict) or header.get("format") != _FORMAT or header.get("kind") != kind:
         raise GraphjouleError(f"{path} is not a graphjoule {kind} of format {_FORMAT}.")
-    description = metadata.get("about", "null")
-    if metadata.get("sha256") != _digest(tensors, description):
+    description = str(header.get("about", "null"))
+    if header.get("sha256") != _digest(tensors, description):
         raise GraphjouleError(f"{path} is damaged: its content does not match its checksum.")
     return tensors, json.loads(description)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from graphjoule.environment import describe_device
+from graphjoule.environment import describe_device, resolve_device
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
@@ -232,21 +232,6 @@ class _ShareClock:
         now = time.perf_counter()
         self.share += (now - self._last) / num_runs
         self._last = now
-
-
-def resolve_device(device: str | torch.device) -> torch.device:
-    """The device behind "auto", "cpu" or "cuda"; a CUDA device that is not there is refused."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        resolved = torch.device(device)
-    except RuntimeError as error:
-        raise GraphjouleError(f"device is {device!r}; choose one of auto, cpu, cuda.") from error
-    if resolved.type not in ("cpu", "cuda"):
-        raise GraphjouleError(f"device is {str(device)!r}; choose one of auto, cpu, cuda.")
-    if resolved.type == "cuda" and not torch.cuda.is_available():
-        raise GraphjouleError("device is 'cuda', but torch finds no CUDA device here; choose cpu or auto.")
-    return resolved
 
 
 def _check_seeds(seeds: Sequence[int]) -> list[int]:
