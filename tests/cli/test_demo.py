@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 import torch
 
-from graphjoule.cli.demo import energy_table, layer_energies
+from graphjoule.cli.demo import change_when_shuffled, energy_table, layer_energies
 from graphjoule.energy import dirichlet_energy
 from graphjoule.recipe import load_recipe
 from graphjoule.tasks import load_task
@@ -24,7 +24,17 @@ def test_both_accuracies_and_the_energy_of_every_layer_are_printed(tmp_path, mon
     rows = re.findall(r"│\s+(\d+) │ (\d\.\d\de[+-]\d\d) │[ █]+│ (\d\.\d\de[+-]\d\d) │[ █]+│", result.out)
     assert [int(layer) for layer, _, _ in rows] == [1, 2, 3]
     assert all(float(energy) > 0 for row in rows for energy in row[1:])
+    assert re.search(r"those of EGNN by \d+ % and those of GCN by \d+ %", result.out)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shuffled_features_change_what_listens_to_features_alone():
+    task = load_task("digits")
+    model = build_model(load_recipe("gcn", "digits", 2), task, 0).eval()
+    assert change_when_shuffled(model, task) > 0.1
+    torch.nn.init.zeros_(model.convs[0].linear.weight)
+    torch.nn.init.ones_(model.convs[0].bias)
+    assert change_when_shuffled(model, task) == 0
 
 
 def test_the_accuracy_told_is_that_of_training_the_recipe():
