@@ -2,8 +2,10 @@ import logging
 
 import pytest
 import torch
+from tests.ops.live_bytes import LiveBytes
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.ops import use_body
 from graphjoule.training import fit, memory
 from graphjoule.training.runs import Runs
 
@@ -90,6 +92,19 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
     deep = small_recipe(num_layers=20)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**18)
     assert memory.runs_that_fit(deep, task, 10) < memory.runs_that_fit(recipe, task, 10)
+
+
+@pytest.mark.parametrize("num_layers", [4, 100])
+@pytest.mark.parametrize("body", ["cpu", "reference"])
+def test_an_epoch_needs_no_more_memory_than_planned(num_layers, body):
+    recipe, task = small_recipe(num_layers=num_layers), small_task()
+    with use_body(body):
+        runs = Runs(recipe, task, [0], [task.split(recipe.split, 0)])
+        with LiveBytes() as live:
+            runs.train_epoch()
+    activation = task.num_nodes * recipe.hidden_channels * 4
+    planned = runs.model.kept_activations(is_fused=body != "reference") * activation + 8 * runs.parameters.nbytes
+    assert 0.2 * planned < live.peak <= planned
 
 
 def test_fit_asks_how_many_runs_fit(monkeypatch):

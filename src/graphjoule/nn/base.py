@@ -65,6 +65,13 @@ class GraphModel(nn.Module):
         """The model's own term of the training loss, a scalar."""
         return next(self.parameters()).new_zeros(())
 
+    def kept_activations(self, *, is_fused: bool) -> int:
+        """About how many activations ``[num_nodes, hidden_channels]`` a training step needs at its peak.
+
+        Plain autograd keeps up to eight per layer, counted on a 64-layer EGNN.
+        """
+        return 8 * (self.num_layers + 2)
+
     def parameter_group(self, name: str) -> str:
         """The optimiser group of the parameter called `name`."""
         raise NotImplementedError

@@ -253,6 +253,13 @@ class EGNN(GraphModel):
         distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
         return self.gamma * distance.sum()
 
+    def kept_activations(self, *, is_fused: bool) -> int:
+        """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers."""
+        if not (is_fused and self._can_stack()):
+            return super().kept_activations(is_fused=is_fused)
+        segment = self._segment() or self.num_layers
+        return -(-self.num_layers // segment) + segment + 16
+
     def parameter_group(self, name: str) -> str:
         """Convolution weights, shifts, and everything dense (encoder, head, batch norms)."""
         last = f"convs.{self.num_layers - 1}."

@@ -13,6 +13,7 @@ import torch
 from graphjoule.environment import describe_device, resolve_device
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
+from graphjoule.ops import describe_body
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, Summary, summarise
 from graphjoule.saving import load_model
@@ -77,7 +78,9 @@ def fit(
         TrainingInterrupted: Ctrl-C; the state is saved if there is an `out`.
     """
     _check_positive(runs_at_once=runs_at_once, checkpoint_every=checkpoint_every)
-    training = _Training(recipe, task.to(resolve_device(device)), _check_seeds(seeds), checkpoint_every, on_progress)
+    where = resolve_device(device)
+    training = _Training(recipe, task.to(where), _check_seeds(seeds), checkpoint_every, on_progress)
+    logger.info("%s", describe_body(where))
     if out is None:
         training.run(runs_at_once)
     else:

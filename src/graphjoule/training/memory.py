@@ -6,20 +6,24 @@ from pathlib import Path
 
 import torch
 
+from graphjoule.ops import body_for
 from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask
+from graphjoule.training.objective import build_model
 
-# Activations that autograd keeps per layer with the reference ops, counted on a 64-layer EGNN and rounded up.
-_ACTIVATIONS_PER_LAYER = 8
-_SHARE = 0.6  # of the memory that is free; the rest is for features, weights and neighbours
+_SHARE = 0.6  # of the memory that is free; the rest is for features, other programs and what a count forgets
+_COPIES_OF_PARAMETERS = 8  # parameters, gradient, two moments, the best ones, and what a step makes in between
 
 
 def runs_that_fit(recipe: Recipe, task: NodeTask, num_runs: int) -> int:
-    """How many of `num_runs` runs to train at once so that their activations fit in the device's free memory."""
-    itemsize = torch.get_default_dtype().itemsize
-    activation = task.num_nodes * recipe.hidden_channels * itemsize
-    per_run = activation * _ACTIVATIONS_PER_LAYER * (recipe.num_layers + 2)
-    return max(1, min(num_runs, int(_SHARE * free_bytes(task.labels.device) / per_run)))
+    """How many of `num_runs` runs to train at once so that they fit in the device's free memory."""
+    model, device = build_model(recipe, task, seed=0), task.labels.device
+    like = next(model.parameters())
+    is_fused = body_for(torch.empty(0, dtype=like.dtype, device=device)) != "reference"
+    activation = task.num_nodes * recipe.hidden_channels * like.itemsize
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    per_run = activation * model.kept_activations(is_fused=is_fused) + parameters * _COPIES_OF_PARAMETERS
+    return max(1, min(num_runs, int(_SHARE * free_bytes(device) / per_run)))
 
 
 def free_bytes(device: torch.device) -> int:
