@@ -53,9 +53,9 @@ def demo(
     Console().print(energy_table(energies, layers))
     typer.echo(
         "The energy says how different neighbouring nodes still are. At zero all nodes look alike: nothing is left\n"
-        "to classify. EGNN keeps it within limits at every layer. What a dead GCN shows in its last layers is made of\n"
-        "biases and node degrees alone. Proof: shuffle the images among the nodes, and the scores change,\n"
-        f"{' and '.join(changes)}."
+        "to classify. Shuffle the images among the nodes, and the scores change,\n"
+        f"{' and '.join(changes)}.\n"
+        "Scores that do not change no longer see the input: what energy is left is made of biases and node degrees."
     )
     typer.echo("Next: graphjoule train --help")
 
