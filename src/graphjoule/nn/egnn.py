@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -204,8 +204,8 @@ class EGNN(GraphModel):
 
     def _stacked(self, h0: Tensor, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The same in one op, which fuses the arithmetic and keeps one activation per layer."""
-        first = self._conv(0)
-        shifts = [shift for k in range(self.num_layers) if (shift := self._conv(k).shift()) is not None]
+        first = self._convs()[0]
+        shifts = [shift for conv in self._convs() if (shift := conv.shift()) is not None]
         drops = [key for key in keys[1:-1] if key is not None]
         return egnn_stack(
             h0,
@@ -221,9 +221,7 @@ class EGNN(GraphModel):
 
     def _can_stack(self) -> bool:
         """Batch norm stands between product and activation; a hook wants to see every layer, or a part of one."""
-        convs = [self._conv(k) for k in range(self.num_layers)]
-        hooked = any(part._forward_hooks or part._forward_pre_hooks for conv in convs for part in conv.modules())
-        return not hooked and all(conv.norm is None for conv in convs)
+        return all(conv.norm is None and not _is_hooked(conv) for conv in self._convs())
 
     def _segment(self) -> int | None:
         """Layers per checkpointed segment."""
@@ -233,12 +231,10 @@ class EGNN(GraphModel):
 
     def _weights(self) -> Tensor:
         """All ``W_k``, shape ``[num_layers, channels, channels]``."""
-        return torch.stack([self._conv(k).weight for k in range(self.num_layers)])
+        return torch.stack([conv.weight for conv in self._convs()])
 
-    def _conv(self, k: int) -> EGNNConv:
-        conv = self.convs[k]
-        assert isinstance(conv, EGNNConv)
-        return conv
+    def _convs(self) -> list[EGNNConv]:
+        return cast(list[EGNNConv], list(self.convs))
 
     def penalty(self) -> Tensor:
         """``gamma * sum_k ||W_k - W_k_init||_F``; its gradient at the initial point is zero, not 0/0.
@@ -246,9 +242,9 @@ class EGNN(GraphModel):
         ``W_1_init = sqrt(c_max) I`` and ``W_k_init = I``; with Glorot initialisation it is ``gamma * sum_k ||W_k||_F``.
         """
         offset = self._weights()
-        if self._conv(0).weight_init == "orthogonal":
+        if (first_conv := self._convs()[0]).weight_init == "orthogonal":
             identity = torch.eye(self.hidden_channels, dtype=offset.dtype, device=offset.device)
-            first = offset[:1] - self._conv(0).scale * identity
+            first = offset[:1] - first_conv.scale * identity
             offset = torch.cat([first, offset[1:] - identity])
         distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
         return self.gamma * distance.sum()
@@ -268,6 +264,11 @@ class EGNN(GraphModel):
         if name.startswith("convs") and name.endswith("activation.shift"):
             return "shift"
         return "conv" if name.startswith("convs") and name.count(".") == 2 else "dense"
+
+
+def _is_hooked(conv: EGNNConv) -> bool:
+    """Whether a hook wants to see the layer or its activation."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in (conv, conv.activation))
 
 
 def _activation(name: str, channels: int, srelu_init: float) -> nn.Module:

@@ -10,6 +10,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
+from graphjoule.ops.csr_product_cpu import csr_product
 
 
 def propagate(x: Tensor, graph: Propagation) -> Tensor:
@@ -39,8 +40,8 @@ class _Propagate(torch.autograd.Function):
             runs = x if x.dim() == 3 else x[None]
             return gather(runs.contiguous(), graph.rows, graph.value).view(x.shape)
         if x.dim() == 3:
-            return torch.stack([torch.mm(graph.matrix, run) for run in x])
-        return torch.mm(graph.matrix, x)
+            return torch.stack([_product(run, graph) for run in x])
+        return _product(x, graph)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Propagation], output: Tensor) -> None:
@@ -54,3 +55,9 @@ class _Propagate(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, graph: Propagation) -> tuple[Tensor, int]:
         """All runs in one call."""
         return _Propagate.apply(x.movedim(in_dims[0], 0), graph), 0  # type: ignore[no-untyped-call]
+
+
+def _product(x: Tensor, graph: Propagation) -> Tensor:
+    if body_for(x) == "cpu":
+        return csr_product(graph.rowptr, graph.col, graph.value, x)
+    return torch.mm(graph.matrix, x)

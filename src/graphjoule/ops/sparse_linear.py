@@ -11,6 +11,7 @@ from graphjoule.csr import csr_tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.ops.body import body_for
+from graphjoule.ops.csr_product_cpu import csr_product
 from graphjoule.ops.dropout import dropout
 
 
@@ -41,7 +42,7 @@ class _SparseLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(value: Tensor, weight: Tensor, x: SparseFeatures) -> Tensor:
-        return torch.mm(csr_tensor(x.rowptr, x.col, value, (x.num_nodes, x.num_features)), weight)
+        return _product(x.rowptr, x.col, value, weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, SparseFeatures], output: Tensor) -> None:
@@ -65,8 +66,7 @@ class _TransposedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(value: Tensor, grad: Tensor, x: SparseFeatures) -> Tensor:
-        shape = (x.num_features, x.num_nodes)
-        return torch.mm(csr_tensor(x.t_rowptr, x.t_col, value[x.to_transposed], shape), grad)
+        return _product(x.t_rowptr, x.t_col, value[x.to_transposed], grad)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -81,6 +81,13 @@ class _TransposedProduct(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], value: Tensor, grad: Tensor, x: SparseFeatures) -> tuple[Tensor, int]:
         return _per_run(_TransposedProduct, in_dims, value, grad, x)
+
+
+def _product(rowptr: Tensor, col: Tensor, value: Tensor, dense: Tensor) -> Tensor:
+    """``A D`` for the CSR matrix ``A`` of these pieces."""
+    if body_for(dense) == "cpu":
+        return csr_product(rowptr, col, value, dense)
+    return torch.mm(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(dense))), dense)
 
 
 def _per_run(op: Any, in_dims: tuple[Any, ...], value: Tensor, dense: Tensor, x: SparseFeatures) -> tuple[Tensor, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class StackBody(ABC):
     """One call of the stack: its settings, and between forward and backward what it remembers of each layer.
 
     All tensors have the run axis first: ``x0 [runs, n, d]``, ``weights [runs, K, d, d]``, ``shifts [runs, K, d]``,
-    ``keys [runs, K, 2]``.
+    ``keys [runs, K, 2]``. A body for one run at a time may leave it out.
     """
 
     graph: Propagation
@@ -44,6 +44,11 @@ class StackBody(ABC):
     def alpha(self) -> float:
         """Strength of the residual connection to the previous layer."""
         return self.c_min - self.beta
+
+    @property
+    def num_layers(self) -> int:
+        """The depth K."""
+        return self.weights.size(-3)
 
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
         """Take the tensors of this call."""
@@ -73,11 +78,10 @@ class StackBody(ABC):
 
     def run_forward(self) -> Tensor:
         """All layers. Boundaries are remembered at every segment, layers only in the last one."""
-        num_layers = self.weights.size(1)
-        segment = self.segment or num_layers
-        last = (num_layers - 1) // segment * segment
+        segment = self.segment or self.num_layers
+        last = (self.num_layers - 1) // segment * segment
         x = self.x0
-        for k in range(num_layers):
+        for k in range(self.num_layers):
             if self.needs_backward and k % segment == 0:
                 self.boundaries[k] = x
             x = self.layer(x, k, remember=self.needs_backward and k >= last)
@@ -86,9 +90,8 @@ class StackBody(ABC):
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
         grad_x0 = torch.zeros_like(self.x0)
-        num_layers = self.weights.size(1)
         for start in sorted(self.boundaries, reverse=True):
-            stop = min(start + (self.segment or num_layers), num_layers)
+            stop = min(start + (self.segment or self.num_layers), self.num_layers)
             layers = range(start, stop)
             x = self.boundaries.pop(start)
             for k in layers:
@@ -101,11 +104,27 @@ class StackBody(ABC):
         return grad_x0.add_(grad), *self.parameter_grads()
 
 
+class StackCall(Protocol):
+    """What autograd asks of a body: tensors with the run axis first go in, one output and all gradients come out."""
+
+    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+        """See `StackBody.bind`."""
+
+    def unbind(self) -> None:
+        """See `StackBody.unbind`."""
+
+    def run_forward(self) -> Tensor:
+        """See `StackBody.run_forward`."""
+
+    def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `StackBody.run_backward`."""
+
+
 class _Stack(torch.autograd.Function):
-    """Autograd and vmap around a `StackBody`."""
+    """Autograd and vmap around a `StackCall`."""
 
     @staticmethod
-    def forward(x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None, body: StackBody) -> Tensor:
+    def forward(x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None, body: StackCall) -> Tensor:
         body.bind(x0, weights, shifts, keys)
         out = body.run_forward()
         body.unbind()
@@ -158,7 +177,7 @@ def fused_stack(
     """`egnn_stack` by a fused body, for one run or under vmap for many."""
     # Imported here: the Triton body only where Triton is, and both build on this file.
     module = importlib.import_module(f"graphjoule.ops.stack_{body}")
-    call = module.Stack(graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled())
+    call: StackCall = module.Stack(graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled())
     tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys)]
     out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]
     return out[0]
