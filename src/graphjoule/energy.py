@@ -1,34 +1,32 @@
-"""Measures of how different the nodes of a graph still are: pure, differentiable functions of node features."""
+"""Energies of node features: how much neighbours in a graph still differ, as pure, differentiable functions."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation, as_propagation
-
-_EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
+from graphjoule.graph import Propagation
 
 
-def dirichlet_energy(x: Tensor, graph: Propagation | Tensor) -> Tensor:
+def dirichlet_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
     r"""Dirichlet energy of node features, Definition 1 of the paper.
 
     .. math::
         E(X) = \operatorname{tr}(X^\top (I - P) X)
              = \tfrac12 \sum_{ij} a_{ij} \Big\| \tfrac{x_i}{\sqrt{1 + d_i}} - \tfrac{x_j}{\sqrt{1 + d_j}} \Big\|^2
 
-    Summed over edges in float64, so it is never negative and does not cancel when the features are almost smooth. It is
-    zero when features are proportional to ``sqrt(1 + d)`` on each connected component, and at most twice ``||X||^2``.
+    Computed in float64 whatever the dtype of the features, at about the cost of one propagation. It is never negative
+    and does not cancel when the features are almost smooth. It is zero when features are proportional to
+    ``sqrt(1 + d)`` on each connected component, and less than twice ``||X||^2`` unless ``X = 0``.
 
     Args:
-        x: node features, shape ``[num_nodes, channels]``.
+        x: node features, shape ``[..., num_nodes, channels]``; leading axes are runs, each measured by itself.
         graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
+        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
 
     Returns:
-        A float64 scalar.
+        Float64 numbers, shape ``[...]``.
 
     Example:
         >>> edge_index = torch.tensor([[0, 1], [1, 0]])
@@ -36,23 +34,142 @@ def dirichlet_energy(x: Tensor, graph: Propagation | Tensor) -> Tensor:
         >>> round(float(energy), 9)
         2.0
     """
-    if x.dim() != 2:
-        raise GraphjouleError(f"The features have shape {list(x.shape)}; expected [num_nodes, channels].")
-    x = x.double()
-    graph = as_propagation(graph, x.size(0), like=x)
-    y = x / (1 + graph.degree).sqrt()[:, None]
-    energy = torch.zeros((), dtype=torch.float64, device=x.device)
-    for row, col, weight in _edges(graph):
-        energy = energy + weight @ (y[row] - y[col]).square().sum(dim=1)
-    return energy
+    graph = graph_of(x, graph, edge_weight)
+    return graph.laplacian.form(x, graph.laplacian.scale)
 
 
-def _edges(graph: Propagation) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Every undirected edge once, a piece at a time: its two ends and its weight ``a_ij``."""
-    row, col = graph.row(), graph.col.long()
-    upper = row < col
-    row, col, value = row[upper], col[upper], graph.value[upper].double()
-    scale = (1 + graph.degree).sqrt()
-    weight = value * (scale[row] * scale[col])
-    pieces = (torch.split(t, _EDGES_AT_ONCE) for t in (row, col, weight))
-    yield from zip(*pieces, strict=True)
+def combinatorial_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
+    r"""Energy of node features without any normalisation by degree.
+
+    .. math:: \operatorname{tr}(X^\top (D - A) X) = \tfrac12 \sum_{ij} a_{ij} \| x_i - x_j \|^2
+
+    Zero when features are constant on each connected component; hubs weigh as much as their edges. Times two and over
+    the number of nodes it is the Dirichlet energy of the survey of Rusch, Bronstein and Mishra (2023).
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
+        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> float(combinatorial_energy(torch.tensor([[1.0], [-1.0]]), edge_index))
+        4.0
+    """
+    graph = graph_of(x, graph, edge_weight)
+    return graph.laplacian.form(x, torch.ones_like(graph.degree))
+
+
+def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
+    r"""Dirichlet form of the random walk ``D~^-1 (A + I)``: half the mean squared change over one of its steps.
+
+    .. math::
+        \tfrac12 \sum_{ij} \pi_i \, p_{ij} \| x_i - x_j \|^2
+        = \frac{\operatorname{tr}(X^\top (D - A) X)}{\sum_i (1 + d_i)},
+        \qquad \pi_i = \frac{1 + d_i}{\sum_k (1 + d_k)}
+
+    It is a mean and not a sum, so graphs of different size compare. Zero when features are constant on each connected
+    component, and less than twice the variance of the features weighted by ``pi`` (Levin and Peres, *Markov Chains and
+    Mixing Times*, 2017, chapter 13). An isolated node stays where it is: it changes nothing, but counts in the mean.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
+        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> float(random_walk_energy(torch.tensor([[1.0], [-1.0]]), edge_index))
+        1.0
+    """
+    graph = graph_of(x, graph, edge_weight)
+    return combinatorial_energy(x, graph) / (1 + graph.degree).sum()
+
+
+def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
+    r"""Energy of node features relative to their size: the mean eigenvalue of ``I - P`` that they are made of.
+
+    .. math:: \frac{E(X)}{\|X\|^2} \in [0, 2)
+
+    Multiplying the features by a number changes nothing. It is 0 for ``X = 0``, with a gradient of zero.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
+        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> round(float(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), edge_index)), 9)
+        1.0
+    """
+    energy = dirichlet_energy(x, graph, edge_weight=edge_weight)
+    return _ratio(energy, torch.linalg.vector_norm(x.double(), dim=(-2, -1)).square())
+
+
+def kernel_distance(
+    x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None, relative: bool = False
+) -> Tensor:
+    r"""Distance of node features to the kernel of ``I - P``, where endless propagation takes them.
+
+    .. math:: \min_C \| X - \Pi C \| = \| X - \Pi \Pi^\top X \|
+
+    Column ``c`` of ``Pi`` is ``sqrt(1 + d)`` on connected component ``c``, zero elsewhere, of length one.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
+        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
+        relative: divide by ``||X||``, so that it is from 0 to 1, and 0 for ``X = 0``.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> round(float(kernel_distance(torch.tensor([[5.0], [1.0]]), edge_index)) ** 2, 9)
+        8.0
+    """
+    graph = graph_of(x, graph, edge_weight)
+    rest = graph.laplacian.without_kernel(x)
+    distance = torch.linalg.vector_norm(rest, dim=(-2, -1))
+    return _ratio(distance, torch.linalg.vector_norm(x.double(), dim=(-2, -1))) if relative else distance
+
+
+def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None = None) -> Propagation:
+    """The operator that features are measured on, whichever way it was given, checked against them.
+
+    A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
+        edge_weight: weight of every edge of an ``edge_index``.
+    """
+    if x.dim() < 2 or 0 in x.shape[:-2]:
+        raise GraphjouleError(f"The features have shape {list(x.shape)}; expected [..., num_nodes, channels].")
+    if isinstance(graph, Tensor):
+        # Weights of full precision: the energy of an edge list is that of Definition 1, not of P in float32.
+        graph = Propagation.from_edge_index(graph, edge_weight, x.size(-2), dtype=torch.float64).to(x.device)
+    elif edge_weight is not None:
+        raise GraphjouleError("edge_weight was given beside a Propagation, which has its own weights; leave it out.")
+    if graph.num_nodes != x.size(-2):
+        raise GraphjouleError(f"The graph has {graph.num_nodes} nodes but the features have {x.size(-2)} rows.")
+    if graph.device != x.device:
+        raise GraphjouleError(f"The graph is on {graph.device} but the features are on {x.device}; use graph.to(...).")
+    return graph
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """``part / whole``, and 0 with a gradient of zero where the whole is 0."""
+    empty = whole == 0
+    return torch.where(empty, 0, part / torch.where(empty, 1, whole))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphjoule.csr import Rows, csr_tensor, row_of_entries
 from graphjoule.errors import GraphjouleError
+from graphjoule.laplacian import Laplacian
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +119,30 @@ class Propagation:
         return self.value.dtype
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Propagation:
-        """The same operator on another device, or with entries of another dtype."""
+        """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
+        value = self.value.to(device=device, dtype=dtype)
+        if value is self.value:
+            return self
         rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
-        return Propagation(rowptr, col, self.value.to(device=device, dtype=dtype), degree)
+        return Propagation(rowptr, col, value, degree)
 
     @cached_property
     def rows(self) -> Rows:
         """The pattern with hubs apart, made at first use."""
         return Rows.of(self.rowptr, self.col)
+
+    @cached_property
+    def laplacian(self) -> Laplacian:
+        """``D - A`` with the weights ``a_ij`` in float64, made at first use."""
+        row, col = self.row(), self.col.long()
+        scale = (1 + self.degree).sqrt()
+        weight = torch.where(row == col, 0, self.value.double() * (scale[row] * scale[col]))
+        # Entries of P are rounded to its dtype; whole weights are had back, as the exact degree confirms.
+        whole = weight.round()
+        near = torch.allclose(weight, whole, rtol=4 * torch.finfo(self.dtype).eps, atol=0)
+        if near and self.degree.equal(torch.zeros_like(self.degree).index_add(0, row, whole)):
+            weight = whole
+        return Laplacian.of(self.rowptr, self.col, weight, scale)
 
     def row(self) -> Tensor:
         """Row of every stored entry, the counterpart of `col`."""

@@ -1,0 +1,226 @@
+"""The Laplacian ``D - A`` of a graph: its edges, its kernel, and the quadratic forms that energies are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from graphjoule.csr import csr_tensor, row_of_entries
+
+_EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
+
+
+@dataclass(frozen=True, eq=False)
+class Laplacian:
+    """``D - A`` of an undirected graph, in float64.
+
+    Energies are sums ``a_ij ||y_i - y_j||^2`` over edges, where ``y`` are the features divided by a number per node.
+    They do not change when ``y`` moves by a constant on a connected component, which is the kernel. So `form` takes the
+    mean of each component off first and multiplies out then: what is left has nothing large in common that could
+    cancel, and the inner products of neighbours cost about as much as one propagation.
+
+    Attributes:
+        rowptr: start of every row in `col` and `weight`.
+        col: column of every stored entry, sorted within a row; the diagonal is always stored.
+        weight: weight ``a_ij`` of every stored entry, zero on the diagonal.
+        scale: ``sqrt(1 + d_i)`` of every node, which spans the kernel of ``I - P`` on each connected component.
+        component: number of the connected component of every node, shape ``[num_nodes]``.
+        num_components: how many connected components there are; this is the dimension of the kernel.
+    """
+
+    rowptr: Tensor
+    col: Tensor
+    weight: Tensor
+    scale: Tensor
+    component: Tensor
+    num_components: int
+
+    @classmethod
+    def of(cls, rowptr: Tensor, col: Tensor, weight: Tensor, scale: Tensor) -> Laplacian:
+        """Take a symmetric pattern with its diagonal, and find the components; this waits for the device."""
+        num_nodes = rowptr.numel() - 1
+        ones = torch.ones(col.numel(), dtype=torch.int8)
+        pieces = (tensor.cpu().numpy() for tensor in (ones, col, rowptr))
+        count, labels = connected_components(csr_matrix(tuple(pieces), shape=(num_nodes, num_nodes)), directed=False)
+        return cls(rowptr, col, weight, scale, torch.from_numpy(labels).long().to(col.device), int(count))
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.rowptr.numel() - 1
+
+    @cached_property
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Both ends and the weight of every undirected edge, once, sorted by the first end.
+
+        The second end is the one with more neighbours: hubs then stay in the cache, which saves a third of a form's
+        time on Pubmed. Of equals it is the later one.
+        """
+        row, col = row_of_entries(self.rowptr), self.col.long()
+        first, second = (self.rowptr.diff()[end] for end in (row, col))
+        once = (first < second) | ((first == second) & (row < col))
+        return row[once], col[once], self.weight[once]
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """Sum of the weights of every row, so that rows of ``D - A`` add up to zero to the last bit there is."""
+        zeros = torch.zeros(self.num_nodes, dtype=torch.float64, device=self.col.device)
+        return zeros.index_add(0, row_of_entries(self.rowptr), self.weight)
+
+    def form(self, x: Tensor, scale: Tensor) -> Tensor:
+        """``sum a_ij ||x_i / scale_i - x_j / scale_j||^2`` over the undirected edges.
+
+        Never negative. The relative error is a few float64 roundings divided by the smallest non-zero eigenvalue of the
+        graph, however smooth the features are. The gradient is one product with the Laplacian, differentiable too.
+
+        Args:
+            x: node features of any dtype, shape ``[..., num_nodes, channels]``.
+            scale: positive float64 numbers, shape ``[num_nodes]``.
+
+        Returns:
+            Float64 numbers, shape ``[...]``.
+        """
+        out: Tensor = _Form.apply(x, self, scale)  # type: ignore[no-untyped-call]
+        return out
+
+    def without_kernel(self, x: Tensor) -> Tensor:
+        """Features less their orthogonal projection onto `scale` on each component, in float64, shape as given."""
+
+        def rest(run: Tensor) -> Tensor:
+            return self._centred(run.double(), self.scale).mul_(self.scale[:, None])
+
+        out: Tensor = _SelfAdjoint.apply(x, rest)  # type: ignore[no-untyped-call]
+        return out
+
+    def neighbour_sum(self, y: Tensor) -> Tensor:
+        """Sum of ``y_j`` over the neighbours of every node, weights aside, in float64, shape as given."""
+        out: Tensor = _SelfAdjoint.apply(y, lambda run: torch.mm(self._neighbours, run.double()))  # type: ignore[no-untyped-call]
+        return out
+
+    def distances(self, y: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """``||y_i - y_j||^2`` of the undirected edges, a piece at a time: which of `edges`, and ``[..., piece]``."""
+        row, col, _ = self.edges
+        for start in range(0, row.numel(), _EDGES_AT_ONCE):
+            piece = slice(start, start + _EDGES_AT_ONCE)
+            yield piece, (y[..., row[piece], :] - y[..., col[piece], :]).square().sum(dim=-1)
+
+    def _centred(self, run: Tensor, scale: Tensor) -> Tensor:
+        """``y = x / scale`` less the mean of each component, where nodes count as in the kernel; a new matrix."""
+        y = run.to(torch.float64, copy=True)  # then in place: half of the cost of a form is traffic to memory
+        inverse = scale.reciprocal()[:, None]
+        if self.num_components == 1:  # two passes less; a mean in float32 takes off all but 1e-7 of it, which will do
+            source = run if run.dtype == torch.float32 else y
+            mean = torch.mm((self._share / scale).to(source.dtype)[None], source)
+            return torch.addcmul(-mean.double(), y, inverse, out=y)
+        y.mul_(inverse)
+        return y.sub_(torch.mm(self._pool, y)[self.component])
+
+    @cached_property
+    def _share(self) -> Tensor:
+        """What part of the squared kernel vector of its component each node has."""
+        squares = self.scale.square()
+        total = squares.new_zeros(self.num_components).index_add(0, self.component, squares)
+        return squares / total[self.component]
+
+    @cached_property
+    def _pool(self) -> Tensor:
+        """The matrix of the means of all components."""
+        node = torch.argsort(self.component, stable=True)
+        rowptr = _offsets(self.component, self.num_components)
+        return csr_tensor(rowptr, node.int(), self._share[node], (self.num_components, self.num_nodes))
+
+    @cached_property
+    def _pattern(self) -> Tensor:
+        """The pattern of `edges` as a torch CSR matrix."""
+        row, col, weight = self.edges
+        shape = (self.num_nodes, self.num_nodes)
+        return csr_tensor(_offsets(row, self.num_nodes), col.int(), torch.zeros_like(weight), shape)
+
+    @cached_property
+    def _neighbours(self) -> Tensor:
+        """1 for every edge in both directions as a torch CSR matrix."""
+        value = (row_of_entries(self.rowptr) != self.col).double()
+        return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        """``D - A`` as a torch CSR matrix."""
+        row = row_of_entries(self.rowptr)
+        value = torch.where(row == self.col, self.degree[row], -self.weight)
+        return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
+
+    def _form(self, run: Tensor, scale: Tensor) -> Tensor:
+        y = self._centred(run, scale)
+        squares = torch.linalg.vector_norm(y, dim=1).square_()
+        products = torch.sparse.sampled_addmm(self._pattern, y, y.t(), beta=0).values()
+        return (torch.dot(self.degree, squares) - 2 * torch.dot(self.edges[2], products)).clamp_(min=0)
+
+    def _product(self, run: Tensor, scale: Tensor) -> Tensor:
+        return torch.mm(self._matrix, self._centred(run, scale)).div_(scale[:, None])
+
+
+def _offsets(sorted_rows: Tensor, num_rows: int) -> Tensor:
+    """Start of every row among entries with these rows, of which a row may have none; int32."""
+    start = torch.zeros(num_rows + 1, dtype=torch.int32, device=sorted_rows.device)
+    start[1:] = torch.bincount(sorted_rows, minlength=num_rows).cumsum(0)
+    return start
+
+
+def _each_run(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function of one matrix to all matrices of ``[..., num_nodes, channels]``."""
+    if x.dim() == 2:
+        return function(x)
+    return torch.stack([_each_run(function, run) for run in x])
+
+
+class _SelfAdjoint(torch.autograd.Function):
+    """A self-adjoint linear map of every run's features, computed in float64; its gradient is the same map."""
+
+    @staticmethod
+    def forward(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return _each_run(function, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Any], output: Tensor) -> None:
+        ctx.dtype, ctx.function = inputs[0].dtype, inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _SelfAdjoint.apply(grads[0], ctx.function).to(ctx.dtype), None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, function: Any) -> tuple[Tensor, int]:
+        return _SelfAdjoint.apply(x.movedim(in_dims[0], 0), function), 0  # type: ignore[no-untyped-call]
+
+
+class _Form(torch.autograd.Function):
+    """``Laplacian.form`` of every run; its gradient is twice the product with the Laplacian."""
+
+    @staticmethod
+    def forward(x: Tensor, laplacian: Laplacian, scale: Tensor) -> Tensor:
+        return _each_run(lambda run: laplacian._form(run, scale), x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Laplacian, Tensor], output: Tensor) -> None:
+        x, ctx.laplacian, ctx.scale = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        laplacian, scale = ctx.laplacian, ctx.scale
+        product = _SelfAdjoint.apply(x, lambda run: laplacian._product(run, scale))  # type: ignore[no-untyped-call]
+        return (2 * grads[0][..., None, None] * product).to(x.dtype), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], x: Tensor, laplacian: Laplacian, scale: Tensor
+    ) -> tuple[Tensor, int]:
+        return _Form.apply(x.movedim(in_dims[0], 0), laplacian, scale), 0  # type: ignore[no-untyped-call]
