@@ -1,0 +1,78 @@
+"""``graphjoule audit``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
+from graphjoule.recipe import load_recipe, parse_overrides
+from graphjoule.theory import Audit, Setting
+from graphjoule.theory import audit as audit_graph
+from graphjoule.version import __version__
+
+_USED = ("c_min", "c_max", "beta")
+_EPILOG = """
+Examples:
+
+- `graphjoule audit --dataset cora`
+
+- `graphjoule audit --dataset cora --layers 16 --set c_min=0.3 --set beta=0.2`
+
+- `graphjoule audit --dataset pubmed --json`
+
+- `graphjoule audit --nodes papers.csv --edges citations.csv`
+"""
+
+
+@takes_a_graph
+def audit(
+    source: GraphSource,
+    layers: Annotated[int, typer.Option(help="Number of graph layers.")] = 64,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of EGNN's recipe; repeatable."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds."""
+    setting = _setting(source.name, layers, parse_overrides(set_ or []))
+    result = audit_graph(source.load().graph, setting)
+    if json:
+        typer.echo(json_text({"dataset": source.name, "version": __version__, **result.fields()}))
+    else:
+        show(result, Console())
+
+
+audit.__doc__ = f"{audit.__doc__}\n{_EPILOG}"
+
+
+def _setting(dataset: str, layers: int, overrides: dict[str, Any]) -> Setting:
+    """The numbers of EGNN's recipe that energy depends on; others are known to the recipe, but would change nothing."""
+    settings = load_recipe("egnn", dataset, layers, overrides).settings()
+    for key in overrides:
+        if key not in _USED:
+            raise GraphjouleError(f"--set {key} would change nothing here: an audit depends on {', '.join(_USED)}.")
+    return Setting(num_layers=layers, **{name: settings[name] for name in _USED})
+
+
+def show(result: Audit, console: Console) -> None:
+    """Print an audit: tables on a terminal, plain lines of their natural width elsewhere."""
+    if not console.is_terminal:
+        typer.echo("\n".join(result.lines()))
+        return
+    console.print(result.title(), highlight=False)
+    for section in result.sections():
+        table = Table(title=section.title, title_justify="left", show_header=any(section.header))
+        for name in section.header:
+            table.add_column(name)
+        for row in section.rows:
+            table.add_row(*row)
+        console.print(table)
+    for sentence in result.meaning():
+        console.print(f"- {sentence}", highlight=False, markup=False)

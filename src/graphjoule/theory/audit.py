@@ -1,0 +1,173 @@
+"""A graph and a setting audited: spectrum, lemmas, energy of every layer at the initial point, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from graphjoule.files import json_text
+from graphjoule.graph import Propagation
+from graphjoule.spectrum import Estimate, Spectrum, spectrum
+from graphjoule.theory.interval import Enclosure, number
+from graphjoule.theory.layers import LayerRange, depth_limit, layer_ranges
+from graphjoule.theory.lemmas import Bounds, Lemma, lemmas
+from graphjoule.theory.setting import Setting
+from graphjoule.theory.words import describe
+
+_ANSWERS = {"yes": "so it is", "no": "so it is not", "unknown": "open"}
+
+
+class Section(NamedTuple):
+    """A table: its title, the names of its columns and its rows."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What theory says about an EGNN on a graph, before any training.
+
+    Attributes:
+        spectrum: the eigenvalues of the graph.
+        setting: the numbers of the network.
+        layers: least and most energy of every layer at the initial point; none for a graph without edges.
+        lemmas: the paper's lemmas on this graph; none for a graph without edges.
+        limit: least and largest ``E(X_k) / E(X_0)`` of endless depth; None for a graph without edges.
+    """
+
+    spectrum: Spectrum
+    setting: Setting
+    layers: list[LayerRange]
+    lemmas: list[Lemma]
+    limit: tuple[Enclosure, Enclosure] | None
+
+    def fields(self) -> dict[str, Any]:
+        """Everything but the list of eigenvalues, ready for JSON; an enclosure is ``[low, high]``."""
+        return {
+            "setting": asdict(self.setting) | {"alpha": self.setting.alpha},
+            "spectrum": self.spectrum.fields(),
+            "lemmas": [vars(lemma) | {"verdict": lemma.verdict} for lemma in self.lemmas],
+            "layers": [vars(layer) for layer in self.layers],
+            "limit": self.limit,
+            "meaning": self.meaning(),
+        }
+
+    def to_json(self) -> str:
+        """The fields as JSON; what is not bounded is null."""
+        return json_text(self.fields())
+
+    def meaning(self) -> list[str]:
+        """What the numbers mean, in sentences."""
+        return describe(self.spectrum, self.setting, self.layers, self.lemmas, self.limit)
+
+    def sections(self) -> list[Section]:
+        """The tables to show, for a printer to lay out."""
+        return [_spectrum_section(self.spectrum), *_lemma_sections(self.lemmas), *_layer_sections(self.layers)]
+
+    def lines(self) -> list[str]:
+        """The whole audit as plain text."""
+        lines = [self.title(), ""]
+        for section in self.sections():
+            widths = [max(map(len, column)) for column in zip(section.header, *section.rows, strict=True)]
+            lines.append(section.title)
+            for row in (*([section.header] if any(section.header) else []), *section.rows):
+                cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+                lines.append(f"  {'  '.join(cells)}".rstrip())
+            lines.append("")
+        return [*lines, "What it means", *(f"- {sentence}" for sentence in self.meaning())]
+
+    def title(self) -> str:
+        """The graph and the setting in one line."""
+        size, set_ = self.spectrum, self.setting
+        return (
+            f"{_count(size.num_nodes, 'node')}, {_count(size.num_edges, 'edge')}, "
+            f"{_count(size.num_components, 'connected component')}; "
+            f"c_min {set_.c_min:g}, c_max {set_.c_max:g}, alpha {set_.alpha:g}, beta {set_.beta:g}, "
+            f"{_count(set_.num_layers, 'layer')}"
+        )
+
+
+def audit(graph: Propagation, setting: Setting) -> Audit:
+    """What the paper's theory, corrected, says about an EGNN with this setting on this graph.
+
+    Args:
+        graph: any graph; without edges there is no energy, and the audit says so.
+        setting: the numbers of the network.
+
+    Returns:
+        The audit, with `lines` for people and `to_json` for programs.
+
+    Example:
+        >>> import torch
+        >>> pair = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
+        >>> audit(pair, Setting(num_layers=2)).lines()[0]
+        '2 nodes, 1 edge, 1 connected component; c_min 0.2, c_max 1, alpha 0.1, beta 0.1, 2 layers'
+    """
+    found = spectrum(graph)
+    layers = layer_ranges(found, setting)
+    return Audit(found, setting, layers, lemmas(found, setting, layers), depth_limit(found, setting))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _spectrum_section(found: Spectrum) -> Section:
+    rows = [
+        _estimate_row("lambda_0, the smallest above 0", found.lambda_0),
+        _estimate_row("lambda_1, the closest to 1", found.lambda_1),
+        _estimate_row("lambda_max", found.lambda_max),
+        _estimate_row("min (1 - lambda)^2", found.min_factor),
+        _estimate_row("max (1 - lambda)^2", found.max_factor),
+    ]
+    return Section("Non-zero eigenvalues of L = I - P", ("", "value", "between", "kind", "residual", "method"), rows)
+
+
+def _estimate_row(name: str, estimate: Estimate | None) -> tuple[str, ...]:
+    if estimate is None:
+        return name, "none", "", "", "", ""
+    low, high = max(0.0, estimate.low), estimate.high
+    between = "" if estimate.kind == "exact" else f"{low:.7g} and {high:.7g}"
+    residual = f"{estimate.residual:.0e}" if estimate.residual else ""
+    return name, f"{estimate.value:.7g}", between, estimate.kind, residual, estimate.method
+
+
+def _lemma_sections(found: Sequence[Lemma]) -> list[Section]:
+    if not found:
+        return []
+    rows = [
+        (str(lemma.number), lemma.verdict, *_bounds(lemma.paper), *_bounds(lemma.corrected), lemma.claim)
+        for lemma in found
+    ]
+    header = ("", "verdict", "paper, least", "most", "right, least", "most", "claim")
+    reasons = [
+        (str(lemma.number), text)
+        for lemma in found
+        for text in (
+            *([f"asks for {lemma.premise}: {_ANSWERS[lemma.premise_holds]}"] if lemma.premise else []),
+            lemma.why,
+        )
+    ]
+    return [Section("Lemmas, as shares of energy", header, rows), Section("What decides them", ("", ""), reasons)]
+
+
+def _bounds(bounds: Bounds) -> tuple[str, str]:
+    low, high = ("-" if bound is None else number(bound) for bound in bounds)
+    return low, high
+
+
+def _layer_sections(layers: Sequence[LayerRange]) -> list[Section]:
+    if not layers:
+        return []
+    last = len(layers)
+    shown = {1, 2, 3, 4, last, *range(8, last, max(8, last // 8))}
+    rows = [
+        (str(layer.layer), *(number(end) for end in (layer.step_min, layer.step_max, layer.total_min, layer.total_max)))
+        for layer in layers
+        if layer.layer in shown
+    ]
+    header = ("layer", "least E_k/E_k-1", "most", "least E_k/E_0", "most")
+    return [Section("Energy at the initial point, over all features", header, rows)]

@@ -1,0 +1,213 @@
+"""Lemmas 1 to 5 of the paper on a given graph: the premise, the paper's bound, whether it holds, and the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphjoule.energy import dirichlet_energy
+from graphjoule.graph import Propagation
+from graphjoule.spectrum import Estimate, Spectrum
+from graphjoule.theory.interval import Enclosure, Verdict, number
+from graphjoule.theory.layers import LayerRange
+from graphjoule.theory.setting import Setting
+
+Bounds = tuple[Enclosure | None, Enclosure | None]
+
+
+@dataclass(frozen=True)
+class Lemma:
+    """One lemma of the paper on one graph with one setting; weights are those of the initial point.
+
+    Attributes:
+        number: as in the paper.
+        claim: what it says.
+        premise: what it asks for, with the numbers; empty if nothing.
+        premise_holds: whether that is so here.
+        conclusion_holds: whether what it says is so here, for all features and all layers.
+        paper: the paper's lower and upper bound, None where it gives none.
+        corrected: the right bounds, which are attained.
+        why: the number that decides.
+    """
+
+    number: int
+    claim: str
+    premise: str
+    premise_holds: Verdict
+    conclusion_holds: Verdict
+    paper: Bounds
+    corrected: Bounds
+    why: str
+
+    @property
+    def verdict(self) -> str:
+        """The lemma on this graph in a word or two."""
+        if self.premise_holds == "no":
+            return "says nothing here"
+        if self.conclusion_holds == "no":
+            return "fails here" if self.premise_holds == "yes" else "premise open, conclusion fails"
+        return "holds here" if self.conclusion_holds == "yes" else "open"
+
+
+def lemmas(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> list[Lemma]:
+    """The five lemmas that bound energy, in the paper's order; none for a graph without edges.
+
+    Args:
+        spectrum: of the graph.
+        setting: of the network.
+        layers: what `layer_ranges` gives for the two.
+    """
+    if spectrum.interval is None:
+        return []
+    table: list[Callable[[Spectrum, Setting, Sequence[LayerRange]], Lemma]] = [
+        _lemma_1,
+        _lemma_2,
+        _lemma_3,
+        _lemma_4,
+        _lemma_5,
+    ]
+    return [lemma(spectrum, setting, layers) for lemma in table]
+
+
+def _lemma_1(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+    least, most = _factors(spectrum)
+    gap, top = _known(spectrum.lambda_0), _known(spectrum.lambda_max)
+    paper = _enclosure(gap.shifted(1, -1).squared("lower bound"))
+    # The paper's bound is that of one end of the spectrum, which will do unless the other end is further from 1. Only
+    # weights above 1 can bring both ends to the same side of 1, and then the bounds themselves decide.
+    ends = Enclosure(gap.low + top.low, gap.high + top.high)
+    is_kept: Verdict = "yes" if ends.is_at_most(2.0) == "yes" else _compare(most, paper)
+    return Lemma(
+        number=1,
+        claim="(1 - lambda_1)^2 s_min E(X) <= E(P X W) <= (1 - lambda_0)^2 s_max E(X)",
+        premise="",
+        premise_holds="yes",
+        conclusion_holds=is_kept,
+        paper=(least, paper),
+        corrected=(least, most),
+        why=f"lambda_0 + lambda_max = {number(ends)}; the upper bound needs at most 2",
+    )
+
+
+def _lemma_2(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+    least, most = _factors(spectrum)
+    return Lemma(
+        number=2,
+        claim="0 <= E(P X W) <= s_max E(X)",
+        premise="",
+        premise_holds="yes",
+        conclusion_holds="yes",  # every |1 - lambda| with lambda > 0 is below 1: self-loops keep lambda below 2
+        paper=(Enclosure(0.0, 0.0), Enclosure(1.0, 1.0)),
+        corrected=(least, most),
+        why=f"max (1 - lambda)^2 = {number(most)}, always below 1",
+    )
+
+
+def _lemma_3(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+    depth = setting.num_layers
+    least, most = (
+        Enclosure(*(setting.c_max * max(0.0, end) ** depth for end in factor)) for factor in _factors(spectrum)
+    )
+    return Lemma(
+        number=3,
+        claim="without residual connections E(X_k) <= c_max E(X_0)",
+        premise="",
+        premise_holds="yes",
+        conclusion_holds="yes",
+        paper=(None, _point(setting.c_max)),
+        corrected=(least, most),
+        why=f"after {depth} layers at most {number(most)} E(X_0) is left",
+    )
+
+
+def _lemma_4(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+    square = (2 * setting.c_min - 1) ** 2
+    needed = setting.c_min / square if square else float("inf")
+    least = Enclosure(*(min(ends) for ends in zip(*(layer.step_min for layer in layers), strict=True)))
+    most = Enclosure(*(max(ends) for ends in zip(*(layer.step_max for layer in layers), strict=True)))
+    return Lemma(
+        number=4,
+        claim="E(X_k) >= c_min E(X_{k-1})",
+        premise=f"c_max >= c_min / (2 c_min - 1)^2, here {setting.c_max:g} >= {needed:.4g}",
+        premise_holds=_point(setting.c_max).is_at_least(needed),
+        conclusion_holds=least.is_at_least(setting.c_min),
+        paper=(_point(setting.c_min), None),
+        corrected=(least, most),
+        why=f"the least E(X_k) / E(X_{{k-1}}) is {number(least)}; the claim needs {setting.c_min:g}",
+    )
+
+
+def _lemma_5(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+    gap = _known(spectrum.lambda_0)
+    needed = Enclosure(_lemma_5_root(gap.high, setting), _lemma_5_root(gap.low, setting))
+    root = setting.c_max**0.5
+    least = Enclosure(*(min(ends) for ends in zip(*(layer.total_min for layer in layers), strict=True)))
+    most = Enclosure(*(max(ends) for ends in zip(*(layer.total_max for layer in layers), strict=True)))
+    return Lemma(
+        number=5,
+        claim="E(X_k) <= c_max E(X_0)",
+        premise=f"sqrt(c_max) >= beta / ((1 - c_min) lambda_0 + beta), here {root:.4g} >= {number(needed)}",
+        premise_holds=needed.is_at_most(root),
+        conclusion_holds=most.is_at_most(setting.c_max),
+        paper=(None, _point(setting.c_max)),
+        corrected=(least, most),
+        why=f"the largest E(X_k) / E(X_0) is {number(most)}; the claim needs at most {setting.c_max:g}",
+    )
+
+
+def _lemma_5_root(gap: float, setting: Setting) -> float:
+    """The least ``sqrt(c_max)`` of Lemma 5 for a spectral gap."""
+    return setting.beta / ((1 - setting.c_min) * max(0.0, gap) + setting.beta) if setting.beta else 0.0
+
+
+def srelu_energy_limit(energy: float, graph: Propagation, shift: Tensor) -> float:
+    r"""The most energy that SReLU can leave, in place of Lemma 6, which covers ReLU and Leaky ReLU only.
+
+    .. math:: \sqrt{E(\max(b, X))} \le \sqrt{E(X)} + 2 \, \|b\| \sqrt{E(\mathbf 1)}
+
+    ``max(b, x) = relu(x - b) + b``; ReLU does not raise energy, the root of the energy is a seminorm, and a constant
+    feature has energy unless all degrees of a component are equal.
+
+    Args:
+        energy: ``E(X)``.
+        graph: the graph.
+        shift: the shifts ``b``, one for each channel.
+
+    Returns:
+        The limit.
+
+    Example:
+        >>> pair = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))  # equal degrees: nothing to add
+        >>> round(srelu_energy_limit(2.0, pair, torch.tensor([-10.0])), 9)
+        2.0
+    """
+    constant = dirichlet_energy(torch.ones(graph.num_nodes, 1, dtype=torch.float64, device=graph.device), graph)
+    norm = torch.linalg.vector_norm(shift.detach().double())
+    return float((energy**0.5 + 2 * norm.to(constant.device) * constant.sqrt()) ** 2)
+
+
+def _compare(one: Enclosure, other: Enclosure) -> Verdict:
+    """Whether one number is at most the other."""
+    if one.is_at_most(other.low) == "yes":
+        return "yes"
+    return "no" if one.is_at_most(other.high) == "no" else "unknown"
+
+
+def _known(estimate: Estimate | None) -> Estimate:
+    assert estimate is not None  # a graph with an edge has a non-zero eigenvalue
+    return estimate
+
+
+def _factors(spectrum: Spectrum) -> tuple[Enclosure, Enclosure]:
+    return _enclosure(_known(spectrum.min_factor)), _enclosure(_known(spectrum.max_factor))
+
+
+def _enclosure(estimate: Estimate) -> Enclosure:
+    return Enclosure(max(0.0, estimate.low), estimate.high)
+
+
+def _point(value: float) -> Enclosure:
+    return Enclosure(value, value)
