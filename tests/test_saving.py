@@ -1,4 +1,6 @@
+import json
 import pickle
+import struct
 
 import pytest
 import torch
@@ -6,13 +8,14 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS, GraphModel
 from graphjoule.recipe import Recipe, load_recipe
-from graphjoule.saving import load_model, save_model
+from graphjoule.saving import load_model, read_model, save_model
 from graphjoule.tensorfile import read_tensors, write_tensors
 from graphs import normal, random_edges
 
 EDGES = random_edges()
 X = normal(9, 5, dtype=torch.float32)
 NORMS = {"egnn": {"encoder": "mlp", "batch_norm": True, "c_max": 0.4}, "gcn": {"batch_norm": True}}
+NORMS |= {name: {"batch_norm": True} for name in ("dropedge", "sgc", "jknet", "appnp", "gcnii")}
 
 
 def trained(name: str, options: dict) -> tuple[GraphModel, Recipe]:
@@ -30,7 +33,7 @@ def trained(name: str, options: dict) -> tuple[GraphModel, Recipe]:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("with_norms", [False, True])
 def test_a_loaded_model_scores_the_same_to_the_bit(tmp_path, name, with_norms):
-    model, recipe = trained(name, NORMS[name] if with_norms else {})
+    model, recipe = trained(name, NORMS.get(name, {}) if with_norms else {})
     save_model(tmp_path / "model", model, recipe, seed=3)
     loaded = load_model(tmp_path / "model")
     assert type(loaded) is type(model)
@@ -73,6 +76,17 @@ def test_a_description_that_does_not_fit_is_refused(tmp_path, changes, sentence)
         load_model(tmp_path / "model")
 
 
+def test_the_data_travels_with_the_model(tmp_path, tiny_task):
+    model, recipe = trained("gcn", {})
+    facts = tiny_task.facts()
+    save_model(tmp_path / "model", model, recipe, seed=3, data=facts)
+    saved = read_model(tmp_path / "model")
+    assert (saved.recipe, saved.seed, saved.data) == (recipe, 3, facts)
+    write_tensors(tmp_path / "model", "model", model.state_dict(), about(data={"name": "x"}))
+    with pytest.raises(GraphjouleError, match="does not hold a model"):
+        read_model(tmp_path / "model")
+
+
 @pytest.mark.parametrize("description", [None, 1, [], {}, "text"])
 def test_no_description_is_refused(tmp_path, description):
     write_tensors(tmp_path / "model", "model", {}, description)
@@ -106,4 +120,46 @@ def test_a_pickle_is_refused_and_never_run(tmp_path, trap):
     (tmp_path / "model").write_bytes(pickle.dumps(trap))
     with pytest.raises(GraphjouleError, match="not a whole graphjoule model"):
         load_model(tmp_path / "model")
+    torch.save({"weight": trap}, tmp_path / "model.pt")  # a pickle in a zip, what PyTorch calls a model
+    with pytest.raises(GraphjouleError, match="not a whole graphjoule model"):
+        load_model(tmp_path / "model.pt")
     assert not trap.sprung.exists()
+
+
+def crafted(header: object, body: bytes = b"", length: int | None = None) -> bytes:
+    """A safetensors file with any header: its length in eight bytes, JSON, the numbers."""
+    text = json.dumps(header).encode() if not isinstance(header, bytes) else header
+    return struct.pack("<Q", len(text) if length is None else length) + text + body
+
+
+CRAFTED = {
+    "a header longer than the file": crafted({}, length=2**40),
+    "a header longer than any file": crafted({}, length=2**64 - 1),
+    "no JSON": crafted(b"\x80\x04\x95"),
+    "numbers outside the file": crafted({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}),
+    "numbers before the file": crafted({"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, b"\0" * 4),
+    "a shape that overflows": crafted(
+        {"w": {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 4]}}, b"\0" * 4
+    ),
+    "tensors that overlap": crafted(
+        {f"w{i}": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(2)}, b"\0" * 4
+    ),
+    "a header that is not ours": crafted({"__metadata__": {"graphjoule": "[1, 2"}}),
+    "a header of another shape": crafted({"__metadata__": {"graphjoule": "[1, 2]"}}),
+    "JSON too deep": crafted({"__metadata__": {"graphjoule": "[" * 100_000}}),
+}
+
+
+@pytest.mark.parametrize("content", CRAFTED.values(), ids=CRAFTED)
+def test_crafted_safetensors_are_refused(tmp_path, content):
+    (tmp_path / "model").write_bytes(content)
+    with pytest.raises(GraphjouleError, match="is not a"):
+        load_model(tmp_path / "model")
+
+
+def test_a_description_that_asks_for_another_shape_than_the_tensors_have_is_refused(tmp_path):
+    model, recipe = trained("gcn", {})
+    huge = recipe.model_dump() | {"hidden_channels": 5}
+    write_tensors(tmp_path / "model", "model", model.state_dict(), about(recipe=huge))
+    with pytest.raises(GraphjouleError, match="size mismatch"):
+        load_model(tmp_path / "model")

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from graphjoule.bench import CASES, CURVES, append_bench_records, find_case, find_curves, read_bench_records, run_cases
+from graphjoule.bench.cases import MODELS_WITH_PEER
+from graphjoule.bench.peer import PEER_MODELS
 from graphjoule.bench.synthetic import CitationGraph, citation_edges
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import DATASETS
@@ -74,8 +76,10 @@ def test_more_edges_than_can_be_are_refused():
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: f"{case.curve}-{case.name}")
 def test_every_case_has_a_recipe_and_data(case):
     recipe = case.recipe()
-    assert (recipe.model, recipe.num_layers) == ("egnn", case.num_layers)
-    assert (case.graph is None) == (case.dataset in DATASETS)
+    assert (recipe.model, recipe.num_layers) == (case.model, case.num_layers)
+    assert case.model in MODELS_WITH_PEER
+    assert case.model == "egnn" or case.name.startswith(case.model)  # a record's table goes by the name
+    assert case.graph is not None or case.dataset in DATASETS
 
 
 def test_the_sizes_of_arxiv():
@@ -96,6 +100,18 @@ def test_the_curves():
 @pytest.mark.parametrize("name", [*CASES, "nodes-4k", "cora-64x8"])
 def test_a_case_is_found_by_its_name(name):
     assert find_case(name).name == name
+
+
+def test_every_model_that_can_be_compared_has_a_peer():
+    assert set(MODELS_WITH_PEER) == PEER_MODELS.keys()
+
+
+def test_a_name_can_begin_with_its_model():
+    case = find_case("gcnii-digits-3")
+    assert (case.model, case.dataset, case.num_layers, case.recipe().model) == ("gcnii", "digits", 3, "gcnii")
+    (record,) = run_cases([case], "cpu", 0.0, peers=["pyg"])
+    assert (record.model, record.case, record.layers) == ("gcnii", "gcnii-digits-3", 3)
+    assert record.peer_failure is None
 
 
 def test_any_dataset_and_depth_is_a_case():

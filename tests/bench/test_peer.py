@@ -1,12 +1,13 @@
 """The peer computes what ours computes, or the comparison is about nothing."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from graphjoule.bench.peer import PeerEGNN, PeerTraining, peer_graph
+from graphjoule.bench.peer import PeerEGNN, PeerGCNII, PeerTraining, peer_graph
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph import Propagation
 from graphjoule.recipe import load_recipe
@@ -103,6 +104,47 @@ def test_an_epoch_is_the_same(task, settings, fused):
     torch.testing.assert_close(dict(theirs.model.state_dict()), expected, atol=2e-4, rtol=1e-3)
 
 
+GCNII = {"dropout": 0.0, "hidden_channels": 8, "split": "public", "alpha": 0.2, "theta": 0.7}
+gcnii_settings = pytest.mark.parametrize("settings", [{}, {"batch_norm": True}], ids=["plain", "batch norm"])
+
+
+def gcnii_as_peer(state):
+    """Our parameters of GCNII under the peer's names."""
+    names = {name: re.sub(r"convs\.(\d+)\.norm\.", r"norms.\1.", name) for name in state}
+    return {re.sub(r"^(convs\.\d+\.weight)$", r"\g<1>1", names[name]): value for name, value in state.items()}
+
+
+@both_paths
+@gcnii_settings
+def test_gcnii_has_the_same_loss_and_gradients(task, settings, fused):
+    recipe, task = load_recipe("gcnii", "small", 6, {**GCNII, **settings}), in_float64(task)
+    ours = moved_model(recipe, task).double().train()
+    theirs = PeerGCNII(task.num_features, task.num_classes, recipe).double().train()
+    theirs.load_state_dict(gcnii_as_peer(ours.state_dict()))
+    our_loss = F.cross_entropy(ours(task.features, task.graph), task.labels)
+    their_loss = F.cross_entropy(theirs(task.features, *peer_graph(task.graph, fused=fused)), task.labels)
+    torch.testing.assert_close(their_loss, our_loss, rtol=1e-10, atol=0)
+    our_loss.backward()
+    their_loss.backward()
+    expected = gcnii_as_peer({name: parameter.grad for name, parameter in ours.named_parameters()})
+    torch.testing.assert_close({n: p.grad for n, p in theirs.named_parameters()}, expected, atol=1e-12, rtol=1e-10)
+
+
+@both_paths
+@gcnii_settings
+def test_an_epoch_of_gcnii_is_the_same(task, settings, fused):
+    decay = {"weight_decay.conv": 0.3, "weight_decay.dense": 0.2}
+    recipe = load_recipe("gcnii", "small", 6, {**GCNII, **settings, **decay})
+    runs, theirs = Runs(recipe, task, [0], [task.split("public")]), PeerTraining(recipe, task, fused=fused)
+    theirs.model.load_state_dict(gcnii_as_peer(runs.current_model(0).state_dict()))
+    for epoch in range(3):
+        runs.train_epoch()
+        row = [theirs.train_step(), *theirs.evaluate()]
+        torch.testing.assert_close(torch.tensor(row), runs.curve[0, epoch], atol=1e-5, rtol=1e-4)
+    expected = gcnii_as_peer(runs.current_model(0).state_dict())
+    torch.testing.assert_close(dict(theirs.model.state_dict()), expected, atol=2e-4, rtol=1e-3)
+
+
 def test_the_peer_starts_where_the_paper_does(task):
     recipe = recipe_of({"c_max": 0.25})
     ours, theirs = build_model(recipe, task, seed=0), PeerEGNN(task.num_features, task.num_classes, recipe)
@@ -114,9 +156,12 @@ def test_the_peer_starts_where_the_paper_does(task):
 
 
 def test_every_parameter_of_the_peer_is_trained(task):
-    training = PeerTraining(recipe_of(SETTINGS["as on arxiv"]), task, fused=False)
-    grouped = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
-    assert {id(p) for p in grouped} == {id(p) for p in training.model.parameters()}
+    gcnii = load_recipe("gcnii", "small", 6, {**GCNII, "batch_norm": True})
+    for recipe in (recipe_of(SETTINGS["as on arxiv"]), gcnii):
+        training = PeerTraining(recipe, task, fused=False)
+        grouped = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
+        assert {id(p) for p in grouped} == {id(p) for p in training.model.parameters()}
+        assert len(grouped) == len(list(training.model.parameters()))
 
 
 def test_dropout_is_on_in_training_and_off_in_evaluation(task):

@@ -1,3 +1,5 @@
+import inspect
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -64,7 +66,8 @@ def test_a_gradient_through_the_vector_is_each_parameters_own_and_zero_in_the_ga
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_model_of_the_zoo_fits_its_layout(name):
-    model = MODELS[name](5, 8, 3, 2, batch_norm=True)
+    norms = {"batch_norm": True} if "batch_norm" in inspect.signature(MODELS[name]).parameters else {}
+    model = MODELS[name](5, 8, 3, 2, **norms)
     layout = Layout.of(model)
     parameters = dict(model.named_parameters())
     back = layout.unflatten(layout.flatten(parameters))

@@ -13,7 +13,8 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.tasks import DATASETS, NodeTask, load_task
 
-MODEL = "egnn"
+MODELS_WITH_PEER = ("egnn", "gcnii")
+"""What can be compared; the first is meant where a name does not say."""
 MAX_EPOCHS = 10_000
 """More epochs than one measurement makes, so that no run stops while it is timed."""
 
@@ -30,6 +31,7 @@ class Case:
         graph: a graph to generate instead of loading one.
         runs: how many runs ours trains at once; the peer always trains one.
         curve: the curve it is a point of.
+        model: what is trained, a key of `MODELS` that has a peer.
     """
 
     name: str
@@ -39,11 +41,12 @@ class Case:
     graph: CitationGraph | None = None
     runs: int = 1
     curve: str | None = None
+    model: str = MODELS_WITH_PEER[0]
 
     def recipe(self) -> Recipe:
         """The settings, with early stopping out of the way."""
         endless = {"epochs": MAX_EPOCHS, "patience": MAX_EPOCHS}
-        return load_recipe(MODEL, self.dataset, self.num_layers, {**endless, **self.overrides})
+        return load_recipe(self.model, self.dataset, self.num_layers, {**endless, **self.overrides})
 
     def task(self, data_root: str | os.PathLike[str] | None = None) -> NodeTask:
         """Load or generate the data."""
@@ -64,6 +67,8 @@ CASES: dict[str, Case] = {
         Case("arxiv-32", "arxiv", 32, _WIDE, _ARXIV),
         # The same without the batch norms that the paper has on ogbn-arxiv alone: the layer as on the other graphs.
         Case("arxiv-32-plain", "arxiv", 32, {**_WIDE, **_PLAIN}, _ARXIV),
+        Case("gcnii-cora-64", "cora", 64, model="gcnii"),
+        Case("gcnii-physics-32", "physics", 32, model="gcnii"),
     )
 }
 """The cases with a name of their own; `find_case` knows any dataset and depth besides."""
@@ -84,20 +89,20 @@ CURVES: dict[str, tuple[Case, ...]] = {
 
 
 def find_case(name: str) -> Case:
-    """The case of a name: one of `CASES`, a point of a curve, or DATASET-LAYERS such as "cora-128".
+    """The case of a name: one of `CASES`, a point of a curve, or [MODEL-]DATASET-LAYERS such as "cora-128".
 
-    >>> find_case("digits-4").num_layers
+    >>> find_case("gcnii-digits-4").num_layers
     4
     """
     points = {case.name: case for curve in CURVES.values() for case in curve if case.curve != "depth"}
     if named := CASES.get(name) or points.get(name):
         return named
-    asked = re.fullmatch(r"(.+)-([1-9]\d*)", name)
-    if asked and asked[1] in DATASETS:
-        return Case(name, asked[1], int(asked[2]))
+    asked = re.fullmatch(rf"(?:({'|'.join(MODELS_WITH_PEER)})-)?(.+)-([1-9]\d*)", name)
+    if asked and asked[2] in DATASETS:
+        return Case(name, asked[2], int(asked[3]), model=asked[1] or MODELS_WITH_PEER[0])
     raise GraphjouleError(
         f"Unknown case {name!r}; expected one of: {choices([*CASES, *points])}, "
-        f"or DATASET-LAYERS with one of the datasets {choices(DATASETS)}."
+        f"or DATASET-LAYERS, or gcnii-DATASET-LAYERS, with one of the datasets {choices(DATASETS)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The peer: EGNN as a competent user of PyTorch Geometric would write and train it, one run, no tricks for or against.
+"""The peers: a model as a competent user of PyTorch Geometric would write and train it, one run, no tricks either way.
 
 Only `graphjoule.bench.sides` imports this file, and late: PyTorch Geometric takes seconds to import.
 """
@@ -6,12 +6,11 @@ Only `graphjoule.bench.sides` imports this file, and late: PyTorch Geometric tak
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import GCN2Conv, MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import spmm, to_torch_csr_tensor
 
@@ -69,6 +68,9 @@ class PeerEncoder(nn.Module):
         return out
 
 
+Groups = dict[str, list[nn.Parameter]]
+
+
 class PeerEGNN(nn.Module):
     """The whole network for the settings of an EGNN recipe."""
 
@@ -103,6 +105,52 @@ class PeerEGNN(nn.Module):
         distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
         return self.gamma * distance.sum()
 
+    def groups(self) -> Groups:
+        """Parameters by optimiser group."""
+        return _with_the_rest(
+            self,
+            {
+                "conv": [conv.get_parameter("weight") for conv in self.convs],
+                "shift": [conv.get_parameter("shift") for conv in self.convs],
+            },
+        )
+
+
+class PeerGCNII(nn.Module):
+    """The whole network for the settings of a GCNII recipe, of PyG's own layers."""
+
+    def __init__(self, in_channels: int, out_channels: int, recipe: Recipe) -> None:
+        super().__init__()
+        options, channels, depth = recipe.options, recipe.hidden_channels, recipe.num_layers
+        self.dropout: float = options["dropout"]
+        self.encoder = PeerEncoder(in_channels, channels, "linear", self.dropout)
+        # The graph is normalised once, outside the layers, as in PyG's example of this network.
+        settings = {"alpha": options["alpha"], "theta": options["theta"], "normalize": False}
+        self.convs = nn.ModuleList(GCN2Conv(channels, layer=k, **settings) for k in range(1, depth + 1))
+        norm = nn.BatchNorm1d if options["batch_norm"] else nn.Identity
+        self.norms = nn.ModuleList(norm(channels) for _ in range(depth))
+        self.head = nn.Linear(channels, out_channels)
+
+    def forward(self, x: Tensor, adj: Tensor, edge_weight: Tensor | None) -> Tensor:
+        """Class scores of every node."""
+        h = h0 = self.encoder(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            h = F.relu(norm(conv(F.dropout(h, self.dropout, self.training), h0, adj, edge_weight)))
+        out: Tensor = self.head(F.dropout(h, self.dropout, self.training))
+        return out
+
+    def penalty(self) -> Tensor:
+        """None."""
+        return self.head.weight.new_zeros(())
+
+    def groups(self) -> Groups:
+        """Parameters by optimiser group."""
+        return _with_the_rest(self, {"conv": [conv.get_parameter("weight1") for conv in self.convs]})
+
+
+PEER_MODELS: dict[str, type[PeerEGNN] | type[PeerGCNII]] = {"egnn": PeerEGNN, "gcnii": PeerGCNII}
+"""The peers' networks by our model's name."""
+
 
 class PeerTraining:
     """One run trained as PyG's examples do it: a step, then the validation loss and accuracy as Python numbers.
@@ -123,8 +171,9 @@ class PeerTraining:
         self.x = normalize_rows(x) if recipe.normalize_features else x
         self.adj, self.edge_weight = peer_graph(task.graph, fused=fused)
         self.labels, self.split = task.labels, task.split(recipe.split, seed)
-        self.model = PeerEGNN(task.num_features, task.num_classes, recipe).to(device)
-        self.optimizer = torch.optim.Adam(_groups(self.model, recipe), lr=recipe.lr, fused=True)
+        self.model = PEER_MODELS[recipe.model](task.num_features, task.num_classes, recipe).to(device)
+        groups = [{"params": p, "weight_decay": recipe.weight_decay[name]} for name, p in self.model.groups().items()]
+        self.optimizer = torch.optim.Adam(groups, lr=recipe.lr, fused=True)
 
     def epoch(self) -> None:
         """A training step and an evaluation."""
@@ -161,9 +210,7 @@ def peer_graph(graph: Propagation, *, fused: bool) -> tuple[Tensor, Tensor | Non
         return to_torch_csr_tensor(edge_index, weight, size=(graph.num_nodes, graph.num_nodes)), None
 
 
-def _groups(model: PeerEGNN, recipe: Recipe) -> list[dict[str, Any]]:
-    conv, shift = [c.weight for c in model.convs], [c.shift for c in model.convs]
-    known = {id(parameter) for parameter in (*conv, *shift)}
-    dense = [parameter for parameter in model.parameters() if id(parameter) not in known]
-    groups = {"conv": conv, "dense": dense, "shift": shift}
-    return [{"params": params, "weight_decay": recipe.weight_decay[name]} for name, params in groups.items()]
+def _with_the_rest(model: nn.Module, groups: Groups) -> Groups:
+    """The groups, and one called "dense" for every parameter in none of them."""
+    known = {id(parameter) for group in groups.values() for parameter in group}
+    return groups | {"dense": [parameter for parameter in model.parameters() if id(parameter) not in known]}

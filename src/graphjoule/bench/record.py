@@ -28,6 +28,7 @@ class BenchRecord(BaseModel):
     Attributes:
         format: Version of this list of fields.
         case: The case's name.
+        model: What was trained; EGNN in records that do not say.
         curve: The scaling curve it is a point of, if any.
         peer: The peer's name, a key of `PEERS`.
         body: Which body of the ops ours ran, in words.
@@ -56,6 +57,7 @@ class BenchRecord(BaseModel):
 
     format: Literal[1] = 1
     case: str
+    model: str = "egnn"
     curve: str | None = None
     peer: str
     body: str
@@ -86,6 +88,7 @@ class BenchRecord(BaseModel):
         ratio = paired_ratio(peer, ours, factor=case.runs) if both else None
         return cls(
             case=case.name,
+            model=case.model,
             curve=case.curve,
             peer=peer.name,
             body=ops.describe_body(device),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
-from graphjoule.ops import propagate
+from graphjoule.ops.edge_dropout import EdgeSubset, propagate_over
 
 
 class _GlorotLinear(FeatureLinear):
@@ -60,15 +60,17 @@ class GCNConv(nn.Module):
         if isinstance(self.norm, nn.BatchNorm1d):
             self.norm.reset_parameters()
 
-    def forward(self, x: Features, graph: Propagation, key: Tensor | None = None) -> Tensor:
+    def forward(self, x: Features, graph: Propagation | EdgeSubset, key: Tensor | None = None) -> Tensor:
         """The layer's output, shape ``[num_nodes, out_channels]``; `key` turns dropout on."""
-        z = propagate(self.linear(x, self.dropout, key), graph) + self.bias
+        z = propagate_over(self.linear(x, self.dropout, key), graph) + self.bias
         out: Tensor = self.activation(self.norm(z))
         return out
 
 
 class GCN(GraphModel):
     """``X_k = relu(P X_{k-1} W_k + b_k)``, dropout before each layer, no activation after the last.
+
+    The bias stays where a batch norm makes it idle, as in PyG's networks: models with and without one look alike.
 
     Args:
         in_channels: number of input features.
@@ -77,6 +79,11 @@ class GCN(GraphModel):
         num_layers: number of graph layers.
         dropout: dropout before every layer.
         batch_norm: batch norm before each ReLU.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> GCN(16, 64, 7, num_layers=2)(torch.randn(3, 16), edge_index).shape
+        torch.Size([3, 7])
     """
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
@@ -98,11 +105,19 @@ class GCN(GraphModel):
 
     def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """All layers; the first may take sparse features."""
+        return self._layers(x, graph, keys)
+
+    def _layers(self, x: Features, graph: Propagation | EdgeSubset, keys: Sequence[Tensor | None]) -> Tensor:
         h: Any = x
         for conv, key in zip(self.convs, keys[1:-1], strict=True):
             h = conv(h, graph, key)
         scores: Tensor = h
         return scores
+
+    def kept_activations(self, *, is_fused: bool) -> int:
+        """Three per layer (input and its mask, ReLU), one per normalisation, and what a step makes in between."""
+        norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
+        return 3 * self.num_layers + norms + 8
 
     def parameter_group(self, name: str) -> str:
         """One group for all parameters."""

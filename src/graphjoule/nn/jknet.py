@@ -1,0 +1,75 @@
+"""JKNet, the jumping knowledge network (Xu et al., ICML 2018): every node picks from all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from graphjoule.features import Features
+from graphjoule.graph import Propagation
+from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
+from graphjoule.nn.gcn import GCNConv
+from graphjoule.ops import dropout
+
+
+class JKNet(GraphModel):
+    """GCN layers ``X_k = dropout(relu(P X_{k-1} W_k + b_k))``, then a linear head on ``max_k X_k``, channel by channel.
+
+    The input is not dropped. The maximum is taken as the layers come, so no stack of all layers is made; PyG's
+    ``JumpingKnowledge("max")`` makes one and gives the same numbers.
+
+    Args:
+        in_channels: number of input features.
+        hidden_channels: width of all layers.
+        out_channels: number of classes.
+        num_layers: number of graph layers.
+        dropout: dropout after every layer.
+        batch_norm: batch norm before each ReLU.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+        >>> JKNet(16, 64, 7, num_layers=16)(torch.randn(3, 16), edge_index).shape
+        torch.Size([3, 7])
+    """
+
+    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int,
+        *,
+        dropout: float = 0.5,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__(in_channels, hidden_channels, out_channels, num_layers)
+        check_unit_interval("dropout", dropout, closed=False)
+        self.dropout = dropout
+        widths = [in_channels, *[hidden_channels] * num_layers]
+        self.convs = nn.ModuleList(GCNConv(i, o, batch_norm=batch_norm) for i, o in pairwise(widths))
+        self.head = FeatureLinear(hidden_channels, out_channels)
+
+    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        """All layers and their maximum, head."""
+        h: Any = x
+        largest: Tensor | None = None
+        for conv, key in zip(self.convs, keys[1:-1], strict=True):
+            h = dropout(conv(h, graph), self.dropout, key)
+            largest = h if largest is None else torch.maximum(largest, h)
+        scores: Tensor = self.head(largest)
+        return scores
+
+    def kept_activations(self, *, is_fused: bool) -> int:
+        """Those of a GCN, and the maximum so far at every layer."""
+        norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
+        return 4 * self.num_layers + norms + 8
+
+    def parameter_group(self, name: str) -> str:
+        """One group for all parameters."""
+        return "all"
