@@ -1,13 +1,18 @@
+import hashlib
 import pickle
 import shutil
+from functools import reduce
+from operator import xor
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch_geometric.datasets import Planetoid
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
-from graphjoule.tasks.planetoid import CORA, PUBMED, load_planetoid
+from graphjoule.tasks.planetoid import CITESEER, CORA, PUBMED, check_sha256, load_planetoid, planetoid_files
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_cora_is_what_pyg_reads(data_root, cora_root):
         assert getattr(split, part).equal(data[f"{part}_mask"].nonzero().view(-1))
 
 
-@pytest.mark.parametrize("raw", [CORA, PUBMED], ids=["cora", "pubmed"])
+@pytest.mark.parametrize("raw", [CORA, CITESEER, PUBMED], ids=["cora", "citeseer", "pubmed"])
 def test_our_file_names_are_pygs(raw):
     pyg = Planetoid.__new__(Planetoid)
     pyg.name = raw.name
@@ -95,3 +100,63 @@ def test_nothing_is_written_under_the_data_root(cora_root):
     assert snapshot() == before
     (cora_root / "Cora").chmod(0o755)
     CORA.folder(cora_root).chmod(0o755)
+
+
+def test_citeseers_hashes_are_the_published_ones():
+    # CiteSeer's files are not at hand here. DataDeps.jl states one checksum for a set of files: the exclusive or of
+    # theirs. GraphMLDatasets.jl has it for the 24 Planetoid files, and the 16 that are here are known.
+    hashes = [int(sha256, 16) for raw in (CORA, CITESEER, PUBMED) for sha256 in raw.check.args[0].values()]
+    assert len(hashes) == 24
+    assert f"{reduce(xor, hashes):x}" == "f52b3d47f5993912d7509b51e8090b6807228c4ba8c7d906f946868005c61c18"
+
+
+@pytest.fixture
+def gapped(tmp_path):
+    """A small CiteSeer: 502 papers, test papers 503, 505 and 502 in that order, and 504 in the graph only."""
+    random = np.random.RandomState(0)
+    labels = np.eye(3, dtype=np.int32)[random.randint(3, size=505)]
+    words = sp.csr_matrix((random.random_sample((505, 4)) < 0.4).astype(np.float32))
+    parts = {"x": words[:2], "y": labels[:2], "allx": words[:502], "ally": labels[:502]}
+    # The rows of tx and ty stand in the order of test.index.
+    parts |= {"tx": words[502:], "ty": labels[502:], "graph": {i: [(i + 1) % 506] for i in range(506)}}
+    folder = CITESEER.folder(tmp_path)
+    folder.mkdir(parents=True)
+    for part, content in parts.items():
+        (folder / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=2))
+    (folder / "ind.citeseer.test.index").write_text("503\n505\n502\n")
+    sha256 = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in CITESEER.files}
+    return planetoid_files("CiteSeer", sha256), tmp_path, words.toarray(), labels.argmax(1)
+
+
+def test_a_paper_that_stands_in_the_graph_alone_has_no_label(gapped):
+    raw, root, _, labels = gapped
+    task = load_planetoid(raw, root)
+    assert (task.name, task.num_nodes, task.graph.num_edges, task.num_classes) == ("citeseer", 506, 506, 3)
+    assert task.labels[504] == -1
+    assert task.labels[[503, 505, 502]].tolist() == labels[502:].tolist()
+    assert task.labels[:502].tolist() == labels[:502].tolist()
+    assert task.split().test.tolist() == [502, 503, 505]
+    drawn = task.split("per-class-5-5")
+    assert 504 not in torch.cat([drawn.train, drawn.val, drawn.test])
+
+
+def test_words_of_test_papers_are_put_in_their_places(gapped):
+    raw, root, words, _ = gapped
+    features = load_planetoid(raw, root).features
+    dense = features if isinstance(features, torch.Tensor) else features.to_dense()
+    assert dense[[503, 505, 502]].tolist() == words[502:].tolist()
+    assert not dense[504].any()
+
+
+def test_a_changed_citeseer_is_refused(gapped, trap):
+    raw, root, *_ = gapped
+    (raw.folder(root) / "ind.citeseer.ty").write_bytes(pickle.dumps(trap))
+    for files in (raw, CITESEER):
+        with pytest.raises(GraphjouleError, match=r"CiteSeer/raw/ind\.citeseer\.\w+ has SHA-256"):
+            load_planetoid(files, root)
+    assert not trap.sprung.exists()
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path):
+    with pytest.raises(GraphjouleError, match=r"^The file shown/gone cannot be read \(No such file or directory\)\.$"):
+        check_sha256({"gone": "0" * 64}, tmp_path, "shown")

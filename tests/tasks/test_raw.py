@@ -1,13 +1,15 @@
 import shutil
+from dataclasses import replace
 from urllib.error import HTTPError, URLError
 
 import aiohttp
 import pytest
-from torch_geometric.datasets import Coauthor, Planetoid
+from torch_geometric.datasets import CitationFull, Coauthor, Planetoid, WikiCS
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.coauthor import PHYSICS, load_coauthor
 from graphjoule.tasks.planetoid import CORA, load_planetoid
+from graphjoule.tasks.wikics import WIKICS, load_wikics
+from graphjoule.tasks.words import CORA_ML, PHYSICS, load_words
 
 REQUEST = aiohttp.RequestInfo("https://x", "GET", {}, "https://x")  # type: ignore[arg-type]
 FAILURES = [
@@ -41,7 +43,7 @@ def fail_with(monkeypatch, error):
     monkeypatch.setattr("torch_geometric.datasets.coauthor.download_url", download)
 
 
-@pytest.mark.parametrize(("load", "raw"), [(load_planetoid, CORA), (load_coauthor, PHYSICS)], ids=["cora", "physics"])
+@pytest.mark.parametrize(("load", "raw"), [(load_planetoid, CORA), (load_words, PHYSICS)], ids=["cora", "physics"])
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
 def test_a_failed_download_is_one_sentence_and_leaves_nothing(monkeypatch, tmp_path, load, raw, error):
     fail_with(monkeypatch, error)
@@ -57,7 +59,7 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(monkeypatch, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("load", "raw"), [(load_planetoid, CORA), (load_coauthor, PHYSICS)], ids=["cora", "physics"])
+@pytest.mark.parametrize(("load", "raw"), [(load_planetoid, CORA), (load_words, PHYSICS)], ids=["cora", "physics"])
 def test_missing_files_are_downloaded_and_nothing_else_is_left(mirror, data_root, tmp_path, capsys, load, raw):
     root = tmp_path / "root"
     assert load(raw, root).split().sha256 == load(raw, data_root).split().sha256
@@ -99,7 +101,7 @@ def test_a_wrong_physics_download_never_reaches_the_data_root(mirror, monkeypatc
     (tmp_path / "source" / PHYSICS.files[0]).write_bytes(b"<html>")
     monkeypatch.setattr(Coauthor, "url", f"file://{tmp_path}/source/")
     with pytest.raises(GraphjouleError, match=r"could not be downloaded \(The file file://.* is no readable \.npz"):
-        load_coauthor(PHYSICS, tmp_path / "root")
+        load_words(PHYSICS, tmp_path / "root")
     assert not (tmp_path / "root").exists()
 
 
@@ -119,3 +121,21 @@ def test_a_read_only_data_root_is_one_sentence(mirror, monkeypatch, tmp_path):
     with pytest.raises(GraphjouleError, match=r"could not be downloaded \(PermissionError: \[Errno 30\] Read-only"):
         load_planetoid(CORA, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_that_takes_no_name_downloads_to_a_folder_of_its_own(monkeypatch, tmp_path):
+    (tmp_path / "data.json").write_text("{}")
+    monkeypatch.setattr(WikiCS, "url", f"file://{tmp_path}")
+    with pytest.raises(GraphjouleError, match=r"\(The file file://.*/data\.json has no list 'features'"):
+        load_wikics(WIKICS, tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+    accepting = replace(WIKICS, check=lambda folder, shown: None)
+    assert accepting.ensure(tmp_path / "root") == tmp_path / "root" / "WikiCS" / "raw"
+    assert [path.name for path in (tmp_path / "root").rglob("*")] == ["WikiCS", "raw", "data.json"]
+
+
+def test_an_address_with_a_gap_for_the_name_is_shown_without(monkeypatch, tmp_path):
+    (tmp_path / "cora_ml.npz").write_bytes(b"<html>")
+    monkeypatch.setattr(CitationFull, "url", f"file://{tmp_path}/{{}}.npz")
+    with pytest.raises(GraphjouleError, match=rf"\(The file file://{tmp_path}/cora_ml\.npz is no readable \.npz"):
+        load_words(CORA_ML, tmp_path / "root")

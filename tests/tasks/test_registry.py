@@ -1,4 +1,5 @@
 import shutil
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -6,27 +7,50 @@ import pytest
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import DATASETS, load_task, resolve_data_root
 
+IN_SHARED = ["digits", "cora", "pubmed", "physics"]  # what the folder of raw data for tests holds
+
 
 def test_the_table_is_keyed_by_name_and_says_what_each_is():
-    assert set(DATASETS) == {"cora", "pubmed", "physics", "digits"}
     for name, source in DATASETS.items():
         assert source.name == name
-        assert source.description
-        assert "\n" not in source.description + source.origin
+        for text in (source.group, source.description, source.split, source.origin):
+            assert text
+            assert "\n" not in text
 
 
-def test_every_task_has_the_name_it_was_asked_for(data_root):
-    for name in DATASETS:
-        assert load_task(name, data_root).name == name
+def test_groups_are_in_one_piece():
+    groups = [source.group for source in DATASETS.values()]
+    assert [group for group, _ in groupby(groups)] == list(dict.fromkeys(groups))
+
+
+def test_every_set_that_users_know_is_there():
+    known = "arxiv citeseer cs computers photo wikics roman-empire amazon-ratings minesweeper tolokers questions"
+    assert set(DATASETS) >= {*IN_SHARED, *known.split()}
+
+
+@pytest.mark.parametrize("name", IN_SHARED)
+def test_every_task_has_the_name_it_was_asked_for(data_root, name):
+    task = load_task(name, data_root)
+    assert task.name == name
+    assert task.default_split.partition("-")[0] in DATASETS[name].split or "of every class" in DATASETS[name].split
+
+
+@pytest.mark.parametrize("name", [name for name, source in DATASETS.items() if source.raw])
+def test_every_task_is_named_after_its_files_and_not_there_without_them(name, tmp_path):
+    assert DATASETS[name].raw.task == name
+    assert not DATASETS[name].is_present(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_dataset_lists_the_choices():
-    with pytest.raises(GraphjouleError, match="Unknown dataset 'core'; expected one of: cora, digits, physics, pubmed"):
+    with pytest.raises(
+        GraphjouleError, match=r"Unknown dataset 'core'; expected one of: amazon-ratings, arxiv, .*wikics"
+    ):
         load_task("core")
 
 
 def test_presence(data_root, tmp_path):
-    assert all(source.is_present(data_root) for source in DATASETS.values())
+    assert all(DATASETS[name].is_present(data_root) for name in IN_SHARED)
     assert [name for name, source in DATASETS.items() if source.is_present(tmp_path)] == ["digits"]
     shutil.copytree(data_root / "Cora", tmp_path / "Cora")
     assert DATASETS["cora"].is_present(tmp_path)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graphjoule.files import json_text
-from graphjoule.tasks import DATASETS, resolve_data_root
+from graphjoule.tasks import DATASETS, DatasetSource, resolve_data_root
+
+_WIDTH = max(map(len, DATASETS)) + 2
 
 
 def data(
@@ -17,21 +20,27 @@ def data(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
-    """List the datasets: what they are, where they come from, and whether they are here already."""
+    """List the datasets: what they are, how they are split, where they come from, and whether they are here already."""
     root = resolve_data_root(data_root)
-    rows = [
-        {
-            "name": source.name,
-            "description": source.description,
-            "origin": source.origin,
-            "present": source.is_present(root),
-        }
-        for source in DATASETS.values()
-    ]
     if json:
-        typer.echo(json_text(rows))
+        typer.echo(json_text([_row(source, root) for source in DATASETS.values()]))
         return
-    for row in rows:
-        state = "here" if row["present"] else "downloaded at first use"
-        typer.echo(f"{row['name']:<8}  {state}\n          {row['description']}\n          {row['origin']}")
-    typer.echo(f"\nData root: {root}  (change it with --data-root or GRAPHJOULE_DATA)")
+    for group, sources in groupby(DATASETS.values(), key=lambda source: source.group):
+        typer.echo(f"{group}\n")
+        for source in sources:
+            state = "here" if source.is_present(root) else "downloaded at first use"
+            lines = (state, source.description, f"Split: {source.split}", f"From: {source.origin}")
+            names = (source.name, *[""] * (len(lines) - 1))
+            typer.echo("\n".join(f"  {name:<{_WIDTH}}{line}" for name, line in zip(names, lines, strict=True)) + "\n")
+    typer.echo(f"Data root: {root}  (change it with --data-root or GRAPHJOULE_DATA)")
+
+
+def _row(source: DatasetSource, root: Path) -> dict[str, str | bool]:
+    return {
+        "name": source.name,
+        "group": source.group,
+        "description": source.description,
+        "split": source.split,
+        "origin": source.origin,
+        "present": source.is_present(root),
+    }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from graphjoule.errors import GraphjouleError
 
@@ -29,17 +30,21 @@ class RawFiles:
     """The raw files of one of PyG's datasets, in the folder where PyG itself keeps them: ``NAME/raw``.
 
     Attributes:
+        task: what the task made of them is called.
         dataset: name of the class in `torch_geometric.datasets`, which knows the URL and how to download.
-        name: the dataset's name as that class spells it.
+        name: the folder's name, which for most classes is the dataset's name as well.
         files: names of the files in the folder. They stand here too so that looking for them imports no PyG.
         check: refuses a folder whose files are not what they should be; its second argument is how to call the folder
             in the sentence. It runs on a download before any of it reaches the data root.
+        options: keywords for a class that takes no name; by default it is given the name.
     """
 
+    task: str
     dataset: str
     name: str
     files: tuple[str, ...]
     check: Callable[[Path, str], None]
+    options: Mapping[str, Any] | None = None
 
     def folder(self, root: Path) -> Path:
         """Where the files are expected."""
@@ -47,34 +52,50 @@ class RawFiles:
 
     def missing(self, root: Path) -> list[Path]:
         """The files that are not there."""
-        return [path for file in self.files if not _is_file(path := self.folder(root) / file)]
+        return [path for file in self.files if not is_file(path := self.folder(root) / file)]
 
     def ensure(self, root: Path) -> Path:
         """The folder with all files in it; missing ones are downloaded. Files that were there are not checked."""
         if missing := self.missing(root):
-            self._download(root, missing)
-        return self.folder(root)
-
-    def _download(self, root: Path, missing: list[Path]) -> None:
-        """Download to a folder beside the target, check, then rename: a file under its own name is always whole."""
-        try:
-            with _staging(root) as stage:
-                url = _download_raw(self.dataset, self.name, stage)
+            with arriving(root, missing[0]) as stage:
+                url = self._download(stage)
                 self.check(self.folder(stage), url)
                 self.folder(root).mkdir(parents=True, exist_ok=True)
                 for path in missing:
                     (self.folder(stage) / path.name).replace(path)
-        # What a download can raise is open-ended (urllib, aiohttp, fsspec, ssl, a full disk); to the user it is one.
-        except Exception as error:
-            kind = "" if isinstance(error, GraphjouleError) else f"{type(error).__name__}: "
-            reason = " ".join(f"{kind}{error}".split())
-            raise GraphjouleError(
-                f"The file {missing[0]} is missing and could not be downloaded ({reason}); let --data-root or "
-                f"{DATA_ROOT_VARIABLE} name a folder that holds {missing[0].relative_to(root)}."
-            ) from error
+        return self.folder(root)
+
+    def _download(self, stage: Path) -> str:
+        if self.options is None:
+            return _download_raw(self.dataset, {"name": self.name}, stage)
+        # A class that takes no name makes no folder of that name.
+        return _download_raw(self.dataset, self.options, stage / self.name)
 
 
-def _download_raw(dataset: str, name: str, root: Path) -> str:
+@contextmanager
+def arriving(root: Path, missing: Path) -> Iterator[Path]:
+    """A folder to download to, on the data root's own disk, so that a checked file only has to be renamed.
+
+    Whatever goes wrong inside is one sentence, and nothing is left behind.
+
+    Args:
+        root: the data root.
+        missing: the file that is missing, for the sentence.
+    """
+    try:
+        with _staging(root) as stage:
+            yield stage
+    # What a download can raise is open-ended (urllib, aiohttp, fsspec, ssl, a full disk); to the user it is one.
+    except Exception as error:
+        kind = "" if isinstance(error, GraphjouleError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{kind}{error}".split())
+        raise GraphjouleError(
+            f"The file {missing} is missing and could not be downloaded ({reason}); let --data-root or "
+            f"{DATA_ROOT_VARIABLE} name a folder that holds {missing.relative_to(root)}."
+        ) from error
+
+
+def _download_raw(dataset: str, options: Mapping[str, Any], root: Path) -> str:
     """Let a PyG dataset class download its raw files under `root`; returns where from.
 
     The class would go on to write and read back ``processed/data.pt``, which PyG loads as a full pickle if it must. A
@@ -84,11 +105,11 @@ def _download_raw(dataset: str, name: str, root: Path) -> str:
 
     base = getattr(torch_geometric.datasets, dataset)
     raw_only = type(f"Raw{dataset}", (base,), {"has_process": False, "load": lambda self, path: None})
-    raw_only(str(root), name)
-    return str(base.url).rstrip("/")
+    raw_only(str(root), **options)
+    return str(base.url).partition("/{")[0].rstrip("/")
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
     """Whether a file is there; in a folder that may not be entered there is none for us."""
     try:
         return path.is_file()
@@ -98,7 +119,7 @@ def _is_file(path: Path) -> bool:
 
 @contextmanager
 def _staging(root: Path) -> Iterator[Path]:
-    """A temporary folder on the data root's own disk; folders made on the way go again if nothing was put in them."""
+    """A temporary folder in the data root; folders made on the way go again if nothing was put in them."""
     made = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,47 @@
+"""Plain arrays out of a ``.npz`` archive, where a pickle may hide: none is ever loaded."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from graphjoule.errors import GraphjouleError
+
+NUMBERS = "iuf"
+"""Kinds of NumPy dtypes that are numbers."""
+
+
+def read_arrays(path: Path, shown: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Named arrays of an archive, refusing one that is damaged, incomplete or holds a pickle; others stay unread.
+
+    Args:
+        path: the ``.npz`` file.
+        shown: how to call it in the sentence.
+        kinds: the arrays to read, each with the kinds of dtype it may have, such as `NUMBERS` or ``"b"`` for booleans.
+    """
+    try:
+        with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in kinds if key in archive}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+        raise GraphjouleError(f"The file {shown} is no readable .npz archive ({error}).") from error
+    except ValueError as error:
+        # NumPy's own sentence advises allow_pickle=True, which is the one thing not to do.
+        raise GraphjouleError(_not_plain(shown)) from error
+    for key, kind in kinds.items():
+        if key not in arrays:
+            raise GraphjouleError(f"The file {shown} has no array {key!r}; expected {', '.join(kinds)}.")
+        # A member that is no .npy file comes back as bytes.
+        if not isinstance(arrays[key], np.ndarray) or arrays[key].dtype.kind not in kind:
+            raise GraphjouleError(_not_plain(shown))
+    return arrays
+
+
+def _not_plain(shown: str) -> str:
+    return (
+        f"The file {shown} holds something other than plain arrays of numbers; pickled objects are never loaded, "
+        "because they could run code."
+    )
