@@ -193,7 +193,7 @@ def test_a_missing_value_file_or_model_is_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(GraphjouleError, match='no recipe file for the model "toy"'):
         load_recipe("toy", "sand", 2)
     with pytest.raises(
-        GraphjouleError, match=r'"egn" is not a model, did you mean "egnn"\? The choices are: egnn, gcn'
+        GraphjouleError, match=r'"egn" is not a model, did you mean "egnn"\? The choices are: appnp, dropedge, egnn,'
     ):
         load_recipe("egn", "cora", 2)
     with pytest.raises(GraphjouleError, match="num_layers = 0 cannot be used"):
@@ -384,3 +384,12 @@ def test_gcn_is_trained_as_egnn_is_where_the_paper_compares_them(dataset):
         "hidden_channels",
     ]:
         assert getattr(gcn, name) == getattr(egnn, name), name
+
+
+def test_a_default_split_takes_the_tasks_own_and_any_other_stays(tiny_task):
+    recipe = load_recipe("egnn", "tiny", 2, {"split": "default"})
+    resolved = recipe.with_split_of(tiny_task)
+    assert resolved.split == "per-class-1-1"
+    assert resolved.fingerprint() == load_recipe("egnn", "tiny", 2, {"split": "per-class-1-1"}).fingerprint()
+    named = load_recipe("egnn", "tiny", 2, {"split": "public"})
+    assert named.with_split_of(tiny_task) is named

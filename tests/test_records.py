@@ -65,8 +65,8 @@ def test_a_run_id_names_settings_seed_and_split_and_nothing_else():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"test_accuracy": None},
-        {"test_accuracy": float("nan")},
+        {"val_accuracy": None},
+        {"val_accuracy": float("nan")},
         {"test_accuracy": 83.2},  # percent
         {"val_accuracy": 75.0},
         {"runs_at_once": 0},
@@ -77,6 +77,23 @@ def test_a_run_id_names_settings_seed_and_split_and_nothing_else():
 def test_a_record_that_cannot_be_true_is_not_made(wrong):
     with pytest.raises(ValidationError):
         make(**wrong)
+
+
+def test_a_run_without_test_nodes_is_done_all_the_same_and_told_by_its_validation(tmp_path):
+    records = [make(seed, test_accuracy=None, val_accuracy=value) for seed, value in ((0, 0.5), (1, 0.7))]
+    for record in records:
+        assert (record.status, record.test_accuracy) == ("done", None)
+        append_record(tmp_path / "r.jsonl", record)
+    summary = summarise(read(tmp_path / "r.jsonl"))
+    assert (summary.test_mean, summary.test_std, summary.n) == (None, None, 2)
+    assert (summary.val_mean, summary.val_std) == (pytest.approx(0.6), pytest.approx(0.1 * 2**0.5))
+
+
+def test_records_from_before_the_data_was_hashed_are_read(tmp_path):
+    fields = make().model_dump()
+    assert fields.pop("task_sha256") is None
+    (tmp_path / "r.jsonl").write_text(json.dumps(fields) + "\n")
+    assert read(tmp_path / "r.jsonl") == [Record.model_validate(fields)]
 
 
 def test_a_failed_run_says_why():

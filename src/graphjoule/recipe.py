@@ -16,6 +16,7 @@ from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.recipes import Block, Source, explain, read_recipe_file, unknown
 from graphjoule.recipes.overrides import parse_override, parse_overrides
+from graphjoule.tasks.task import NodeTask
 
 __all__ = ["Recipe", "load_recipe", "model_options", "parse_override", "parse_overrides"]
 
@@ -47,7 +48,8 @@ class Recipe(BaseModel):
         patience: Epochs without a better `select_on` after which a run stops.
         select_on: The validation measure that chooses the epoch.
         normalize_features: Whether each row of features is scaled to the sum 1.
-        split: The rule that divides the nodes, "public" or "per-class-TRAIN-VAL" with the rest as test.
+        split: The rule that divides the nodes: "public", "per-class-TRAIN-VAL" with the rest as test,
+            "stratified-VAL-TEST" in percent with the rest to train, or "default", the task's own.
         split_seed: What a random split is drawn from; None is the run's own seed, so a new split per seed.
         sources: Where each setting comes from, by the keys of `settings`.
     """
@@ -90,6 +92,13 @@ class Recipe(BaseModel):
         if set(decay) != set(groups):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
         return {group: decay[group] for group in groups}
+
+    def with_split_of(self, task: NodeTask) -> Self:
+        """The same recipe, in which a split called "default" has the name of the one that the task takes by default.
+
+        A record must say by which rule its nodes were divided, whatever a later version takes by default.
+        """
+        return self.model_copy(update={"split": task.default_split}) if self.split == "default" else self
 
     def settings(self) -> dict[str, Any]:
         """All settings in one flat dict; a parameter group's decay is `weight_decay.GROUP`."""

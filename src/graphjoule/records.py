@@ -55,6 +55,7 @@ class Record(BaseModel):
         seed: The run's seed.
         split: The recipe's split rule.
         split_sha256: Hash of the split itself.
+        task_sha256: Hash of features, graph and labels; None in records that are older than the field.
         status: "done", or "failed" when the loss was no longer finite.
         failure: Why it failed, or None.
         versions: Package versions.
@@ -67,7 +68,8 @@ class Record(BaseModel):
         selected_epoch: The epoch that validation chose, None if it never came to that.
         val_loss: At the selected epoch.
         val_accuracy: At the selected epoch, in [0, 1].
-        test_accuracy: At the selected epoch, in [0, 1], read once.
+        test_accuracy: At the selected epoch, in [0, 1], read once; None for a run that is done on a split without
+            test nodes.
         created: When the record was made, UTC.
     """
 
@@ -82,6 +84,7 @@ class Record(BaseModel):
     seed: int
     split: str
     split_sha256: str
+    task_sha256: str | None = None
     status: Literal["done", "failed"]
     failure: str | None = None
     versions: dict[str, str] = Field(default_factory=versions)
@@ -115,8 +118,8 @@ class Record(BaseModel):
     def _tells_its_result(self) -> Self:
         if self.status == "failed" and not self.failure:
             raise ValueError("a failed run says why in `failure`")
-        if self.status == "done" and (self.failure or self.test_accuracy is None):
-            raise ValueError("a run that is done has a test accuracy and no failure")
+        if self.status == "done" and (self.failure or self.val_accuracy is None):
+            raise ValueError("a run that is done has a validation accuracy and no failure")
         return self
 
 
@@ -219,9 +222,10 @@ class Summary:
     """What several runs of a recipe come to.
 
     Attributes:
-        test_mean: Mean test accuracy of the runs that are done, in [0, 1]; None if none is.
+        test_mean: Mean test accuracy of the runs that are done, in [0, 1]; None if none is, or none has test nodes.
         test_std: Their sample standard deviation (n - 1); None for fewer than two, which have no spread to tell.
-        val_mean: Mean validation accuracy of the same runs.
+        val_mean: Mean validation accuracy of the runs that are done.
+        val_std: Their sample standard deviation; None for fewer than two.
         n: How many runs are done.
         num_failed: How many failed; they are in no mean.
         seconds: Wall-clock time of all runs together.
@@ -230,6 +234,7 @@ class Summary:
     test_mean: float | None
     test_std: float | None
     val_mean: float | None
+    val_std: float | None
     n: int
     num_failed: int
     seconds: float
@@ -245,6 +250,7 @@ def summarise(records: Iterable[Record]) -> Summary:
         test_mean=statistics.fmean(test) if test else None,
         test_std=statistics.stdev(test) if len(test) > 1 else None,
         val_mean=statistics.fmean(val) if val else None,
+        val_std=statistics.stdev(val) if len(val) > 1 else None,
         n=len(done),
         num_failed=len(records) - len(done),
         seconds=math.fsum(record.seconds for record in records),

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.splits import Split, check_labelled, fixed_split, parse_per_class, per_class_split
+from graphjoule.tasks.rules import (
+    draw_split,
+    is_rule,
+    parse_per_class,
+    parse_stratified,
+    per_class_split,
+    stratified_split,
+)
+from graphjoule.tasks.splits import Split, check_labelled, fixed_split
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -168,3 +176,60 @@ def test_the_hash_does_not_depend_on_the_device():
     moved = split.to("cuda")
     assert moved.train.is_cuda
     assert moved.sha256 == split.sha256
+
+
+# The same share of every class.
+
+class_sizes = st.lists(st.integers(0, 12), min_size=2, max_size=4).filter(lambda sizes: max(sizes) > 1)
+
+
+@given(class_sizes, st.integers(1, 60), st.integers(0, 39), SEEDS)
+def test_every_class_gives_its_share_and_keeps_one_to_train(sizes, val, test, seed):
+    labels = torch.tensor([label for label, size in enumerate(sizes) for _ in range(size)] + [-1])
+    split = stratified_split(labels, len(sizes), val, test, seed)
+    together = torch.cat([split.train, split.val, split.test])
+    assert together.sort().values.equal((labels >= 0).nonzero().view(-1))
+    for label, size in enumerate(sizes):
+        train_size, val_size, test_size = (
+            int((labels[part] == label).sum()) for part in (split.train, split.val, split.test)
+        )
+        assert train_size >= min(size, 1)
+        assert val_size >= int(size > 1)
+        assert test_size == 0 if not test or size < 2 else True
+        if size > 20:
+            assert abs(val_size - size * val / 100) <= 1
+    other = stratified_split(labels, len(sizes), val, test, seed ^ 1)
+    assert [len(other.train), len(other.val), len(other.test)] == [len(split.train), len(split.val), len(split.test)]
+
+
+def test_large_classes_are_cut_at_the_percentages():
+    split = stratified_split(torch.arange(1000) % 2, 2, 20, 30, seed=0)
+    assert (len(split.train), len(split.val), len(split.test)) == (500, 200, 300)
+
+
+def test_a_seed_names_the_same_stratified_nodes_for_ever():
+    split = draw_split("stratified-20-20", torch.arange(20) % 2, 2, seed=7)
+    assert (split.name, split.seed) == ("stratified-20-20", 7)
+    assert split.val.tolist() == [3, 7, 10, 16]  # written down once: records hold such hashes
+    assert split.sha256 != draw_split("stratified-20-20", torch.arange(20) % 2, 2, seed=8).sha256
+
+
+def test_where_no_class_has_two_labels_it_is_said():
+    with pytest.raises(
+        GraphjouleError, match="No class has two labelled nodes, so that one could train and one validate"
+    ):
+        stratified_split(torch.tensor([0, 1, 2, -1]), 3, 20, 0, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "percents"), [("stratified-20-0", (20, 0)), ("stratified-1-98", (1, 98)), ("stratified-20", None)]
+)
+def test_parse_stratified(name, percents):
+    assert parse_stratified(name) == percents
+    assert is_rule(name) == (percents is not None)
+
+
+@pytest.mark.parametrize(("name", "lacks"), [("stratified-0-10", "validate"), ("stratified-50-50", "train")])
+def test_percentages_that_leave_a_part_empty_are_refused(name, lacks):
+    with pytest.raises(GraphjouleError, match=f"The split '{name}' leaves nothing to {lacks}"):
+        is_rule(name)

@@ -5,6 +5,7 @@ from torch_geometric.data import Data
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.graph import Propagation
+from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import NodeTask, pack_features
 
@@ -51,6 +52,7 @@ def test_sizes():
         ({"class_names": ("a", "b", "c")}, "has 2 classes but 3 class names"),
         ({"default_split": "publik"}, "Unknown split 'publik' for task 'toy'"),
         ({"default_split": "public"}, "Unknown split 'public'"),
+        ({"node_ids": ("a", "b")}, "has 2 node ids; expected 4, one per node"),
     ],
 )
 def test_bad_input_is_one_sentence(changes, sentence):
@@ -160,3 +162,38 @@ def test_from_data_refuses_bad_data(changes, sentence):
 def test_the_shared_tiny_task_can_be_split(tiny_task):
     split = tiny_task.split()
     assert (len(split.train), len(split.val), len(split.test)) == (2, 2, 1)
+
+
+def test_a_stratified_split_can_be_asked_for_and_be_the_default():
+    task = make(labels=torch.tensor([0, 0, 1, 1]), default_split="stratified-20-0")
+    split = task.split(seed=3)
+    assert (split.name, len(split.train), len(split.val), len(split.test)) == ("stratified-20-0", 2, 2, 0)
+    assert task.split("stratified-20-0", seed=3).sha256 == split.sha256
+
+
+def test_facts_say_what_a_task_is():
+    facts = make(labels=torch.tensor([0, 1, -1, 1])).facts()
+    assert (facts.num_nodes, facts.num_edges, facts.num_features, facts.num_labels) == (4, 3, 2, 3)
+    assert (facts.name, facts.num_classes, facts.class_names, facts.classes) == ("toy", 2, None, ("0", "1"))
+    assert make(class_names=("cat", "dog")).facts().classes == ("cat", "dog")
+    assert TaskFacts.model_validate_json(facts.model_dump_json()) == facts
+
+
+def test_the_hash_changes_with_features_graph_and_labels_and_with_nothing_else():
+    base = make().facts().sha256
+    assert make(name="other", class_names=("a", "b"), default_split="per-class-1-1").facts().sha256 == base
+    changed = torch.ones(4, 2)
+    changed[3, 1] = 2
+    others = [
+        make(features=changed),
+        make(features=SparseFeatures.from_dense(torch.eye(4))),
+        make(labels=torch.tensor([1, 0, 0, 1])),
+        make(graph=Propagation.from_edge_index(EDGES[:, :4], num_nodes=4)),
+        make(graph=Propagation.from_edge_index(EDGES, torch.tensor([1.0, 1, 1, 1, 2, 2]))),
+    ]
+    assert len({base, *(task.facts().sha256 for task in others)}) == 6
+
+
+@pytest.mark.gpu
+def test_the_hash_does_not_depend_on_the_device():
+    assert make().to("cuda").facts() == make().facts()

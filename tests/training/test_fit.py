@@ -123,7 +123,8 @@ def test_test_labels_change_nothing_but_the_test_accuracy():
     labels[PUBLIC.test] = (labels[PUBLIC.test] + 1) % 3
     a, b = fit(recipe, task, range(4)), fit(recipe, small_task(labels=labels), range(4))
     for left, right, x, y in zip(a.records, b.records, a.models, b.models, strict=True):
-        assert facts(left) | {"test_accuracy": None} == facts(right) | {"test_accuracy": None}
+        hidden = {"test_accuracy": None, "task_sha256": None}
+        assert facts(left) | hidden == facts(right) | hidden
         assert same_bits(x, y)
     assert [r.test_accuracy for r in a.records] != [r.test_accuracy for r in b.records]
 
@@ -210,10 +211,25 @@ def test_seeds_that_are_no_set_of_numbers_are_refused(tmp_path, seeds):
     refused(tmp_path, r"^seeds are \[.*\]; expected one or more different numbers", seeds=seeds)
 
 
-def test_a_split_without_train_validation_or_test_nodes_is_refused(tmp_path):
+def test_a_split_without_test_nodes_trains_and_has_no_test_accuracy():
+    with_test, without = (
+        fit(small_recipe(split=split, split_seed=0), small_task()) for split in ("stratified-50-10", "stratified-50-0")
+    )
+    assert with_test.records[0].test_accuracy is not None
+    assert (without.records[0].status, without.records[0].test_accuracy) == ("done", None)
+    assert without.summary.test_mean is None
+    assert without.summary.val_mean == without.records[0].val_accuracy
+
+
+def test_the_default_split_is_the_tasks_own_and_the_record_says_which():
+    result = fit(small_recipe(split="default"), small_task())
+    assert result.records[0].split == result.records[0].recipe["split"] == "public"
+    assert facts(result.records[0])["run_id"] == fit(small_recipe(), small_task()).records[0].run_id
+
+
+def test_a_split_without_train_or_validation_nodes_is_refused(tmp_path):
     refused(tmp_path, "The train part of split 'per-class-0-4' is empty", small_recipe(split="per-class-0-4"))
     refused(tmp_path, "'per-class-4-0' of small has no validation nodes", small_recipe(split="per-class-4-0"))
-    refused(tmp_path, "'per-class-5-5' of small has no test nodes", small_recipe(split="per-class-5-5"))
     refused(tmp_path, "Class 0 has 10 labelled nodes", small_recipe(split="per-class-9-9"))
     refused(tmp_path, "Unknown split 'pubic' for task 'small'", small_recipe(split="pubic"))
 

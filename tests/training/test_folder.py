@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -82,7 +83,7 @@ def refuses(path, task, match, **options):
 
 def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_else(finished):
     models = [f"model-seed-{seed}.safetensors" for seed in SEEDS]
-    assert list(contents(finished)) == [*models, "records.jsonl", "run.json"]
+    assert list(contents(finished)) == ["MODEL_CARD.md", *models, "records.jsonl", "run.json"]
     assert sorted(r.seed for r in read_records(finished / "records.jsonl")) == SEEDS
     assert len({r.epochs_run for r in read_records(finished / "records.jsonl")}) > 1
     assert json.loads((finished / "run.json").read_text())["groups"] == [[0, 1], [2, 3], [4]]
@@ -93,7 +94,7 @@ def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_
 
 def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tmp_path, task, finished):
     """Every file operation in turn is the one before which the process dies."""
-    operations = ("write_json", "write_tensors", "save_model", "append_record")
+    operations = ("write_json", "write_text", "write_tensors", "save_model", "append_record")
     died_before = []
 
     def number(monkeypatch, fatal):
@@ -257,6 +258,21 @@ def test_other_settings_are_refused_with_the_differences(tmp_path, task, finishe
     ):
         fit(other, task, SEEDS, out=path, resume=True)
     assert contents(path) == before
+
+
+def test_other_data_are_refused(tmp_path, task, finished):
+    shutil.copytree(finished, tmp_path / "run")
+    other = replace(task, labels=task.labels.roll(1))
+    refuses(tmp_path / "run", other, "was trained on other data: small has changed since")
+
+
+def test_a_folder_from_before_the_data_was_hashed_goes_on(tmp_path, task, finished):
+    shutil.copytree(finished, tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about.pop("data")["sha256"] == task.facts().sha256
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    resume(task, tmp_path / "run")
+    assert_same_training(tmp_path / "run", finished)
 
 
 def test_settings_are_compared_and_not_where_they_came_from(tmp_path, task, finished):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +10,16 @@ from typing import Annotated
 import typer
 
 from graphjoule.cli.progress import show_progress
-from graphjoule.errors import GraphjouleError
+from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
+from graphjoule.nn import MODELS
+from graphjoule.predictions import write_predictions
 from graphjoule.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.records import Summary
-from graphjoule.tasks import load_task
+from graphjoule.tasks import NodeTask
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.trained import mean_probabilities
 from graphjoule.training import FitResult, fit
 from graphjoule.training.folder import RunFolder
 
@@ -27,12 +33,17 @@ Examples:
 - `graphjoule train --dataset cora --set c_min=0.3 --set lr=0.01`
 
 - `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
+
+- `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
+
+- `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
 """
 
 
+@takes_a_graph
 def train(
-    dataset: Annotated[str, typer.Option(help="Dataset; `graphjoule data` lists them.")] = "digits",
-    model: Annotated[str, typer.Option(help="Model: egnn or gcn.")] = "egnn",
+    source: GraphSource,
+    model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
     layers: Annotated[int, typer.Option(help="Number of graph layers.")] = 32,
     seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
     set_: Annotated[
@@ -50,35 +61,49 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
     overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
-    recipe = load_recipe(model, dataset, layers, overrides)
-    task = load_task(dataset, data_root)
+    recipe = load_recipe(model, source.name, layers, overrides)
+    numbers = parse_seeds(seeds)
+    task = source.load()
+    recipe = recipe.with_split_of(task)
     folder = out or default_folder(recipe, resume=resume)
-    with show_progress(f"{model}, {layers} layers, {dataset}") as on_progress:
+    with show_progress(f"{model}, {layers} layers, {source.name}") as on_progress:
         result = fit(
             recipe,
             task,
-            parse_seeds(seeds),
+            numbers,
             device=device,
             out=folder,
             resume=resume,
             checkpoint_every=checkpoint_every,
             on_progress=on_progress,
         )
-    typer.echo(describe(recipe, result.summary, folder), err=json)
+    told = [describe(recipe, result.summary, folder)]
+    fields = summary_fields(result, folder)
+    if source.is_own and result.summary.n:
+        fields["predictions"] = str(predict_all(recipe, task, result, folder, device))
+        told.append(f"predictions: {fields['predictions']}")
+    typer.echo("\n".join(told), err=json)
     if json:
-        typer.echo(json_text(summary_fields(result, folder)))
+        typer.echo(json_text(fields))
     if result.summary.n == 0:
         sys.exit(1)
 
 
 train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
+
+
+def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, folder: Path, device: str) -> Path:
+    """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
+    done = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
+    given = ModelInput.of(task)
+    path = folder / "predictions.csv"
+    probabilities = mean_probabilities(done, recipe, given, device)
+    write_predictions(path, given.node_ids, probabilities, given.labels, task.facts().classes)
+    return path
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -98,7 +123,8 @@ def parse_seeds(text: str) -> list[int]:
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
-    name = f"{recipe.dataset}-{recipe.model}-{recipe.num_layers}"
+    data = re.sub(r"[^\w-]+", "-", Path(recipe.dataset).stem)
+    name = f"{data}-{recipe.model}-{recipe.num_layers}"
     candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
     taken = [path for path in candidates if RunFolder(path).is_taken]
     if resume:
@@ -112,15 +138,23 @@ def describe(recipe: Recipe, summary: Summary, folder: Path) -> str:
     """The result in words."""
     what = f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}"
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
-    if summary.test_mean is None or summary.val_mean is None:
+    runs = f"(n = {summary.n}{failed})"
+    if summary.val_mean is None:
         result = f"no run finished{failed}"
+    elif summary.test_mean is None:  # a split without test nodes
+        validation = _percent(summary.val_mean, summary.val_std)
+        result = f"validation accuracy {validation} {runs}, no test nodes, {summary.seconds:.0f} s"
     else:
-        spread = f" ± {100 * summary.test_std:.2f}" if summary.test_std is not None else ""
         result = (
-            f"test accuracy {100 * summary.test_mean:.2f}{spread} % (n = {summary.n}{failed}), "
-            f"validation {100 * summary.val_mean:.2f} %, {summary.seconds:.0f} s"
+            f"test accuracy {_percent(summary.test_mean, summary.test_std)} {runs}, "
+            f"validation {_percent(summary.val_mean)}, {summary.seconds:.0f} s"
         )
     return f"{what}: {result}\nrecords and models: {folder}"
+
+
+def _percent(mean: float, std: float | None = None) -> str:
+    spread = f" ± {100 * std:.2f}" if std is not None else ""
+    return f"{100 * mean:.2f}{spread} %"
 
 
 def summary_fields(result: FitResult, folder: Path) -> dict[str, object]:

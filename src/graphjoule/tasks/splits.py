@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 
 PARTS = ("train", "val", "test")
-_PER_CLASS = re.compile(r"per-class-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +18,7 @@ class Split:
     """Three disjoint sets of nodes; each is kept as sorted int64 indices.
 
     Attributes:
-        name: the rule it came from, such as ``public`` or ``per-class-20-30``.
+        name: the rule it came from, such as ``public``, ``per-class-20-30`` or ``stratified-20-0``.
         seed: what the rule was seeded with; None for a fixed split, which is the same for every seed.
         train: nodes whose labels the loss sees; never empty.
         val: nodes whose labels choose the epoch.
@@ -66,59 +63,6 @@ def fixed_split(name: str, train: Tensor, val: Tensor, test: Tensor) -> Split:
                 "If it holds several splits, keep one column."
             )
     return Split(name, None, *(mask.nonzero().view(-1) for mask in (train, val, test)))
-
-
-def parse_per_class(name: str) -> tuple[int, int] | None:
-    """The counts A and B of a ``per-class-A-B`` rule, or None for another name.
-
-    >>> parse_per_class("per-class-20-30")
-    (20, 30)
-    """
-    found = _PER_CLASS.fullmatch(name)
-    return (int(found[1]), int(found[2])) if found else None
-
-
-def per_class_split(
-    labels: Tensor,
-    num_classes: int,
-    num_train: int,
-    num_val: int,
-    seed: int,
-    class_names: tuple[str, ...] | None = None,
-) -> Split:
-    """Draw `num_train` and `num_val` nodes of every class; the other labelled nodes are the test part.
-
-    The sizes do not depend on the seed, so splits of many seeds can be stacked.
-
-    Args:
-        labels: class of every node, -1 where unknown.
-        num_classes: number of classes; each needs ``num_train + num_val`` labelled nodes.
-        num_train: training nodes per class.
-        num_val: validation nodes per class.
-        seed: seeds a generator of the split's own; the global ones are neither read nor moved.
-        class_names: used only to name a class that has too few nodes.
-    """
-    name = f"per-class-{num_train}-{num_val}"
-    if not 0 <= seed < 2**32:
-        raise GraphjouleError(f"The seed of split {name!r} is {seed}; expected 0 to {2**32 - 1}.")
-    # RandomState and not default_rng: NumPy's policy (NEP 19) freezes its stream for ever, so a seed names the same
-    # nodes under every NumPy version. Generator may change its streams between releases.
-    random = np.random.RandomState(seed)
-    by_class = labels.cpu().numpy()
-    parts: tuple[list[np.ndarray], ...] = ([], [], [])
-    for label in range(num_classes):
-        nodes = np.flatnonzero(by_class == label)
-        if nodes.size < num_train + num_val:
-            shown = f"{label} ({class_names[label]})" if class_names else str(label)
-            raise GraphjouleError(
-                f"Class {shown} has {nodes.size} labelled nodes; split {name!r} needs at least {num_train + num_val}."
-            )
-        for part, drawn in zip(
-            parts, np.split(random.permutation(nodes), [num_train, num_train + num_val]), strict=True
-        ):
-            part.append(drawn)
-    train, val, test = (torch.from_numpy(np.concatenate(part).astype(np.int64)) for part in parts)
-    return Split(name, seed, train, val, test)
 
 
 def check_labelled(split: Split, labels: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.features import Features, SparseFeatures, check_features
 from graphjoule.graph import Propagation
-from graphjoule.tasks.splits import PARTS, Split, check_labelled, fixed_split, parse_per_class, per_class_split
+from graphjoule.tasks.facts import Source, TaskFacts
+from graphjoule.tasks.rules import RULES, draw_split, is_rule
+from graphjoule.tasks.splits import PARTS, Split, check_labelled, fixed_split
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -38,6 +41,8 @@ class NodeTask:
         class_names: name of every class, where the source has names.
         fixed_splits: splits that came with the data.
         default_split: the split to use when none is asked for.
+        node_ids: what the source calls every node, where it has names for them.
+        source: the files it was read from, where they are the user's own.
     """
 
     name: str
@@ -48,6 +53,8 @@ class NodeTask:
     class_names: tuple[str, ...] | None = None
     fixed_splits: tuple[Split, ...] = ()
     default_split: str = "per-class-20-30"
+    node_ids: tuple[str, ...] | None = None
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         check_features(self.features)
@@ -62,6 +69,10 @@ class NodeTask:
         for split in self.fixed_splits:
             check_labelled(split, self.labels)
         self._check_split_name(self.default_split)
+        if self.node_ids is not None and len(self.node_ids) != self.num_nodes:
+            raise GraphjouleError(
+                f"Task {self.name!r} has {len(self.node_ids)} node ids; expected {self.num_nodes}, one per node."
+            )
 
     @classmethod
     def from_data(cls, data: Data, *, name: str = "data", symmetrize: bool = False) -> NodeTask:
@@ -103,35 +114,65 @@ class NodeTask:
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """The splits it offers by name; besides these, any ``per-class-A-B`` is understood."""
+        """The splits it offers by name; besides these, any ``per-class-A-B`` and ``stratified-V-T``."""
         return tuple(dict.fromkeys([*(split.name for split in self.fixed_splits), self.default_split]))
 
     def split(self, name: str | None = None, seed: int = 0) -> Split:
         """The split of a given name, on the labels' device; a fixed one is the same for every seed.
 
+        Where the data come with several, ``public-0``, ``public-1`` and so on, ``public`` is the one of the seed.
+
         Args:
-            name: one of `split_names`, or ``per-class-A-B``: A training and B validation nodes of every class, the
-                other labelled nodes test. By default `default_split`.
-            seed: seeds the drawing of a ``per-class-A-B`` split.
+            name: one of `split_names`; or ``per-class-A-B``: A training and B validation nodes of every class, the
+                other labelled nodes test; or ``stratified-V-T``: of every class V percent validate, T percent test and
+                the others train. By default `default_split`.
+            seed: seeds the drawing by one of the two rules.
         """
         name = self.default_split if name is None else name
         self._check_split_name(name)
         fixed = {split.name: split for split in self.fixed_splits}
-        counts = parse_per_class(name)
-        if name in fixed or counts is None:
-            return fixed[name].to(self.labels.device)
-        drawn = per_class_split(self.labels, self.num_classes, *counts, seed=seed, class_names=self.class_names)
-        return drawn.to(self.labels.device)
+        if several := self._several(name):
+            return several[seed % len(several)].to(self.labels.device)
+        split = fixed.get(name) or draw_split(name, self.labels, self.num_classes, seed, self.class_names)
+        return split.to(self.labels.device)
+
+    def facts(self) -> TaskFacts:
+        """What is worth knowing about the task once it is gone, with a hash that tells whether another is the same."""
+        return TaskFacts(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            num_edges=self.graph.num_edges,
+            num_features=self.num_features,
+            num_classes=self.num_classes,
+            num_labels=int((self.labels >= 0).sum()),
+            class_names=self.class_names,
+            sha256=self._sha256(),
+            source=self.source,
+        )
+
+    def _sha256(self) -> str:
+        """A hash of features, graph and labels; of ``P`` the pattern and the degrees, which decide the rest."""
+        x = self.features
+        features = (x.rowptr, x.col, x.value) if isinstance(x, SparseFeatures) else (x,)
+        digest = hashlib.sha256()
+        for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.labels):
+            digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> NodeTask:
         """The same task on another device, or with features and graph of another dtype."""
         features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
         return replace(self, features=features, graph=graph, labels=self.labels.to(device))
 
+    def _several(self, name: str) -> list[Split]:
+        """The fixed splits that a name without a number stands for."""
+        return [split for split in self.fixed_splits if split.name.rpartition("-")[0] == name]
+
     def _check_split_name(self, name: str) -> None:
         fixed = {split.name for split in self.fixed_splits}
-        if name not in fixed and parse_per_class(name) is None:
-            offered = choices([*fixed, "per-class-A-B (A training and B validation nodes of every class)"])
+        if name not in fixed and not self._several(name) and not is_rule(name):
+            offered = choices([*fixed, *(f"{rule} ({meaning})" for rule, meaning in RULES.items())])
             raise GraphjouleError(f"Unknown split {name!r} for task {self.name!r}; expected one of: {offered}.")
 
 

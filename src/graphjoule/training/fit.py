@@ -55,8 +55,9 @@ def fit(
 ) -> FitResult:
     """Train a recipe on a task, all seeds in one program, by the paper's protocol.
 
-    Validation chooses each run's epoch and when it stops; test labels are read once per run, after that. The same seed
-    gives the same run alone or among others up to rounding, and to the bit on a CPU if the same seeds train together.
+    Validation chooses each run's epoch and when it stops; test labels are read once per run, after that. A split may
+    have no test nodes; then a record has no test accuracy. The same seed gives the same run alone or among others up to
+    rounding, and to the bit on a CPU if the same seeds train together.
 
     Args:
         recipe: every setting, see `load_recipe`.
@@ -79,13 +80,14 @@ def fit(
     """
     _check_positive(runs_at_once=runs_at_once, checkpoint_every=checkpoint_every)
     where = resolve_device(device)
+    recipe = recipe.with_split_of(task)
     training = _Training(recipe, task.to(where), _check_seeds(seeds), checkpoint_every, on_progress)
     logger.info("%s", describe_body(where))
     if out is None:
         training.run(runs_at_once)
     else:
         folder = training.folder = RunFolder(out)
-        folder.check(recipe, resume=resume)
+        folder.check(recipe, training.facts, resume=resume)
         with folder.open():
             training.run(runs_at_once)
     return training.result()
@@ -107,13 +109,15 @@ class _Training:
 
     def __post_init__(self) -> None:
         recipe = self.recipe
+        self.facts = self.task.facts()
         self.split_of: dict[int, Split] = {
             seed: self.task.split(recipe.split, seed if recipe.split_seed is None else recipe.split_seed)
             for seed in self.seeds
         }
-        for part, purpose in (("val", "validation nodes to select by"), ("test", "test nodes to score")):
-            if any(not getattr(split, part).numel() for split in self.split_of.values()):
-                raise GraphjouleError(f"The split {recipe.split!r} of {self.task.name} has no {purpose}.")
+        if any(not split.val.numel() for split in self.split_of.values()):
+            raise GraphjouleError(
+                f"The split {recipe.split!r} of {self.task.name} has no validation nodes to select by."
+            )
         # Settings that a model refuses are refused here, before the output folder is made.
         Runs(recipe, self.task, self.seeds[:1], [self.split_of[self.seeds[0]]])
 
@@ -126,18 +130,27 @@ class _Training:
         planned = {*self.records, *(seed for group in self.groups for seed in group)}
         new = [seed for seed in self.seeds if seed not in planned]
         at_once = runs_at_once or runs_that_fit(self.recipe, self.task, len(self.seeds))
-        self._plan([*self.groups, *_chunks(new, at_once)])
+        self._plan([*self.groups, *(c for alike in self._alike(new) for c in _chunks(alike, at_once))])
         with deferred_interrupt() as stop:
             while group := next((g for g in self.groups if not self.records.keys() >= set(g)), None):
                 self._train_or_halve(group, stop)
         if self.folder is not None:
             self.folder.drop_checkpoint()
+            self.folder.write_card()
+
+    def _alike(self, seeds: list[int]) -> list[list[int]]:
+        """Seeds whose splits have the same sizes, together: only they can be rows of one matrix."""
+        by_size: dict[tuple[int, int], list[int]] = {}
+        for seed in seeds:
+            split = self.split_of[seed]
+            by_size.setdefault((split.train.numel(), split.val.numel()), []).append(seed)
+        return list(by_size.values())
 
     def _plan(self, groups: list[list[int]]) -> None:
         """Say which seeds train together, in the folder too: after a kill they must be the same."""
         self.groups = groups
         if self.folder is not None:
-            self.folder.begin(self.recipe, groups)
+            self.folder.begin(self.recipe, groups, self.facts)
 
     def _train_or_halve(self, group: list[int], stop: StopRequest) -> None:
         """Train one group, or if it does not fit in memory, make no group larger than half of it."""
@@ -195,6 +208,7 @@ class _Training:
             self.recipe,
             seed=result.seed,
             split_sha256=result.split.sha256,
+            task_sha256=self.facts.sha256,
             failure=result.failure,
             device=describe_device(self.task.labels.device),
             runs_at_once=runs_at_once,
@@ -205,10 +219,10 @@ class _Training:
             selected_epoch=result.selected_epoch,
             val_loss=result.val_loss,
             val_accuracy=result.val_accuracy,
-            test_accuracy=result.test_accuracy,
+            test_accuracy=result.test_accuracy if result.split.test.numel() else None,
         )
         if self.folder is not None:
-            self.folder.add(result, record, self.recipe)
+            self.folder.add(result, record, self.recipe, self.facts)
         self.records[result.seed] = record
         self.models[result.seed] = result.model.eval()
 

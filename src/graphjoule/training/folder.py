@@ -10,10 +10,12 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, write_json
+from graphjoule.files import ensure_folder, write_json, write_text
+from graphjoule.model_card import model_card
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, append_record, read_records
 from graphjoule.saving import save_model
+from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.loop import RunResult
 
@@ -24,16 +26,24 @@ except ImportError:  # Windows: two trainings in one folder are the user's own c
 
 
 class About(BaseModel):
-    """The content of ``run.json``: the settings, and which seeds train together: the same groups give the same bits."""
+    """The content of ``run.json``.
+
+    Attributes:
+        recipe: the settings.
+        groups: which seeds train together: the same groups give the same bits.
+        data: what is trained on; None in a folder that is older than the field.
+    """
 
     recipe: Recipe
     groups: list[list[int]]
+    data: TaskFacts | None = None
 
 
 class RunFolder:
-    """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, a checkpoint in between.
+    """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, ``MODEL_CARD.md``.
 
-    Every file is whole at any moment. A seed counts as done when its record is there; its model is written first.
+    While it trains there is a checkpoint too. Every file is whole at any moment. A seed counts as done when its record
+    is there; its model is written first.
 
     Args:
         path: the folder; created by `open`.
@@ -44,12 +54,14 @@ class RunFolder:
         self.records_path = self.path / "records.jsonl"
         self._about_path = self.path / "run.json"
         self._checkpoint_path = self.path / "checkpoint.safetensors"
+        self.card_path = self.path / "MODEL_CARD.md"
 
-    def check(self, recipe: Recipe, *, resume: bool) -> None:
+    def check(self, recipe: Recipe, data: TaskFacts | None = None, *, resume: bool) -> None:
         """Refuse a folder that holds another training, before anything is written.
 
         Raises:
-            GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings.
+            GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings or on
+                other data.
         """
         if not self.is_taken:
             return
@@ -57,9 +69,15 @@ class RunFolder:
             raise GraphjouleError(
                 f"{self.path} already holds a training; add --resume to continue it, or choose another with --out."
             )
-        if changed := self.about().recipe.differences(recipe):
+        before = self.about()
+        if changed := before.recipe.differences(recipe):
             raise GraphjouleError(
                 f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with --out."
+            )
+        if before.data is not None and data is not None and before.data.sha256 != data.sha256:
+            raise GraphjouleError(
+                f"{self.path} was trained on other data: {data.name} has changed since; "
+                "choose another folder with --out."
             )
 
     @property
@@ -103,18 +121,23 @@ class RunFolder:
         for path in self.path.glob(".*.tmp"):
             path.unlink(missing_ok=True)
 
-    def begin(self, recipe: Recipe, groups: list[list[int]]) -> None:
+    def begin(self, recipe: Recipe, groups: list[list[int]], data: TaskFacts | None = None) -> None:
         """Write ``run.json``."""
-        write_json(self._about_path, About(recipe=recipe, groups=groups).model_dump())
+        write_json(self._about_path, About(recipe=recipe, groups=groups, data=data).model_dump(mode="json"))
 
     def records(self) -> dict[int, Record]:
         """The records so far, by seed."""
         return {r.seed: r for r in read_records(self.records_path)} if self.records_path.exists() else {}
 
-    def add(self, result: RunResult, record: Record, recipe: Recipe) -> None:
+    def add(self, result: RunResult, record: Record, recipe: Recipe, data: TaskFacts) -> None:
         """Write one finished run: the model, then the record that makes it count."""
-        save_model(self.model_path(result.seed), result.model, recipe, seed=result.seed)
+        save_model(self.model_path(result.seed), result.model, recipe, seed=result.seed, data=data)
         append_record(self.records_path, record)
+
+    def write_card(self) -> None:
+        """Write ``MODEL_CARD.md`` from the files that are here."""
+        about = self.about()
+        write_text(self.card_path, model_card(about.recipe, list(self.records().values()), about.data))
 
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """Replace the checkpoint by the state of a group of runs."""

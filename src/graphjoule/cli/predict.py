@@ -1,0 +1,131 @@
+"""``graphjoule predict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
+from graphjoule.predictions import write_predictions
+from graphjoule.tasks import DATASETS, load_task
+from graphjoule.tasks.archive import load_npz_like
+from graphjoule.tasks.files import load_tables_like, unchanged
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.trained import TrainedRuns, read_runs
+
+_EPILOG = """
+Examples:
+
+- `graphjoule predict runs/nodes-egnn-32` predicts on the training graph
+
+- `graphjoule predict runs/nodes-egnn-32 --nodes new-nodes.csv --edges new-edges.csv --out new.csv`
+
+- `graphjoule predict runs/cora-egnn-64 --seed 3 --out cora.csv`
+"""
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `graphjoule train`, or a model file.")],
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    nodes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another table of nodes with the same columns.")
+    ] = None,
+    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="The edges between them.")] = None,
+    npz: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another archive, if the model was trained on one.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="One run alone; by default the mean probability of all finished runs.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where datasets are; by default GRAPHJOULE_DATA, else a cache folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
+) -> None:
+    """Write every node's class, the probability of each class and whether it was given, as CSV."""
+    _check_out(out, force=force)
+    runs = read_runs(run, seed=seed)
+    given = _input(runs, run, nodes, edges, npz, data_root)
+    probabilities = runs.probabilities(given, device)
+    classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
+    write_predictions(out, given.node_ids, probabilities, given.labels, classes)
+    told = describe_predictions(runs, given, probabilities)
+    typer.echo(
+        json_text(told | {"predictions": str(out)})
+        if json
+        else f"{told['num_nodes']:,} nodes predicted by {len(runs.models)} run{'s' if len(runs.models) > 1 else ''}, "
+        f"{told['num_given']:,} of them had a label{_agreement(told)}\npredictions: {out}"
+    )
+
+
+predict.__doc__ = f"{predict.__doc__}\n{_EPILOG}"
+
+
+def _check_out(out: Path, *, force: bool) -> None:
+    """Refuse a place for the result before anything is read or computed."""
+    if not out.absolute().parent.is_dir():
+        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
+    if out.is_dir():
+        raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / 'predictions.csv'}.")
+    if out.exists() and not force:
+        raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
+
+
+def _input(
+    runs: TrainedRuns, run: Path, nodes: Path | None, edges: Path | None, npz: Path | None, data_root: Path | None
+) -> ModelInput:
+    """The graph to predict on: the files that were named, else the training graph once more."""
+    source = runs.data.source if runs.data else None
+    columns = source.columns if source else None
+    if runs.data is not None and npz is not None:
+        if source is None or source.file("npz") is None:
+            raise GraphjouleError(f"--npz is {npz}, but the model of {run} was not trained on an archive.")
+        return load_npz_like(npz, runs.data.num_features)
+    if nodes is not None:
+        if runs.data is None or columns is None:
+            raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
+        return load_tables_like(columns, runs.data.classes, nodes, edges)
+    if edges is not None:
+        raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
+    return _training_graph(runs, data_root)
+
+
+def _training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
+    data = runs.data
+    if data is None or data.source is None:
+        if runs.recipe.dataset not in DATASETS:
+            raise GraphjouleError(
+                f"The model was trained on {runs.recipe.dataset!r}, a graph that was given in Python and is in "
+                "no file; use graphjoule.load there, and call the model."
+            )
+        task = load_task(runs.recipe.dataset, data_root)
+        if data is not None and task.facts().sha256 != data.sha256:
+            raise GraphjouleError(f"The dataset {task.name} is not what the model was trained on: its hash differs.")
+        return ModelInput.of(task)
+    paths = {file.role: unchanged(file) for file in data.source.files}
+    if data.source.columns is None:
+        return load_npz_like(paths["npz"], data.num_features)
+    return load_tables_like(data.source.columns, data.classes, paths["nodes"], paths.get("edges"))
+
+
+def describe_predictions(runs: TrainedRuns, given: ModelInput, probabilities: Tensor) -> dict[str, object]:
+    """What ``--json`` prints: how many nodes, how many had a label, and on how many of these the model agrees."""
+    known = given.labels >= 0
+    agree = (probabilities.argmax(dim=1) == given.labels)[known]
+    return {
+        "num_nodes": len(given.node_ids),
+        "num_given": int(known.sum()),
+        "agreement": float(agree.double().mean()) if bool(known.any()) else None,
+        "seeds": list(runs.models),
+    }
+
+
+def _agreement(told: dict[str, object]) -> str:
+    share = told["agreement"]
+    return f", and the prediction agrees with {100 * share:.2f} % of these" if isinstance(share, float) else ""

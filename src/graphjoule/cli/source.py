@@ -1,0 +1,136 @@
+"""Which graph a command is about: the options for a dataset by name, for tables, and for an archive, in one place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.tasks import NodeTask, load_task
+from graphjoule.tasks.archive import load_npz
+from graphjoule.tasks.files import load_tables
+
+DEFAULT_DATASET = "digits"
+_OWN = "Your own graph"
+
+
+def _own(help_text: str, metavar: str | None = None, **more: Any) -> Any:
+    return typer.Option(help=help_text, metavar=metavar, rich_help_panel=_OWN, **more)
+
+
+@dataclass(frozen=True)
+class GraphSource:
+    """The options that say which graph; every command that `takes_a_graph` has them all."""
+
+    dataset: Annotated[
+        str | None, typer.Option(help="Dataset; `graphjoule data` lists them.", show_default=DEFAULT_DATASET)
+    ] = None
+    nodes: Annotated[Path | None, _own("Table of nodes, CSV or Parquet.", "FILE")] = None
+    edges: Annotated[Path | None, _own("Table of edges; without one, nearest neighbours are linked.", "FILE")] = None
+    npz: Annotated[Path | None, _own("One archive of arrays instead of tables.", "FILE")] = None
+    id: Annotated[str | None, _own("Column of the nodes' names: id, else the first.", "COLUMN")] = None
+    label: Annotated[str | None, _own("Column of the classes: label. Blank: to be predicted.", "COLUMN")] = None
+    features: Annotated[str | None, _own("Columns to use, such as a,b,c: all but id and label.", "COLUMNS")] = None
+    one_hot: Annotated[str | None, _own("Text columns to use, one feature per category.", "COLUMNS")] = None
+    source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
+    target: Annotated[str | None, _own("Column of its other end: target, dst or the second.", "COLUMN")] = None
+    weight: Annotated[str | None, _own("Column of its weight: weight if there is one, else 1.", "COLUMN")] = None
+    knn: Annotated[int | None, _own("Without --edges: link with so many nearest; 10 by default.", "N", min=1)] = None
+    test_fraction: Annotated[
+        float | None, _own("Share of the labels to hold back and score once; 0 by default.", "SHARE")
+    ] = None
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
+    ] = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is from the user's files."""
+        return self.nodes is not None or self.npz is not None
+
+    @property
+    def name(self) -> str:
+        """What a record calls the data: a dataset's name, or the name of the user's file with its suffix."""
+        own = self.nodes or self.npz
+        if own is None:
+            return self.dataset or DEFAULT_DATASET
+        return own.name if own.suffix else f"{own.name}.csv"  # a file called "cora" is not Cora
+
+    def load(self) -> NodeTask:
+        """Read the task; options that contradict each other are refused."""
+        self._check()
+        if self.npz is not None:
+            return load_npz(self.npz, test_fraction=self.test_fraction or 0.0)
+        if self.nodes is None:
+            return load_task(self.name, self.data_root)
+        return load_tables(
+            self.nodes,
+            self.edges,
+            id=self.id,
+            label=self.label,
+            features=split_names(self.features),
+            one_hot=split_names(self.one_hot) or (),
+            source=self.source,
+            target=self.target,
+            weight=self.weight,
+            knn=self.knn,
+            test_fraction=self.test_fraction or 0.0,
+        )
+
+    def _check(self) -> None:
+        given = [name for name in ("dataset", "nodes", "npz") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise GraphjouleError(f"--{given[0]} and --{given[1]} contradict each other: give one.")
+        for option, needs in _NEEDS.items():
+            if getattr(self, option) is not None and not any(getattr(self, other) is not None for other in needs):
+                owners = " or ".join(f"--{other}" for other in needs)
+                raise GraphjouleError(
+                    f"--{option.replace('_', '-')} is {getattr(self, option)}, but it is for {owners}, which is not "
+                    "given."
+                )
+
+
+_NEEDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("edges", "id", "label", "features", "one_hot", "knn"), ("nodes",)),
+    **dict.fromkeys(("source", "target", "weight"), ("edges",)),
+    "test_fraction": ("nodes", "npz"),
+}
+"""Options that mean something only beside another one."""
+
+
+def split_names(text: str | None) -> tuple[str, ...] | None:
+    """Column names from a list with commas; None stays None.
+
+    >>> split_names("a, b"), split_names(None)
+    (('a', 'b'), None)
+    """
+    return None if text is None else tuple(name for part in text.split(",") if (name := part.strip()))
+
+
+def takes_a_graph(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all options of `GraphSource`; it receives them as its first argument, one `GraphSource`.
+
+    Typer reads a command's options from its signature, so the wrapper gets one with the fields in front.
+    """
+    hints = get_type_hints(GraphSource, include_extras=True)
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(field.name, kind, default=field.default, annotation=hints[field.name])
+        for field in fields(GraphSource)
+    ]
+    own = [parameter.replace(kind=kind) for parameter in own]
+
+    def run(**given: Any) -> None:
+        source = GraphSource(**{option.name: given.pop(option.name) for option in options})
+        command(source, **given)
+
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*options, *own)}
+    return run

@@ -1,0 +1,105 @@
+"""Columns of a table as features: numbers standardised, categories one-hot, both by numbers that can be kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import Features
+from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.table import Table
+from graphjoule.tasks.task import pack_features
+
+MAX_CATEGORIES = 1_000
+"""Different values a one-hot column may have; one with more is a name or a text and not a category."""
+
+
+def measure_numbers(name: str, values: np.ndarray) -> NumberColumn:
+    """Mean and standard deviation of a column, the same on every machine.
+
+    The sums are exact before they are rounded once: NumPy's own depend on the processor's vector width in the last bit,
+    and a run folder must recognise its data anywhere.
+
+    >>> measure_numbers("age", np.array([20.0, 40.0]))
+    NumberColumn(name='age', mean=30.0, std=10.0)
+    """
+    largest = float(np.abs(values).max())
+    if float(values.min()) == float(values.max()):  # summing and dividing might leave a last bit of spread
+        return NumberColumn(name=name, mean=float(values[0]), std=0.0)
+    scaled = values / largest  # squares of 1e200 would overflow
+    mean = math.fsum(scaled) / len(scaled)
+    variance = math.fsum((scaled - mean) ** 2) / len(scaled)
+    return NumberColumn(name=name, mean=mean * largest, std=math.sqrt(variance) * largest)
+
+
+def measure_categories(name: str, table: Table) -> CategoryColumn:
+    """The categories of a text column, sorted."""
+    categories = sorted({value for value in table.text[name] if value})
+    if not categories:
+        table.refuse(0, name, "every value of this --one-hot column is blank.")
+    if len(categories) > MAX_CATEGORIES:
+        raise GraphjouleError(
+            f"{table.path}, column {name!r} has {len(categories):,} different values; "
+            f"a --one-hot column may have {MAX_CATEGORIES:,}."
+        )
+    return CategoryColumn(name=name, categories=tuple(categories))
+
+
+def build_features(table: Table, columns: TableColumns) -> Features:
+    """The feature matrix of a table's rows, standardised and one-hot encoded by the numbers of the training graph."""
+    dtype = torch.empty(0).numpy().dtype  # torch's default
+    numbers = np.empty((table.num_rows, len(columns.numbers)), dtype=dtype)
+    for index, column in enumerate(columns.numbers):
+        numbers[:, index] = _standardise(table, column)
+    if not columns.categories:
+        return pack_features(torch.from_numpy(numbers))
+    encoded = [_one_hot(table, column) for column in columns.categories]
+    return pack_features(sp.hstack([sp.csr_matrix(numbers), *encoded], format="csr"))
+
+
+def _standardise(table: Table, column: NumberColumn) -> np.ndarray:
+    values = table.numbers[column.name]
+    if not column.std:
+        return np.zeros(len(values))
+    with np.errstate(over="ignore"):
+        scaled = np.asarray((values - column.mean) / column.std)
+        wrong = np.flatnonzero(~np.isfinite(scaled.astype(np.float32)))
+    if wrong.size:
+        row = int(wrong[0])
+        table.refuse(row, column.name, f"{values[row]} is too far from the training nodes' mean {column.mean}.")
+    return scaled
+
+
+def _one_hot(table: Table, column: CategoryColumn) -> sp.csr_matrix:
+    """One column of 0 and 1 per category; a blank has a row of zeros."""
+    index = {category: number for number, category in enumerate(column.categories)}
+    index[""] = -1
+    values = table.text[column.name]
+    codes = np.fromiter((index.get(value, -2) for value in values), dtype=np.int64, count=len(values))
+    unknown = np.flatnonzero(codes == -2)
+    if unknown.size:
+        row = int(unknown[0])
+        table.refuse(
+            row,
+            column.name,
+            f"{values[row]!r} is not a category the model was trained with; those are: {shorten(column.categories)}. "
+            "A blank value is allowed.",
+        )
+    known = np.flatnonzero(codes >= 0)
+    ones = np.ones(known.size, dtype=np.float32)
+    return sp.csr_matrix((ones, (known, codes[known])), shape=(len(values), len(column.categories)))
+
+
+def shorten(names: Sequence[str], most: int = 12) -> str:
+    """Names in one list for a sentence, the first of them if there are many.
+
+    >>> shorten(["a", "b", "c"], most=2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown

@@ -1,0 +1,120 @@
+"""A table of edges: from the nodes' names to their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.tasks.reading import read_table
+from graphjoule.tasks.table import Header, Table, Wanted
+
+_ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
+_WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class EdgeOptions:
+    """Which column of a table of edges is what; None is the default.
+
+    Attributes:
+        source: one end: by default "source", "src", "from" or the first column.
+        target: the other end: by default "target", "dst", "to" or the second column.
+        weight: by default "weight" if there is such a column, else every edge weighs 1.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """The edges of a table as node numbers.
+
+    Attributes:
+        edge_index: shape ``[2, num_edges]``, as the rows stand.
+        edge_weight: one per edge, or None.
+        options: the columns they came from; nothing in it is left to a default.
+    """
+
+    edge_index: Tensor
+    edge_weight: Tensor | None
+    options: EdgeOptions
+
+    def graph(self, num_nodes: int) -> Propagation:
+        """The undirected graph: each row counts in both directions, self-loops are dropped.
+
+        Rows that repeat one direction add their weights; of the two directions the larger weight counts.
+        """
+        return Propagation.from_edge_index(self.edge_index, self.edge_weight, num_nodes, symmetrize=True)
+
+
+def read_edges(path: str | Path, options: EdgeOptions, ids: Sequence[str], nodes: str) -> EdgeTable:
+    """Read a table of edges between known nodes.
+
+    Args:
+        path: the table; a header without a row is a graph without edges.
+        options: which column is what.
+        ids: the nodes' names; compared as text, so "1" and "1.0" are different nodes.
+        nodes: the file of nodes, for the sentence about a node it does not have.
+    """
+    settled = options
+
+    def choose(header: Header) -> Wanted:
+        nonlocal settled
+        settled = _settle(header, options)
+        assert settled.source is not None
+        assert settled.target is not None
+        weights = [settled.weight] if settled.weight is not None else []
+        return Wanted([settled.source, settled.target], weights, "; a weight must be a finite number")
+
+    table = read_table(path, choose, may_be_empty=True)
+    numbers = {name: number for number, name in enumerate(ids)}
+    ends = [_numbers(table, column, numbers, nodes) for column in (settled.source, settled.target) if column]
+    return EdgeTable(torch.from_numpy(np.stack(ends)), _weights(table, settled.weight), settled)
+
+
+def _settle(header: Header, options: EdgeOptions) -> EdgeOptions:
+    if len(header.names) < 2:
+        raise GraphjouleError(
+            f"{header.path}, line 1: there is one column, {header.names[0]!r}; an edge needs two, source and target."
+        )
+    found = next((pair for pair in _ENDS if set(pair) <= set(header.names)), header.names[:2])
+    source = header.find(options.source or found[0], "--source")
+    target = header.find(options.target or found[1], "--target")
+    if source == target:
+        raise GraphjouleError(
+            f"{header.path}, line 1: the column {source!r} is both source and target of every edge; name the other one "
+            "with --source or --target."
+        )
+    default = _WEIGHT if _WEIGHT in header.names and _WEIGHT not in (source, target) else None
+    weight = header.find(options.weight, "--weight") if options.weight is not None else default
+    return EdgeOptions(source, target, weight)
+
+
+def _numbers(table: Table, column: str, numbers: dict[str, int], nodes: str) -> np.ndarray:
+    values = table.text[column]
+    found = np.fromiter((numbers.get(value, -1) for value in values), dtype=np.int64, count=len(values))
+    unknown = np.flatnonzero(found < 0)
+    if unknown.size:
+        row = int(unknown[0])
+        table.refuse(row, column, f"there is no node {values[row]!r} in {nodes}; ids are compared as text.")
+    return found
+
+
+def _weights(table: Table, column: str | None) -> Tensor | None:
+    if column is None:
+        return None
+    weights = table.numbers.get(column, np.empty(0))
+    negative = np.flatnonzero(weights < 0)
+    if negative.size:
+        row = int(negative[0])
+        table.refuse(row, column, f"the weight {weights[row]} is negative; weights must be 0 or more.")
+    return torch.from_numpy(weights)

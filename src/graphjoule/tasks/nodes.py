@@ -1,0 +1,165 @@
+"""A table of nodes: which column is what, the nodes' names, and their classes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.columns import measure_categories, measure_numbers, shorten
+from graphjoule.tasks.facts import TableColumns
+from graphjoule.tasks.reading import read_table
+from graphjoule.tasks.table import Header, Table, Wanted
+
+DEFAULT_ID, DEFAULT_LABEL = "id", "label"
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """Which column of a table of nodes is what; None is the default.
+
+    Attributes:
+        id: the nodes' names: by default "id"; if there is none, the first column where edges name the nodes, else none.
+        label: the classes: by default "label".
+        features: the columns that are features: by default all but id and label.
+        one_hot: the text columns among them, or besides them.
+    """
+
+    id: str | None = None
+    label: str | None = None
+    features: tuple[str, ...] | None = None
+    one_hot: tuple[str, ...] = ()
+
+
+def read_nodes(path: str | Path, options: NodeOptions, *, has_edges: bool) -> tuple[Table, TableColumns]:
+    """Read a table of nodes to train on, and measure its columns.
+
+    Args:
+        path: the table.
+        options: which column is what.
+        has_edges: whether a table of edges will name the nodes.
+
+    Returns:
+        The table, and how it was read, with mean and standard deviation of every number and the categories.
+    """
+    id_column: str | None = None
+    label = options.label or DEFAULT_LABEL
+
+    def choose(header: Header) -> Wanted:
+        nonlocal id_column
+        id_column = _id_column(header, options, has_edges=has_edges)
+        header.find(label, "--label")
+        numbers, categories = _feature_columns(header, options, {id_column, label})
+        hint = "; every feature must be a finite number, unless --one-hot names the column or --features leaves it out"
+        ids = [id_column] if id_column is not None else []
+        return Wanted([*ids, label, *categories], numbers, hint)
+
+    table = read_table(path, choose)
+    columns = TableColumns(
+        id=id_column,
+        label=label,
+        numbers=tuple(measure_numbers(name, values) for name, values in table.numbers.items()),
+        categories=tuple(measure_categories(name, table) for name in _categories(options)),
+    )
+    return table, columns
+
+
+def read_nodes_like(path: str | Path, columns: TableColumns) -> Table:
+    """Read another table of nodes with the columns of the first; labels may be missing."""
+
+    def choose(header: Header) -> Wanted:
+        needed = [columns.id] if columns.id is not None else []
+        needed += [column.name for column in columns.categories]
+        numbers = [column.name for column in columns.numbers]
+        for name in (*needed, *numbers):
+            header.find(name, "the model, which was trained with it")
+        labels = [columns.label] if columns.label in header.names else []
+        return Wanted([*needed, *labels], numbers, "; every feature must be a finite number")
+
+    return read_table(path, choose)
+
+
+def _id_column(header: Header, options: NodeOptions, *, has_edges: bool) -> str | None:
+    if options.id is not None:
+        return header.find(options.id, "--id")
+    if DEFAULT_ID in header.names:
+        return DEFAULT_ID
+    return header.names[0] if has_edges else None
+
+
+def _categories(options: NodeOptions) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(options.one_hot))
+
+
+def _feature_columns(
+    header: Header, options: NodeOptions, others: set[str | None]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The numeric and the text columns that are features."""
+    categories = _categories(options)
+    given = options.features if options.features is not None else tuple(n for n in header.names if n not in others)
+    for option, names in (("--one-hot", categories), ("--features", given)):
+        for name in names:
+            if header.find(name, option) in others:
+                raise GraphjouleError(
+                    f"{header.path}, line 1: the column {name!r} is named by {option}, but it is the id or the label."
+                )
+    numbers = tuple(name for name in dict.fromkeys(given) if name not in categories)
+    if not numbers and not categories:
+        raise GraphjouleError(
+            f"{header.path}, line 1: there is no column of features besides id and label; at least one is needed."
+        )
+    return numbers, categories
+
+
+def node_ids(table: Table, column: str | None) -> tuple[str, ...]:
+    """The nodes' names, each given once; the row's number from 1 where there is no column of names."""
+    if column is None:
+        return tuple(str(number) for number in range(1, table.num_rows + 1))
+    ids = table.text[column]
+    if "" in ids:
+        table.refuse(ids.index(""), column, "the id is blank; every node needs one.")
+    if len(set(ids)) < len(ids):
+        name, _ = next(pair for pair in Counter(ids).most_common(1))
+        first = ids.index(name)
+        second = ids.index(name, first + 1)
+        table.refuse(
+            second, column, f"the id {name!r} stands on {table.unit} {table.rows[first]} already; ids must differ."
+        )
+    return tuple(ids)
+
+
+def find_classes(table: Table, column: str) -> tuple[str, ...]:
+    """The different labels of a table, sorted: by value if all are numbers, else as text; two or more."""
+    values = table.text[column]
+    names = sorted({value for value in values if value})
+    if not names:
+        raise GraphjouleError(
+            f"{table.path}, {table.unit}s {table.rows[0]} to {table.rows[-1]}, column {column!r}: every label is "
+            "blank; some nodes must be labelled, with at least two classes, to learn from."
+        )
+    if len(names) == 1:
+        table.refuse(
+            values.index(names[0]), column, f"all labels that are given are {names[0]!r}; expected two classes or more."
+        )
+    try:
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(names)
+
+
+def class_numbers(table: Table, column: str, classes: Sequence[str]) -> np.ndarray:
+    """Every row's class as a number, -1 where the label is blank; a label that is no class is refused."""
+    index = {name: number for number, name in enumerate(classes)} | {"": -1}
+    values = table.text[column]
+    numbers = np.fromiter((index.get(value, -2) for value in values), dtype=np.int64, count=len(values))
+    unknown = np.flatnonzero(numbers == -2)
+    if unknown.size:
+        row = int(unknown[0])
+        table.refuse(
+            row, column, f"{values[row]!r} is not a class of the model; those are: {shorten(list(classes))}, or blank."
+        )
+    return numbers

@@ -1,0 +1,410 @@
+"""``graphjoule train`` and ``graphjoule predict`` on the user's own files: one command, no code."""
+
+import csv
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from graphjoule.recipe import load_recipe
+from graphjoule.records import read_records
+from graphjoule.tasks import load_task
+from graphjoule.trained import load
+from graphjoule.training import fit
+
+from . import TINY, run
+
+COLOURS = ["red", "blue"]
+OWN = ("--nodes", "nodes.csv", "--edges", "edges.csv")
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "own-graph.md"
+
+
+def write_csv(path, *rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def write_graph(folder, num_nodes=40, prefix="n", *, labels=True):
+    """Two communities; the class is the community, every fourth node has no label."""
+    draw = random.Random(0)
+    names = [f"{prefix}{i}" for i in range(num_nodes)]
+    rows = [
+        [
+            name,
+            round(draw.gauss(i % 2, 0.5), 3),
+            draw.choice(["rome", "oslo"]),
+            "" if i % 4 == 3 else COLOURS[i % 2],
+        ]
+        for i, name in enumerate(names)
+    ]
+    kept = 4 if labels else 3
+    write_csv(folder / "nodes.csv", ["id", "x", "city", "label"][:kept], *(row[:kept] for row in rows))
+    edges = [[names[i], names[(i + 2 * step) % num_nodes]] for i in range(num_nodes) for step in (1, 2)]
+    write_csv(folder / "edges.csv", ["source", "target"], *edges)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with a graph of one's own, to work in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_graph(folder)
+    return folder
+
+
+def everything(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def refused(folder, *arguments):
+    """The sentence with which a command is refused; it has left everything as it was."""
+    before = everything(folder)
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert re.fullmatch(r"graphjoule: [^\n]+[.?]\n", result.err), result.err
+    assert everything(folder) == before
+    return result.err
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# One command.
+
+
+def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        result = run("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2")
+    assert (result.code, result.err) == (0, "")
+    first, *rest = result.out.splitlines()
+    assert re.fullmatch(r"egnn, 2 layers, nodes.csv: validation accuracy .* % \(n = 2\), no test nodes, \d+ s", first)
+    assert rest == ["records and models: runs/nodes-egnn-2", "predictions: runs/nodes-egnn-2/predictions.csv"]
+    assert "nodes.csv: 40 nodes, 3 features; 30 labelled with 2 classes (blue, red), 10 to predict" in caplog.text
+    folder = here / "runs" / "nodes-egnn-2"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "MODEL_CARD.md",
+        "model-seed-0.safetensors",
+        "model-seed-1.safetensors",
+        "predictions.csv",
+        "records.jsonl",
+        "run.json",
+    ]
+    rows = rows_of(folder / "predictions.csv")
+    assert list(rows[0]) == ["id", "label", "given", "probability_blue", "probability_red"]
+    assert [row["id"] for row in rows] == [f"n{i}" for i in range(40)]
+    assert [row["given"] for row in rows] == ["false" if i % 4 == 3 else "true" for i in range(40)]
+    for row in rows:
+        blue, red = float(row["probability_blue"]), float(row["probability_red"])
+        assert blue + red == pytest.approx(1, abs=1e-6)
+        assert row["label"] == ("blue" if blue > red else "red")
+    records = list(read_records(folder / "records.jsonl"))
+    assert {(record.dataset, record.split, record.test_accuracy) for record in records} == {
+        ("nodes.csv", "stratified-20-0", None)
+    }
+
+
+def test_it_learns_what_there_is_to_learn(here):
+    run("train", *OWN, "--features", "x", "--layers", "4", "--epochs", "60", "--device", "cpu", "--out", "run")
+    rows = rows_of(here / "run" / "predictions.csv")
+    hidden = [row["label"] == COLOURS[i % 2] for i, row in enumerate(rows) if row["given"] == "false"]
+    assert sum(hidden) >= 9
+
+
+def test_json_names_the_predictions_and_a_test_part_is_scored_when_asked_for(here):
+    result = run("train", *OWN, "--features", "x", "--test-fraction", "0.3", *TINY, "--json")
+    told = json.loads(result.out)
+    assert told["predictions"] == "runs/nodes-egnn-2/predictions.csv"
+    assert 0 <= told["test_mean"] <= 1
+    (record,) = read_records(here / told["records"])
+    assert record.split == "stratified-20-30"
+    assert "test accuracy" in result.err
+
+
+def test_without_edges_neighbours_are_linked_and_it_is_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        assert run("train", "--nodes", "nodes.csv", "--features", "x", "--knn", "3", *TINY).code == 0
+    assert "no edges given: linking every node with its 3 nearest" in caplog.text
+
+
+def test_the_split_of_a_recipe_wins_over_the_default(here):
+    run("train", *OWN, "--features", "x", *TINY, "--set", "split=per-class-3-3", "--out", "run")
+    (record,) = read_records(here / "run" / "records.jsonl")
+    assert record.split == "per-class-3-3"
+    assert record.test_accuracy is not None
+
+
+def test_a_file_called_like_a_dataset_is_still_ones_own(here):
+    shutil.copy(here / "nodes.csv", here / "cora")
+    assert run("train", "--nodes", "cora", "--edges", "edges.csv", "--features", "x", *TINY, "--out", "run").code == 0
+    (record,) = read_records(here / "run" / "records.jsonl")
+    assert (record.dataset, record.split) == ("cora.csv", "stratified-20-0")
+
+
+def test_an_archive_and_parquet_do_the_same(here):
+    rng = np.random.RandomState(0)
+    arrays = {"adj_data": np.ones(40), "adj_indices": (np.arange(40) + 2) % 40, "adj_indptr": np.arange(41)}
+    labels = np.where(np.arange(40) % 4 == 3, -1, np.arange(40) % 2)
+    np.savez(here / "g.npz", adj_shape=np.array([40, 40]), features=rng.randn(40, 3), labels=labels, **arrays)
+    assert run("train", "--npz", "g.npz", *TINY, "--out", "run").code == 0
+    assert run("predict", "run").code == 0
+    assert (here / "predictions.csv").read_bytes() == (here / "run" / "predictions.csv").read_bytes()
+    assert run("predict", "run", "--npz", "g.npz", "--out", "again.csv").code == 0
+    assert (here / "again.csv").read_bytes() == (here / "predictions.csv").read_bytes()
+
+    arrow_csv, arrow_parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
+    for name in ("nodes", "edges"):
+        arrow_parquet.write_table(arrow_csv.read_csv(f"{name}.csv"), f"{name}.parquet")
+    assert run("train", *OWN, "--features", "x", *TINY, "--out", "csv").code == 0
+    tables = ("--nodes", "nodes.parquet", "--edges", "edges.parquet", "--features", "x")
+    assert run("train", *tables, *TINY, "--out", "parquet").code == 0
+    assert (here / "csv" / "predictions.csv").read_bytes() == (here / "parquet" / "predictions.csv").read_bytes()
+
+
+# Predict.
+
+
+@pytest.fixture
+def trained(here):
+    assert run("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run").code == 0
+    return here / "run"
+
+
+def test_predict_on_the_training_graph_says_what_train_said(here, trained):
+    result = run("predict", "run")
+    assert (result.code, result.err) == (0, "")
+    assert re.fullmatch(
+        r"40 nodes predicted by 2 runs, 30 of them had a label, and the prediction agrees with \d+\.\d\d % of these\n"
+        r"predictions: predictions.csv\n",
+        result.out,
+    )
+    assert (here / "predictions.csv").read_bytes() == (trained / "predictions.csv").read_bytes()
+
+
+def test_predict_with_the_files_named_again_says_the_same(here, trained):
+    assert run("predict", "run", *OWN, "--out", "p.csv").code == 0
+    assert (here / "p.csv").read_bytes() == (trained / "predictions.csv").read_bytes()
+
+
+def test_predict_on_a_new_graph_without_labels(here, trained):
+    (here / "new").mkdir()
+    names = write_graph(here / "new", 11, "m", labels=False)
+    new = ("--nodes", "new/nodes.csv", "--edges", "new/edges.csv", "--out", "new.csv")
+    told = json.loads(run("predict", "run", *new, "--json").out)
+    assert told == {"num_nodes": 11, "num_given": 0, "agreement": None, "seeds": [0, 1], "predictions": "new.csv"}
+    rows = rows_of(here / "new.csv")
+    assert [row["id"] for row in rows] == names
+    assert {row["given"] for row in rows} == {"false"}
+
+
+def test_one_seed_alone_and_one_model_file_alone_say_the_same(here, trained):
+    assert run("predict", "run", "--seed", "1", "--out", "a.csv").code == 0
+    shutil.copy(trained / "model-seed-1.safetensors", here / "one")
+    assert run("predict", "one", "--out", "b.csv").code == 0
+    assert (here / "a.csv").read_bytes() == (here / "b.csv").read_bytes()
+    assert (here / "a.csv").read_bytes() != (trained / "predictions.csv").read_bytes()
+
+
+def test_predict_on_a_dataset_by_name(here):
+    assert run("train", *TINY, "--out", "run").code == 0
+    assert not (here / "run" / "predictions.csv").exists()
+    told = json.loads(run("predict", "run", "--json").out)
+    assert told["num_nodes"] == told["num_given"] == 1797
+    rows = rows_of(here / "predictions.csv")
+    task = load_task("digits")
+    with torch.no_grad():
+        expected = load("run")(task.features, task.graph).argmax(dim=1)
+    assert [int(row["label"]) for row in rows] == expected.tolist()
+    assert [row["id"] for row in rows[:3]] == ["0", "1", "2"]
+
+
+def test_a_moved_run_folder_still_predicts(here, trained, tmp_path, monkeypatch):
+    shutil.move(trained, tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert run("predict", "moved").code == 0
+    assert (tmp_path / "predictions.csv").read_bytes() == (tmp_path / "moved" / "predictions.csv").read_bytes()
+
+
+def test_predictions_are_not_replaced_unless_told(here, trained):
+    (here / "predictions.csv").write_text("mine")
+    assert "predictions.csv is there already; add --force" in refused(here, "predict", "run")
+    assert run("predict", "run", "--force").code == 0
+    assert (here / "predictions.csv").read_text() != "mine"
+
+
+def test_resume_refuses_data_that_have_changed(here, trained):
+    again = ("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
+    assert run(*again).code == 0
+    (here / "edges.csv").write_text((here / "edges.csv").read_text() + "n0,n5\n")
+    assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
+
+
+def test_what_predict_refuses(here, trained):
+    (here / "folder").mkdir()
+    np.savez(here / "g.npz", a=np.ones(1))
+    cases = {
+        "There is no run no": ["no"],
+        "folder holds no training": ["folder"],
+        "There is no finished run with seed 7 in run; the seeds are: 0, 1": ["run", "--seed", "7"],
+        "--out is nowhere/p.csv, but there is no folder": ["run", "--out", "nowhere/p.csv"],
+        "--out is folder, which is a folder; name a file, such as folder/predictions.csv": ["run", "--out", "folder"],
+        "--edges is missing: the model was trained on a graph with edges": ["run", "--nodes", "nodes.csv"],
+        "--nodes is missing: give the nodes": ["run", "--edges", "edges.csv"],
+        "the model of run was not trained on an archive": ["run", "--npz", "g.npz"],
+        "device is 'tpu'": ["run", "--device", "tpu"],
+    }
+    for said, arguments in cases.items():
+        assert said in refused(here, "predict", *arguments)
+    (here / "nodes.csv").write_text((here / "nodes.csv").read_text() + "z,1,rome,\n")
+    assert "nodes.csv has changed since the model was trained" in refused(here, "predict", "run")
+    (here / "nodes.csv").unlink()
+    assert "are not there any more; name the file with --nodes" in refused(here, "predict", "run")
+
+
+def test_a_graph_that_was_given_in_python_cannot_be_read_again(here, tiny_task):
+    fit(load_recipe("egnn", "tiny", 2, {"epochs": 2, "hidden_channels": 4, "split": "default"}), tiny_task, out="run")
+    assert "trained on 'tiny', a graph that was given in Python" in refused(here, "predict", "run")
+
+
+def test_a_model_of_a_dataset_takes_no_tables(here):
+    assert run("train", *TINY, "--out", "run").code == 0
+    assert "the model of run was not trained on a table of nodes" in refused(
+        here, "predict", "run", "--nodes", "nodes.csv"
+    )
+
+
+# Wrong files: one sentence with file, line and column, exit code 2, nothing left behind.
+
+NODES = "id,x,label\na,1,red\nb,2,blue\nc,3,red\nd,4,blue\n"
+WRONG = {
+    "missing column": (NODES.replace("label", "kind"), None, "nodes.csv, line 1: there is no column 'label'"),
+    "duplicate id": (NODES + "a,5,red\n", None, "nodes.csv, line 6, column 'id': the id 'a' stands on line 2 already"),
+    "unknown node": (NODES, "source,target\na,b\na,q\n", "edges.csv, line 3, column 'target': there is no node 'q' in"),
+    "all labels blank": (re.sub("red|blue", "", NODES), None, "nodes.csv, lines 2 to 5, column 'label': every"),
+    "one class": (NODES.replace("blue", "red"), None, "nodes.csv, line 2, column 'label': all labels that are"),
+    "NaN": (NODES.replace("c,3", "c,nan"), None, "nodes.csv, line 4, column 'x': 'nan' is not a finite number"),
+    "text": (NODES.replace("c,3", "c,tall"), None, "nodes.csv, line 4, column 'x': 'tall' is not a number"),
+    "not UTF-8": (NODES.encode().replace(b"c,3", b"\xe9,3"), None, "nodes.csv, line 4, column 'id': the byte 0xe9"),
+    "not UTF-8 edges": (NODES, b"source,target\na,\xff\n", "edges.csv, line 2, column 'target': the byte 0xff"),
+    "a line of 100 MB": (NODES + "e," + "9" * 100_000_000 + ",red\n", None, "nodes.csv, line 6, column 2: the line is"),
+    "empty": ("", None, "nodes.csv is empty"),
+    "header only": ("id,x,label\n", None, "nodes.csv has a header but no row"),
+    "no two of a class": ("id,x,label\na,1,u\nb,2,v\n", "source,target\na,b\n", "No class has two labelled nodes"),
+}
+
+
+@pytest.mark.parametrize(("nodes", "edges", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_one_sentence(here, nodes, edges, said):
+    edges = "source,target\na,b\nb,c\n" if edges is None else edges
+    for name, content in (("nodes.csv", nodes), ("edges.csv", edges)):
+        (here / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert said in refused(here, "train", *OWN, *TINY)
+
+
+def test_a_folder_or_no_file_instead_of_a_file(here):
+    (here / "folder").mkdir()
+    for option in ("--nodes", "--npz"):
+        assert "folder is a folder; expected a file" in refused(here, "train", option, "folder")
+        assert "There is no file no.csv" in refused(here, "train", option, "no.csv")
+    said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
+    assert "folder is a folder; expected a file" in said
+
+
+WRONG_OPTIONS = {
+    "two sources": (["--dataset", "cora", *OWN], "--dataset and --nodes contradict each other: give one"),
+    "tables and an archive": ([*OWN, "--npz", "g.npz"], "--nodes and --npz contradict each other"),
+    "edges alone": (["--edges", "edges.csv"], "--edges is edges.csv, but it is for --nodes, which is not given"),
+    "a column of no table": (["--label", "kind"], "--label is kind, but it is for --nodes"),
+    "a weight of no edges": (["--nodes", "nodes.csv", "--weight", "w"], "--weight is w, but it is for --edges"),
+    "a test part of a dataset": (["--test-fraction", "0.2"], "--test-fraction is 0.2, but it is for --nodes or --npz"),
+    "a test part too large": (
+        [*OWN, "--features", "x", "--test-fraction", "0.9"],
+        "The test fraction is 0.9; expected",
+    ),
+    "neighbours and edges": ([*OWN, "--knn", "3"], "--knn is 3 and --edges is edges.csv"),
+    "no such feature": ([*OWN, "--features", "x,size"], "nodes.csv, line 1: there is no column 'size' for --features"),
+    "a setting": ([*OWN, "--set", "c_mni=1"], '"c_mni" is not a setting of egnn'),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_options_that_contradict_each_other(here, arguments, said):
+    assert said in refused(here, "train", *arguments)
+
+
+def test_a_pickle_in_an_archive_or_a_model_is_never_run(here, trap):
+    np.savez(here / "g.npz", labels=np.array([trap], dtype=object))
+    assert "g.npz" in refused(here, "train", "--npz", "g.npz")
+    torch.save(trap, here / "model.pt")
+    assert "model.pt is not a whole graphjoule model" in refused(here, "predict", "model.pt")
+    assert not trap.sprung.exists()
+
+
+def test_help_shows_the_options_of_ones_own_graph_and_every_model():
+    text = " ".join(run("train", "--help").out.replace("│", " ").split())
+    assert all(
+        f"--{option}" in text for option in ("nodes", "edges", "npz", "one-hot", "knn", "test-fraction", "label")
+    )
+    assert "Your own graph" in text
+    assert all(f"--{option}" in run("predict", "--help").out for option in ("out", "nodes", "edges", "seed", "force"))
+
+
+@pytest.mark.slow
+def test_a_million_edges_and_200k_nodes_load_in_20_seconds_and_2_gb(here):
+    import resource
+    import time
+
+    from graphjoule.tasks.files import load_tables
+
+    rng = np.random.default_rng(0)
+    labels, ends = rng.integers(7, size=200_000), rng.integers(200_000, size=(1_000_000, 2))
+    x = rng.normal(size=(200_000, 16))
+    with (here / "nodes.csv").open("w") as file:
+        file.write("id," + ",".join(f"x{i}" for i in range(16)) + ",label\n")
+        file.writelines(f"v{i},{','.join(f'{v:.6f}' for v in row)},c{labels[i]}\n" for i, row in enumerate(x))
+    with (here / "edges.csv").open("w") as file:
+        file.write("source,target,weight\n")
+        file.writelines(f"v{i},v{j},1.5\n" for i, j in ends)
+    start = time.perf_counter()
+    task = load_tables("nodes.csv", "edges.csv")
+    assert time.perf_counter() - start < 20
+    assert task.num_nodes == 200_000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2_000_000  # KiB
+
+
+# The page about it.
+
+
+def test_the_commands_and_the_code_of_the_document_run(here):
+    text = DOCUMENT.read_text()
+    blocks = re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL)
+    commands = [
+        line.split("#")[0].split()[1:]
+        for block in blocks
+        for line in block.splitlines()
+        if line.startswith("graphjoule")
+    ]
+    assert len(commands) >= 3
+    files = dict(re.findall(r"`([\w-]+\.csv)`:\n\n```csv\n(.*?)```", text, flags=re.DOTALL))
+    for name, content in files.items():
+        (here / name).write_text(content)
+    for arguments in commands:
+        is_training = arguments[0] == "train"
+        if is_training:
+            shutil.rmtree(here / "run", ignore_errors=True)
+        result = run(
+            *arguments, *(["--epochs", "2", "--layers", "2", "--device", "cpu"] if is_training else ["--force"])
+        )
+        assert result.code == 0, (arguments, result.err)
+    (sentence,) = re.findall(r"```\n(graphjoule: .*?\n)```", text)
+    assert refused(here, "train", "--nodes", "people.csv", "--edges", "friends.csv") == sentence
+    for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        exec(compile(code, str(DOCUMENT), "exec"), {})

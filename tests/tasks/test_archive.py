@@ -1,0 +1,129 @@
+import zipfile
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.features import SparseFeatures
+from graphjoule.tasks.archive import load_npz, load_npz_like
+
+ADJACENCY = sp.csr_matrix(np.array([[0, 2.0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0, 0], [0, 0, 0, 0]]))
+FEATURES = np.arange(12.0).reshape(4, 3)
+LABELS = np.array([0, 1, 1, -1])
+
+
+def pieces(name, matrix):
+    return {f"{name}_{piece}": getattr(matrix, piece) for piece in ("data", "indices", "indptr", "shape")}
+
+
+def arrays(**changes):
+    made = pieces("adj", ADJACENCY) | {"features": FEATURES, "labels": LABELS} | changes
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def write(tmp_path, **changes):
+    path = tmp_path / "graph.npz"
+    np.savez(path, **arrays(**changes))
+    return path
+
+
+def test_an_archive_is_a_task(tmp_path):
+    names = {"class_names": np.array(["cat", "dog"]), "node_ids": np.array(["w", "x", "y", "z"])}
+    task = load_npz(write(tmp_path, **names))
+    assert (task.name, task.class_names, task.node_ids) == ("graph.npz", ("cat", "dog"), ("w", "x", "y", "z"))
+    assert torch.equal(task.features, torch.from_numpy(FEATURES).float())  # as stored: not standardised
+    assert task.labels.tolist() == [0, 1, 1, -1]
+    assert task.graph.degree.tolist() == [2, 2.5, 0.5, 0]  # symmetric, weighted, without the self-loop
+    assert task.default_split == "stratified-20-0"
+    assert [file.role for file in task.source.files] == ["npz"]
+    assert task.source.columns is None
+
+
+def test_features_may_be_sparse_pieces_and_masks_a_split(tmp_path):
+    words = sp.random(4, 40, density=0.1, random_state=0, format="csr")
+    masks = {f"{part}_mask": np.arange(4) == i for i, part in enumerate(("train", "val", "test"))}
+    task = load_npz(write(tmp_path, features=None, **pieces("attr", words), **masks))
+    assert isinstance(task.features, SparseFeatures)
+    assert np.allclose(task.features.to_dense(), words.toarray(), atol=1e-6)
+    assert task.default_split == "public"
+    assert task.split().val.tolist() == [1]
+    assert task.node_ids == ("0", "1", "2", "3")
+
+
+def test_classes_without_a_label_are_kept_by_their_names(tmp_path):
+    assert load_npz(write(tmp_path, class_names=np.array(["a", "b", "c"]))).num_classes == 3
+
+
+def test_another_archive_needs_no_labels_and_as_many_features(tmp_path):
+    given = load_npz_like(write(tmp_path, labels=None), 3)
+    assert given.labels.tolist() == [-1] * 4
+    with pytest.raises(GraphjouleError, match=r"graph.npz has 3 features; the model was trained with 5\."):
+        load_npz_like(write(tmp_path), 5)
+
+
+BAD = {
+    "no labels": ({"labels": None}, "has no array 'labels'"),
+    "no adjacency": ({"adj_indptr": None}, "has no array 'adj_indptr'"),
+    "no features": ({"features": None}, "has no array 'attr_data'"),
+    "text as features": ({"features": np.array([["a"]] * 4)}, "other than plain arrays of numbers"),
+    "labels with fractions": ({"labels": LABELS + 0.5}, "other than plain arrays of numbers"),
+    "flat features": ({"features": np.ones(4)}, "features has shape [4]; expected [num_nodes, num_features]"),
+    "too few features": ({"features": np.ones((3, 2))}, "features is for [3] nodes; expected 4"),
+    "too few labels": ({"labels": LABELS[:3]}, "labels is for [3] nodes; expected 4"),
+    "too few names": ({"node_ids": np.array(["a"])}, "node_ids is for [1] nodes; expected 4"),
+    "not square": ({"adj_shape": np.array([4, 9])}, "adj is for [9] nodes; expected 4"),
+    "index outside": ({"adj_indices": ADJACENCY.indices + 7}, "the arrays adj_* are no sparse matrix"),
+    "negative index": ({"adj_indices": ADJACENCY.indices - 7}, "the arrays adj_* are no sparse matrix"),
+    "rows that run backwards": ({"adj_indptr": np.array([0, 3, 1, 3, 3])}, "the arrays adj_* are no sparse matrix"),
+    "one size": ({"adj_shape": np.array([4])}, "the arrays adj_* are no sparse matrix"),
+    "negative weight": ({"adj_data": -ADJACENCY.data}, "edge_weight[0] is -2.0; weights must be finite"),
+    "NaN": ({"features": FEATURES * np.nan}, "The features hold nan at node 0, column 0"),
+    "one class": ({"labels": np.zeros(4, dtype=int)}, "has 1 classes; at least two are needed"),
+    "no label known": ({"labels": np.full(4, -1)}, "no label"),
+    "label below -1": ({"labels": np.array([0, 1, -3, 0])}, "The label of node 2"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), BAD.values(), ids=BAD)
+def test_a_bad_archive_is_one_sentence(tmp_path, changes, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load_npz(write(tmp_path, **changes))
+    assert said in str(caught.value)
+    assert "graph.npz" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["labels", "features", "adj_data", "class_names", "node_ids", "train_mask"])
+def test_a_pickle_in_an_archive_is_refused_and_never_run(tmp_path, trap, key):
+    path = write(tmp_path, **{key: np.array([trap] * 4, dtype=object)})
+    with pytest.raises(GraphjouleError, match="pickled objects are never loaded"):
+        load_npz(path)
+    with pytest.raises(GraphjouleError, match="pickled objects are never loaded"):
+        load_npz_like(path, 3)
+    assert not trap.sprung.exists()
+
+
+@pytest.mark.parametrize("content", [b"no archive", b"PK\x03\x04", b"\x93NUMPY"])
+def test_a_file_that_is_no_archive(tmp_path, content):
+    (tmp_path / "graph.npz").write_bytes(content)
+    with pytest.raises(GraphjouleError, match=r"graph.npz is no readable \.npz archive"):
+        load_npz(tmp_path / "graph.npz")
+
+
+def test_an_array_that_claims_to_be_larger_than_the_memory(tmp_path):
+    path = write(tmp_path, labels=None)
+    header = b"{'descr': '<i8', 'fortran_order': False, 'shape': (100000000000000,), }"
+    header += b" " * (64 - (10 + len(header) + 1) % 64) + b"\n"
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("labels.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(GraphjouleError, match=r"graph\.npz"):
+        load_npz(path)
+
+
+def test_a_folder_and_no_file(tmp_path):
+    with pytest.raises(GraphjouleError, match="is a folder; expected a file"):
+        load_npz(tmp_path)
+    with pytest.raises(GraphjouleError, match="There is no file"):
+        load_npz(tmp_path / "no.npz")

@@ -1,0 +1,184 @@
+import csv
+import io
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.tasks import csvtable
+from graphjoule.tasks.reading import read_table
+from graphjoule.tasks.table import Wanted
+from graphs import few
+
+
+def read(path, text=(), numbers=(), hint=""):
+    return read_table(path, lambda header: Wanted(text, numbers, hint))
+
+
+def write(tmp_path, content, name="t.csv"):
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def refusal(path, text=(), numbers=(), hint=""):
+    """The sentence with which a file is refused."""
+    with pytest.raises(GraphjouleError) as caught:
+        read(path, text, numbers, hint)
+    said = str(caught.value)
+    assert said.endswith((".", "?"))
+    assert "\n" not in said
+    assert said.count(str(path)) >= 1
+    return said.replace(f"{path}", "FILE")
+
+
+# What is read.
+
+
+def test_columns_come_as_text_or_numbers_with_the_line_of_every_row(tmp_path):
+    table = read(write(tmp_path, "id,x,other\na,1,?\nb,-2.5e3,?\n"), ["id"], ["x"])
+    assert table.text == {"id": ["a", "b"]}
+    assert table.numbers["x"].tolist() == [1.0, -2500.0]
+    assert table.rows.tolist() == [2, 3]
+    assert table.header.names == ("id", "x", "other")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "id,x\na,1\nb,2\n",
+        "id,x\na,1\nb,2",  # no newline at the end
+        "id,x\r\na,1\r\nb,2\r\n",  # Windows
+        "id,x\ra,1\rb,2\r",  # an old Macintosh
+        "\ufeffid,x\na,1\nb,2\n",  # a byte order mark, as spreadsheets write it
+        "id\tx\na\t1\nb\t2\n",
+        "id;x\na;1\nb;2\n",
+        " id , x \n a , 1 \n b ,2\n",
+        '"id","x"\n"a","1"\n"b","2"\n',
+        "\n\nid,x\n\na,1\n\n\nb,2\n\n",
+    ],
+)
+def test_the_many_ways_to_write_the_same_table(tmp_path, content):
+    table = read(write(tmp_path, content), ["id"], ["x"])
+    assert table.text["id"] == ["a", "b"]
+    assert table.numbers["x"].tolist() == [1.0, 2.0]
+
+
+def test_quoted_values_may_hold_delimiters_quotes_and_line_breaks_and_lines_are_still_counted(tmp_path):
+    path = write(tmp_path, 'id,x\n"a,1",1\n"b\n""b""\nb",2\n\nc,3\nd,wrong\n')
+    table = read(path, ["id"])
+    assert table.text["id"] == ["a,1", 'b\n"b"\nb', "c", "d"]
+    assert table.rows.tolist() == [2, 3, 7, 8]
+    assert "FILE, line 8, column 'x': 'wrong' is not a number" in refusal(path, ["id"], ["x"])
+
+
+value = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=5)
+
+
+@few
+@given(rows=st.lists(st.tuples(value, value), min_size=1, max_size=8), block=st.integers(1, 4))
+def test_what_pythons_own_writer_writes_is_read_back(tmp_path_factory, rows, block):
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
+    path = write(tmp_path_factory.mktemp("csv"), text.getvalue())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csvtable, "_BLOCK", block)
+        table = read(path, ["a", "b"])
+    assert list(zip(table.text["a"], table.text["b"], strict=True)) == [(a.strip(), b.strip()) for a, b in rows]
+
+
+@few
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
+def test_numbers_come_back_to_the_bit(tmp_path_factory, numbers):
+    path = write(tmp_path_factory.mktemp("csv"), "x\n" + "".join(f"{number!r}\n" for number in numbers))
+    assert np.array_equal(read(path, numbers=["x"]).numbers["x"], numbers)
+
+
+# What is refused: file, line, column.
+
+ROWS = "id,x\na,1\nb,{}\nc,3\n"
+BAD = {
+    "not a number": (ROWS.format("red"), "FILE, line 3, column 'x': 'red' is not a number"),
+    "blank": (ROWS.format(""), "FILE, line 3, column 'x': the value is blank"),
+    "NaN": (ROWS.format("nan"), "FILE, line 3, column 'x': 'nan' is not a finite number"),
+    "infinite": (ROWS.format("-inf"), "FILE, line 3, column 'x': '-inf' is not a finite number"),
+    "too large": (ROWS.format("1e999"), "FILE, line 3, column 'x': '1e999' is not a finite number"),
+    "an underscore": (ROWS.format("1_000"), "FILE, line 3, column 'x': '1_000' is not a"),
+    "a decimal comma": ("id;x\na;1,5\n", "FILE, line 2, column 'x': '1,5' is not a number"),
+    "a long text": (ROWS.format("y" * 999), "is not a number"),
+    "a row too short": ("id,x\na,1\nb\n", "FILE, line 3, column 2: the row has 1 values; expected 2"),
+    "a row too long": ("id,x\na,1,2\n", "FILE, line 2, column 3: the row has 3 values; expected 2"),
+    "two columns of one name": ("id,x,x\na,1,2\n", "FILE, line 1: columns 2 and 3 are both called 'x'"),
+    "a column without a name": (",id,x\n0,a,1\n", "FILE, line 1, column 1 has no name"),
+    "no row": ("id,x\n", "FILE has a header but no row below it"),
+    "nothing": ("", "FILE is empty"),
+    "blank lines": ("\n\n \n", "FILE holds blank lines alone"),
+    "a quote never closed": ('id,x\na,1\n"b,2\nc,3\n', "FILE, line 3: the quotes cannot be read"),
+    "a quote within": ('id,x\n"a"b,1\n', "FILE, line 2: the quotes cannot be read"),
+    "not UTF-8": (b"id,x\na,1\nb\xe9,2\n", "FILE, line 3, column 'id': the byte 0xe9 is not UTF-8"),
+    "not UTF-8 further right": (b'id,x\n"a,b",\xff\n', "FILE, line 2, column 'x': the byte 0xff is not UTF-8"),
+    "not UTF-8 in the header": (b"id,\xe9\na,1\n", "FILE, line 1, column 2: the byte 0xe9 is not UTF-8"),
+    "UTF-16": ("id,x\na,1\n".encode("utf-16"), "FILE, line 1, column 1: the byte 0xff is not UTF-8"),
+    "ends within a character": (b"id,x\na,1\nb,\xc3", "FILE, line 3, column 'x': the byte 0xc3 is not UTF-8"),
+    "no text at all": (b"PK\x03\x04\x80\x00\x01", "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), BAD.values(), ids=BAD)
+def test_a_bad_file_is_one_sentence_with_file_line_and_column(tmp_path, content, said):
+    told = refusal(write(tmp_path, content), ["id"], ["x"])
+    assert said in told
+    assert len(told) < 300
+
+
+def test_the_first_wrong_value_is_told_wherever_the_block_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr(csvtable, "_BLOCK", 3)
+    rows = [f"{i},{i}" for i in range(20)]
+    rows[13] = "13,x"
+    rows[17] = "17,x"
+    assert "FILE, line 15, column 'x': 'x' is not" in refusal(write(tmp_path, "\n".join(["id,x", *rows])), [], ["x"])
+
+
+def test_a_byte_that_is_not_utf8_is_found_far_into_a_file(tmp_path):
+    path = write(tmp_path, b"id,x\n" + b"abcdefg,1\n" * 30_000 + b"ab\x80,1\n")
+    assert "FILE, line 30002, column 'id': the byte 0x80" in refusal(path, ["id"])
+
+
+def test_the_hint_says_what_to_do(tmp_path):
+    said = refusal(write(tmp_path, "x\nred\n"), numbers=["x"], hint="; name it with --one-hot")
+    assert said.endswith("'red' is not a number; name it with --one-hot.")
+
+
+def test_a_column_that_is_not_wanted_may_hold_anything(tmp_path):
+    assert read(write(tmp_path, "id,x\na,\nb,inf\n"), ["id"]).num_rows == 2
+
+
+def test_a_folder_and_a_file_that_is_not_there(tmp_path):
+    assert refusal(tmp_path, ["id"]) == "FILE is a folder; expected a file."
+    assert refusal(tmp_path / "no.csv", ["id"]) == "There is no file FILE."
+
+
+@pytest.mark.parametrize("line", ["x" * 100, "1," * 50], ids=["one value", "many values"])
+def test_a_line_of_100_mb_is_refused_in_bounded_memory(tmp_path, line):
+    path = tmp_path / "long.csv"
+    with path.open("w") as file:
+        file.write("id,x\na,1\nb,")
+        for _ in range(10_000):
+            file.write(line * 100)
+        file.write("\n")
+    assert path.stat().st_size > 100_000_000
+    tracemalloc.start()
+    said = refusal(path, ["id"], ["x"])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "FILE, line 3, column " in said
+    assert "the line is longer than 16,777,216 characters" in said
+    assert peak < 150_000_000
+
+
+def test_a_value_that_is_too_long_is_refused_with_its_column(tmp_path):
+    said = refusal(write(tmp_path, f"id,x\na,{'1' * 200_000}\n"), ["id"], ["x"])
+    assert "FILE, line 2, column 2: a value is longer than 131,072 characters" in said
