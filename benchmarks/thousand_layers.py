@@ -17,7 +17,7 @@ from graphjoule.records import append_record
 
 def layer_energies(model, task):
     """Energies of the encoder's output and of every layer's."""
-    with torch.no_grad(), Trace(model, task.graph, watch=["encoder", "convs.*"]) as trace:
+    with torch.no_grad(), Trace(model, task.graph, ["energy"], watch=["encoder", "convs.*"]) as trace:
         model(task.features, task.graph)
     return [float(f"{layer.energy:.5g}") for layer in trace.layers]
 

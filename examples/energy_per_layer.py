@@ -37,7 +37,7 @@ def measure(name):
 
 
 def layer_energies(model, task, watched):
-    with torch.no_grad(), Trace(model, task.graph, watch=watched) as trace:
+    with torch.no_grad(), Trace(model, task.graph, ["energy"], watch=watched) as trace:
         model(task.features, task.graph)
     return [layer.energy for layer in trace.layers]
 

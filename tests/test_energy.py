@@ -13,6 +13,7 @@ from graphjoule.energy import (
     rayleigh_quotient,
 )
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
 from graphjoule.ops import propagate, srelu
 from graphs import Edges, edge_lists, few, k33, no_edges, normal, path3, random_edges
 
@@ -90,6 +91,37 @@ def test_it_does_not_cancel_when_features_are_almost_smooth(ripple, num_edges):
     torch.testing.assert_close(
         dirichlet_energy(x, edges.graph64()), edge_form(x, edges), rtol=1e-12 + 1e-15 / ripple, atol=0
     )
+
+
+def _large_graph(num_components):
+    """A random graph of 5,000 nodes in as many pieces as asked for, large enough for the way in float32."""
+    generator = torch.Generator().manual_seed(num_components)
+    size = 5000 // num_components
+    ends = torch.randint(0, size, (2, 15000), generator=generator)
+    ends += size * torch.randint(0, num_components, (15000,), generator=generator)
+    return Propagation.from_edge_index(ends, num_nodes=5000, symmetrize=True)
+
+
+@pytest.mark.parametrize("num_components", [1, 4])
+@pytest.mark.parametrize("steps", [0, 1, 5, 40])
+def test_large_float32_features_have_the_energy_of_float64_ones(steps, num_components):
+    """Whichever way is taken: rough features go through float32, smooth ones must not."""
+    graph = _large_graph(num_components)
+    x = normal(5000, 64).float().abs()
+    for _ in range(steps):
+        x = propagate(x, graph)
+    torch.testing.assert_close(dirichlet_energy(x, graph), dirichlet_energy(x.double(), graph), rtol=1e-6, atol=0)
+
+
+def test_a_large_mean_or_a_small_energy_is_measured_in_float64():
+    graph = _large_graph(1)
+    rough = normal(5000, 64).float()
+    offset = rough + 1e4 * graph.laplacian.scale[:, None].float()
+    path = Propagation.from_edge_index(torch.stack([torch.arange(4999), torch.arange(1, 5000)]), symmetrize=True)
+    wave = torch.linspace(0, 3, 5000).cos()[:, None].float().expand(-1, 64).contiguous()
+    assert graph.laplacian._form_in_float32(rough, graph.laplacian.scale) is not None
+    assert graph.laplacian._form_in_float32(offset, graph.laplacian.scale) is None
+    assert path.laplacian._form_in_float32(wave, path.laplacian.scale) is None
 
 
 @pytest.mark.parametrize("num_edges", [12, 60])

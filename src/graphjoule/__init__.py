@@ -1,39 +1,115 @@
 """See, control and push the depth of a graph neural network by its Dirichlet energy."""
 
-from graphjoule.energy import dirichlet_energy
+from typing import TYPE_CHECKING
+
+from graphjoule.diagnosis import Diagnosis, diagnose
+from graphjoule.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
+from graphjoule.energy import (
+    combinatorial_energy,
+    dirichlet_energy,
+    kernel_distance,
+    random_walk_energy,
+    rayleigh_quotient,
+)
+from graphjoule.energy_limits import Limits, limits
+from graphjoule.energy_parts import class_energies, component_energies
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.graph import Propagation
-from graphjoule.nn import EGNN, GCN, MODELS, EGNNConv, GCNConv, SReLU
+from graphjoule.mean_distance import mad, mad_gap
+from graphjoule.measures import DEFAULT_MEASURES, MEASURES
+from graphjoule.nn import (
+    APPNP,
+    EGNN,
+    GCN,
+    GCNII,
+    MODELS,
+    SGC,
+    DropEdgeGCN,
+    EGNNConv,
+    GCNConv,
+    JKNet,
+    PairNormGCN,
+    SReLU,
+)
 from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.records import Record, read_records, summarise
 from graphjoule.saving import load_model
+from graphjoule.spectrum import energy_by_band
 from graphjoule.tasks import DATASETS, NodeTask, load_task
+from graphjoule.tasks.archive import load_npz
+from graphjoule.tasks.files import load_tables
+from graphjoule.theory import Setting, audit, weight_report
 from graphjoule.trace import Trace
+from graphjoule.trained import load
 from graphjoule.training import fit
 from graphjoule.version import __version__
 
+if TYPE_CHECKING:
+    from graphjoule.classifier import EGNNClassifier
+
 __all__ = [
+    "APPNP",
     "DATASETS",
+    "DEFAULT_MEASURES",
     "EGNN",
     "GCN",
+    "GCNII",
+    "MEASURES",
     "MODELS",
+    "SGC",
+    "Diagnosis",
+    "DropEdgeGCN",
+    "EGNNClassifier",
     "EGNNConv",
     "GCNConv",
     "GraphjouleError",
+    "JKNet",
+    "Limits",
     "NodeTask",
+    "PairNormGCN",
     "Propagation",
     "Recipe",
     "Record",
     "SReLU",
+    "Setting",
     "SparseFeatures",
     "Trace",
     "__version__",
+    "audit",
+    "class_energies",
+    "combinatorial_energy",
+    "component_energies",
+    "diagnose",
     "dirichlet_energy",
+    "effective_rank",
+    "energy_by_band",
+    "feature_correlation",
     "fit",
+    "kernel_distance",
+    "limits",
+    "load",
     "load_model",
+    "load_npz",
     "load_recipe",
+    "load_tables",
     "load_task",
+    "mad",
+    "mad_gap",
+    "mean_pair_cosine",
+    "random_walk_energy",
+    "rayleigh_quotient",
     "read_records",
+    "stable_rank",
     "summarise",
+    "weight_report",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`EGNNClassifier` at first use: scikit-learn's base classes take seconds to import."""
+    if name == "EGNNClassifier":
+        from graphjoule.classifier import EGNNClassifier
+
+        return EGNNClassifier
+    raise AttributeError(f"module 'graphjoule' has no attribute {name!r}")

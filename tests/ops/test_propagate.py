@@ -18,6 +18,18 @@ def test_it_is_the_dense_product(edges, channels):
 
 
 @few
+@given(edge_lists(), st.floats(-2, 2), st.floats(-2, 2), st.sampled_from([torch.float32, torch.float64]))
+def test_with_a_residual_connection_it_is_the_dense_sum_in_value_and_gradient(edges, a, alpha, dtype):
+    x = normal(edges.num_nodes, 3).to(dtype).requires_grad_()
+    dense = (a * edges.dense() + alpha * torch.eye(edges.num_nodes, dtype=torch.float64)).to(dtype)
+    out = propagate(x, edges.graph64().to(dtype=dtype), a, alpha)
+    rounding = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
+    torch.testing.assert_close(out, dense @ x, rtol=rounding, atol=rounding)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient, dense @ torch.ones_like(x), rtol=rounding, atol=rounding)
+
+
+@few
 @given(edge_lists())
 def test_its_gradient_is_the_product_with_the_transpose(edges):
     x = normal(edges.num_nodes, 2).requires_grad_()

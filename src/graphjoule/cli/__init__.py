@@ -1,4 +1,4 @@
-"""The command line: ``graphjoule train | data | demo | bench``."""
+"""The command line: ``graphjoule train | predict | trace | audit | data | demo | bench``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Annotated
 
 import typer
 
+from graphjoule.cli.audit import audit
 from graphjoule.cli.bench import bench
 from graphjoule.cli.data import data
 from graphjoule.cli.demo import demo
+from graphjoule.cli.predict import predict
+from graphjoule.cli.trace import trace
 from graphjoule.cli.train import train
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import TrainingInterrupted
@@ -26,8 +29,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train)
+app.command()(predict)
+app.command()(trace)
 app.command()(data)
 app.command()(demo)
+app.command()(audit)
 app.command()(bench)
 
 

@@ -63,7 +63,7 @@ def demo(
 def layer_energies(model: GraphModel, task: NodeTask) -> list[float]:
     """Dirichlet energy of every graph layer's output, in evaluation mode."""
     model.eval()
-    with torch.no_grad(), Trace(model, task.graph, watch=["convs.*"]) as trace:
+    with torch.no_grad(), Trace(model, task.graph, ["energy"], watch=["convs.*"]) as trace:
         model(task.features, task.graph)
     return [layer.energy for layer in trace.layers]
 

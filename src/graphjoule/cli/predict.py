@@ -93,10 +93,11 @@ def _input(
         return load_tables_like(columns, runs.data.classes, nodes, edges)
     if edges is not None:
         raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
-    return _training_graph(runs, data_root)
+    return training_graph(runs, data_root)
 
 
-def _training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
+def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
+    """What the runs were trained on: the user's own files if they are unchanged, else the dataset by its name."""
     data = runs.data
     if data is None or data.source is None:
         if runs.recipe.dataset not in DATASETS:

@@ -14,8 +14,7 @@ from graphjoule.ops.stack import fused_stack
 
 def residual_mix(x: Tensor, x0: Tensor, graph: Propagation, c_min: float, beta: float) -> Tensor:
     """``(1 - c_min) P X + alpha X + beta X0`` with ``alpha = c_min - beta``: the lower-bounded residual connection."""
-    alpha = c_min - beta
-    return (1 - c_min) * propagate(x, graph) + alpha * x + beta * x0
+    return torch.add(propagate(x, graph, a=1 - c_min, alpha=c_min - beta), x0, alpha=beta)
 
 
 def srelu(z: Tensor, shift: Tensor) -> Tensor:

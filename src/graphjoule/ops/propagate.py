@@ -1,63 +1,76 @@
-"""The product every layer makes: ``P X``."""
+"""The product every layer makes: ``P X``, and with a residual connection ``a P X + alpha X``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphjoule.csr import csr_product
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
-from graphjoule.ops.csr_product_cpu import csr_product
 
 
-def propagate(x: Tensor, graph: Propagation) -> Tensor:
-    """``P X``: every node takes the normalised sum of its neighbours and itself.
+def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0) -> Tensor:
+    """``a P X + alpha X``: a node takes the normalised sum of its neighbours and itself, and keeps a part of itself.
 
     Args:
         x: node features, shape ``[num_nodes, channels]``; under `torch.vmap` all runs share one product.
         graph: the operator ``P``.
+        a: factor of the product.
+        alpha: factor of the features themselves.
     """
     if x.dim() != 2 or x.dtype != graph.dtype or x.size(0) != graph.num_nodes:
         raise GraphjouleError(
             f"Cannot propagate features of shape {list(x.shape)}, {x.dtype} over a graph of {graph.num_nodes} nodes, "
             f"{graph.dtype}; use graph.to(dtype=...) to match them."
         )
-    out: Tensor = _Propagate.apply(x, graph)  # type: ignore[no-untyped-call]
+    out: Tensor = _Propagate.apply(x, graph, a, alpha)  # type: ignore[no-untyped-call]
     return out
 
 
+def mixing_value(graph: Propagation, a: float, alpha: float) -> Tensor:
+    """The entries of ``a P + alpha I``: the diagonal of ``P`` is always stored, so they have the pattern of ``P``."""
+    value = a * graph.value
+    value[graph.diagonal] += alpha
+    return value
+
+
 class _Propagate(torch.autograd.Function):
-    """``P X`` of one run ``[n, d]`` or of many ``[runs, n, d]``; its gradient is ``P G`` because ``P`` is symmetric."""
+    """The product of one run ``[n, d]`` or of many ``[runs, n, d]``; it is its own gradient, as ``P`` is symmetric."""
 
     @staticmethod
-    def forward(x: Tensor, graph: Propagation) -> Tensor:
-        if body_for(x) == "triton":
+    def forward(x: Tensor, graph: Propagation, a: float, alpha: float) -> Tensor:
+        body = body_for(x)
+        if body == "triton":
             from graphjoule.ops.triton_gather import gather
 
             runs = x if x.dim() == 3 else x[None]
-            return gather(runs.contiguous(), graph.rows, graph.value).view(x.shape)
-        if x.dim() == 3:
-            return torch.stack([_product(run, graph) for run in x])
-        return _product(x, graph)
+            return gather(runs.contiguous(), graph.rows, graph.value, a=a, alpha=alpha).view(x.shape)
+        if body == "cpu":
+            value = graph.value if (a, alpha) == (1.0, 0.0) else mixing_value(graph, a, alpha)
+            return _each_run(x, lambda run: csr_product(graph.rowptr, graph.col, value, run))
+        product = _each_run(x, lambda run: torch.mm(graph.matrix, run))
+        return product if (a, alpha) == (1.0, 0.0) else a * product + alpha * x
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Propagation], output: Tensor) -> None:
-        ctx.graph = inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.graph, ctx.a, ctx.alpha = inputs
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _Propagate.apply(grads[0], ctx.graph), None  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Propagate.apply(grads[0], ctx.graph, ctx.a, ctx.alpha), None, None, None  # type: ignore[no-untyped-call]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, graph: Propagation) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None, None], x: Tensor, graph: Propagation, a: float, alpha: float
+    ) -> tuple[Tensor, int]:
         """All runs in one call."""
-        return _Propagate.apply(x.movedim(in_dims[0], 0), graph), 0  # type: ignore[no-untyped-call]
+        return _Propagate.apply(x.movedim(in_dims[0], 0), graph, a, alpha), 0  # type: ignore[no-untyped-call]
 
 
-def _product(x: Tensor, graph: Propagation) -> Tensor:
-    if body_for(x) == "cpu":
-        return csr_product(graph.rowptr, graph.col, graph.value, x)
-    return torch.mm(graph.matrix, x)
+def _each_run(x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.stack([product(run) for run in x]) if x.dim() == 3 else product(x)

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.csr import csr_tensor
+from graphjoule.csr import csr_product, csr_tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.ops.body import body_for
-from graphjoule.ops.csr_product_cpu import csr_product
 from graphjoule.ops.dropout import dropout
 
 

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphjoule.ops.csr_product_cpu import csr_product
+from graphjoule.csr import csr_product
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale
+from graphjoule.ops.propagate import mixing_value
 from graphjoule.ops.stack import StackBody
 
 _LAYERS_PER_HASH = 4
@@ -124,9 +125,7 @@ class _Run(StackBody):
         """``S X`` with ``S = (1 - c_min) P + alpha I``, times dropout's scale when there is dropout."""
         if self._mixing_value is None:
             scale = 1.0 if self.keys is None else keep_scale(self.p)
-            self._mixing_value = (scale * (1 - self.c_min)) * self.graph.value
-            # The diagonal of P is always stored, so S has the pattern of P.
-            self._mixing_value[self.graph.diagonal] += scale * self.alpha
+            self._mixing_value = mixing_value(self.graph, scale * (1 - self.c_min), scale * self.alpha)
         return csr_product(self.graph.rowptr, self.graph.col, self._mixing_value, x)
 
     def _keep(self, k: int) -> Tensor | None:

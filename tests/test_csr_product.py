@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from graphjoule.csr import csr_tensor
-from graphjoule.ops.csr_product_cpu import csr_product
+from graphjoule.csr import csr_product, csr_tensor
 
 
 def _pieces(dense):

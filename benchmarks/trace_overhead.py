@@ -1,0 +1,128 @@
+"""What a trace costs: a 64-layer forward pass on Pubmed with and without one, in turns, in one process.
+
+    python benchmarks/trace_overhead.py [--out results/trace/overhead.json]
+
+Three networks: EGNN and GCN of this package, and PyG's GCN. A hook wants to see every layer, so EGNN leaves its fused
+stack; its forward pass layer by layer, with hooks that do nothing, is measured beside it, to tell the two costs apart.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import torch
+from torch_geometric.nn import GCN
+
+from graphjoule import Trace, load_recipe, load_task
+from graphjoule.environment import describe_device, versions
+from graphjoule.features import SparseFeatures
+from graphjoule.files import ensure_folder, write_json
+from graphjoule.measures import DEFAULT_MEASURES, MEASURES
+from graphjoule.training import build_model
+
+SIDES = {"energy": ("energy",), "default measures": DEFAULT_MEASURES, "all measures": tuple(MEASURES)}
+SLOW, FEW = ("all measures",), 3  # sides that are measured in a few turns only
+
+
+def networks(task, layers):
+    """Networks by name, each with what it is called with."""
+    for name in ("egnn", "gcn"):
+        model = build_model(load_recipe(name, task.name, layers), task, seed=0)
+        yield name, model.eval(), (task.features, task.graph)
+    dense = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
+    edges = torch.stack([task.graph.row(), task.graph.col.long()])
+    edge_index = edges[:, edges[0] != edges[1]]
+    model = GCN(task.num_features, 64, layers, task.num_classes)
+    yield "PyG's GCN", model.eval(), (dense, edge_index)
+
+
+@torch.no_grad()
+def seconds(model, inputs, graph, measures=None):
+    """Seconds of one forward pass, traced unless `measures` is None."""
+    begin = time.perf_counter()
+    if measures is None:
+        model(*inputs)
+    else:
+        with Trace(model, graph, measures, watch=["convs.*"]):
+            model(*inputs)
+    return time.perf_counter() - begin
+
+
+def compare(model, inputs, graph, repeats):
+    """Milliseconds of every side in turns, and the cost of each as a share of the plain pass of its own turn."""
+    sides = {"plain": None, "hooks alone": (), **SIDES}
+    for measures in sides.values():  # what is made once per graph, and cold caches
+        seconds(model, inputs, graph, measures)
+    turns = [
+        {side: seconds(model, inputs, graph, m) for side, m in sides.items() if turn < FEW or side not in SLOW}
+        for turn in range(repeats)
+    ]
+    return {side: summary([turn for turn in turns if side in turn], side) for side in sides}
+
+
+def summary(turns, side):
+    """Medians over the turns: the time, and its excess over the plain pass and over the pass layer by layer."""
+    return {
+        "ms": round(1e3 * statistics.median(turn[side] for turn in turns), 2),
+        "cost": round(statistics.median(turn[side] / turn["plain"] for turn in turns) - 1, 3),
+        "cost_of_layers": round(statistics.median(turn[side] / turn["hooks alone"] for turn in turns) - 1, 3),
+        "turns": len(turns),
+    }
+
+
+@torch.no_grad()
+def bytes_per_layer(model, inputs, graph, calls=5):
+    """Bytes that a trace of all measures keeps per layer and call."""
+    with Trace(model, graph, tuple(MEASURES), watch=["convs.*"]) as trace:
+        model(*inputs)
+        rows = len(trace.layers)
+        tracemalloc.start()
+        for _ in range(calls):
+            model(*inputs)
+        trace.layers.clear()  # reading brings the numbers home; the list itself is the reader's
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    return round(kept / (rows * calls))
+
+
+def main():
+    """Measure, print, and write the record if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", default="pubmed")
+    parser.add_argument("--layers", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--out", type=Path, help="write the record to this JSON file")
+    given = parser.parse_args()
+
+    task = load_task(given.dataset, given.data_root)
+    record = {
+        "dataset": given.dataset,
+        "layers": given.layers,
+        "repeats": given.repeats,
+        "device": describe_device(torch.device("cpu")),
+        "versions": versions(),
+        "networks": {},
+    }
+    for name, model, inputs in networks(task, given.layers):
+        found = compare(model, inputs, task.graph, given.repeats)
+        found["bytes_per_layer"] = bytes_per_layer(model, inputs, task.graph)
+        record["networks"][name] = found
+        for side in SIDES:
+            row = found[side]
+            print(
+                f"{name:<9}  {side:<16}  {row['ms']:8.1f} ms, the plain pass {found['plain']['ms']:.1f} ms: "
+                f"{100 * row['cost']:+.0f} %, {100 * row['cost_of_layers']:+.0f} % of the pass layer by layer"
+            )
+        print(f"{name:<9}  {found['bytes_per_layer']:,} bytes per layer and call with all measures")
+        sys.stdout.flush()
+    if given.out is not None:
+        ensure_folder(given.out.parent)
+        write_json(given.out, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""``graphjoule trace``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphjoule.cli.predict import training_graph as training_graph
+from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
+from graphjoule.energy_limits import Limits
+from graphjoule.environment import describe_device, resolve_device, versions
+from graphjoule.errors import GraphjouleError, choices
+from graphjoule.examine import Examination, examine, graph_layers, initialised
+from graphjoule.files import json_text
+from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
+from graphjoule.nn import GraphModel
+from graphjoule.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
+from graphjoule.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.trained import read_runs
+
+_EPILOG = """
+Examples:
+
+- `graphjoule trace egnn:cora:64` traces the initialised network of a recipe
+
+- `graphjoule trace runs/cora-egnn-64 --plot energy.png` traces a training before and after
+
+- `graphjoule trace gcn:32 --nodes nodes.csv --edges edges.csv --measures energy,mad --json`
+"""
+_AT_FIRST, _TRAINED = "at initialisation", "after training"
+_STYLES = {_AT_FIRST: (VERMILION, "--"), _TRAINED: (BLUE, "-")}
+
+
+@takes_a_graph
+def trace(
+    source: GraphSource,
+    run_or_recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_RECIPE",
+            help="A run folder of `graphjoule train`, a model file, or MODEL:DATASET:LAYERS such as egnn:cora:64.",
+        ),
+    ],
+    measures: Annotated[
+        str, typer.Option(help=f"What to record, or all: {choices(MEASURES)}.", metavar="NAMES")
+    ] = ",".join(DEFAULT_MEASURES),
+    watch: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Modules to record, such as encoder,convs.*; by default all.")
+    ] = None,
+    gradients: Annotated[bool, typer.Option("--gradients", help="Record how far a gradient reaches, too.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Which seed; by default 0, or the lowest that has finished.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of a recipe; repeatable."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the measures over the layers.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
+) -> None:
+    """Print and draw the energy of every layer, its limits and a diagnosis, at initialisation and after training."""
+    if plot is not None:  # said now, not after minutes
+        check_picture_path(plot)
+        if not plot.absolute().parent.is_dir():
+            raise GraphjouleError(f"--plot is {plot}, but there is no folder {plot.absolute().parent}.")
+    wanted = measure_names(MEASURES if measures == "all" else split_names(measures) or ())
+    where = resolve_device(device)
+    subject = find_subject(run_or_recipe, source, parse_overrides(set_ or []), seed)
+    found = {
+        state: examine(
+            model,
+            subject.recipe,
+            subject.given,
+            measures=wanted,
+            watch=split_names(watch),
+            gradients=gradients,
+            device=where,
+        )
+        for state, model in subject.models.items()
+    }
+    if plot is not None:
+        save_figure(draw_panels(panels(found, wanted), title=subject.title), plot)
+    if json:
+        about = {"device": describe_device(where), "versions": versions(), "plot": None if plot is None else str(plot)}
+        states = {state: one.fields() for state, one in found.items()}
+        typer.echo(json_text({**subject.fields(), **about, "states": states}))
+        return
+    typer.echo("\n\n".join(describe(subject.title, state, one) for state, one in found.items()))
+    if plot is not None:
+        typer.echo(f"\npicture: {plot}")
+
+
+trace.__doc__ = f"{trace.__doc__}\n{_EPILOG}"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is traced: a network in one or two states, and what it is fed."""
+
+    recipe: Recipe
+    seed: int
+    given: ModelInput
+    models: Mapping[str, GraphModel]
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}, seed {self.seed}"
+
+    def fields(self) -> dict[str, Any]:
+        """What ``--json`` says about it."""
+        return {"recipe": self.recipe.settings(), "seed": self.seed, "num_nodes": self.given.graph.num_nodes}
+
+
+def find_subject(target: str, source: GraphSource, overrides: dict[str, Any], seed: int | None) -> Subject:
+    """The network of a run folder, of a model file, or of a recipe."""
+    if Path(target).exists():
+        return _of_run(Path(target), source, overrides, seed)
+    parts = target.split(":")
+    if len(parts) not in (2, 3) or not parts[-1].isdigit():
+        raise GraphjouleError(
+            f"There is no run {target}; expected a folder that graphjoule train made, a model file, or a recipe "
+            "MODEL:DATASET:LAYERS, such as egnn:cora:64."
+        )
+    if len(parts) == 3:
+        source = _with_dataset(source, parts[1])
+    return _of_recipe(parts[0], int(parts[-1]), source, overrides, 0 if seed is None else seed)
+
+
+def _with_dataset(source: GraphSource, dataset: str) -> GraphSource:
+    if source.is_own or source.dataset not in (None, dataset):
+        raise GraphjouleError(f"The recipe names the dataset {dataset}, and an option another graph: give one.")
+    return replace(source, dataset=dataset)
+
+
+def _of_recipe(model: str, layers: int, source: GraphSource, overrides: dict[str, Any], seed: int) -> Subject:
+    recipe = load_recipe(model, source.name, layers, overrides)
+    task = source.load()
+    network = initialised(recipe, task.num_features, task.num_classes, seed)
+    return Subject(recipe, seed, ModelInput.of(task), {_AT_FIRST: network})
+
+
+def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: int | None) -> Subject:
+    if overrides:
+        raise GraphjouleError(f"--set changes a recipe, but {path} is trained already: its settings are what they are.")
+    if source.is_own or source.dataset is not None:
+        raise GraphjouleError(f"{path} says itself which graph it was trained on; leave out the options for one.")
+    runs = read_runs(path, seed=seed)
+    chosen = min(runs.models)
+    model = runs.models[chosen]
+    first = initialised(runs.recipe, model.in_channels, model.out_channels, chosen)
+    given = training_graph(runs, source.data_root)
+    return Subject(runs.recipe, chosen, given, {_AT_FIRST: first, _TRAINED: model})
+
+
+def describe(title: str, state: str, found: Examination) -> str:
+    """One state of a network as text: the table, the limits, the diagnosis."""
+    parts = [f"{title}, {state}", found.trace.table()]
+    if found.limits is not None:
+        parts.append(
+            found.limits.summary() if found.limits.holds else f"{found.limits.summary()}\n{_broken(found.limits)}"
+        )
+    if found.diagnosis is not None:
+        parts.append(str(found.diagnosis))
+    return "\n\n".join(parts)
+
+
+def _broken(found: Limits) -> str:
+    """The layers outside a limit, one line each, the first ones."""
+    shown = found.broken[:5]
+    lines = [
+        f"  {layer.name}: energy {layer.energy:.3g}, limits {layer.lower:.3g} to {layer.upper:.3g}" for layer in shown
+    ]
+    more = len(found.broken) - len(shown)
+    return "\n".join([*lines, *([f"  and {more} more"] if more else [])])
+
+
+def panels(found: Mapping[str, Examination], measures: tuple[str, ...]) -> list[Panel]:
+    """A panel per measure with a line per state, and the limits as a band behind the last one's energy."""
+    drawn = {state: graph_layers(one.trace).layers or one.trace.layers for state, one in found.items()}
+    names = [row.name for row in next(iter(drawn.values()))]
+    columns = [*measures, *(["gradient"] if all("gradient" in row for rows in drawn.values() for row in rows) else [])]
+    return [
+        Panel(
+            title="",
+            y_label=name.replace("_", " "),
+            lines=[
+                Line(state, [row[name] for row in rows], colour=_STYLES[state][0], style=_STYLES[state][1])
+                for state, rows in drawn.items()
+            ],
+            bands=[band] if name == "energy" and (band := _band(found)) is not None else [],
+            x_label="layer (0 is X_0)" if names and not names[0].startswith("convs.") else "layer",
+            x_names=names,
+        )
+        for name in columns
+    ]
+
+
+def _band(found: Mapping[str, Examination]) -> Band | None:
+    state, last = list(found.items())[-1]
+    if last.limits is None:
+        return None
+    layers = last.limits.layers
+    return Band(
+        f"limits {state}",
+        range(1, len(layers) + 1),
+        [layer.lower for layer in layers],
+        [layer.upper for layer in layers],
+        colour=_STYLES[state][0],
+    )

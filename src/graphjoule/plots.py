@@ -1,0 +1,219 @@
+"""Pictures of numbers over layers: log scale, labels at the lines, colours that colour-blind eyes tell apart.
+
+matplotlib is an extra; it is imported when a picture is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphjoule.errors import GraphjouleError, choices
+from graphjoule.files import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, the yellow left out: it is too faint on white.
+BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+
+_LOG_FROM = 10.0  # ratio of the largest to the smallest value from which a linear axis hides the small ones
+_OUT_OF_SIGHT = 1e-3  # of the panel's bottom: where a line goes that leaves it
+_MOST_NAMED = 12  # ticks that carry a layer's name; beyond, they carry its number
+_LABEL_SPACE = 0.065  # a line of a label needs, of the panel's height
+_DPI = 150
+_WITHOUT_DATE = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel.
+
+    Attributes:
+        label: what stands at its right end; empty for none.
+        y: its values; one that is not finite is a gap.
+        x: where they stand; by default 0, 1, 2, ...
+        colour: its colour.
+        style: matplotlib's line style, so that colour is never the only difference.
+        width: its width in points.
+        alpha: its opacity.
+    """
+
+    label: str
+    y: Sequence[float]
+    x: Sequence[float] | None = None
+    colour: str = BLUE
+    style: str = "-"
+    width: float = 2.0
+    alpha: float = 1.0
+
+
+@dataclass(frozen=True)
+class Band:
+    """An area between two limits, behind the lines; its label stands inside, at the upper right."""
+
+    label: str
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    colour: str = BLUE
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes.
+
+    Attributes:
+        title: what stands above.
+        y_label: what the values are.
+        lines: what to draw.
+        bands: what to draw behind it.
+        x_label: what grows along the panel.
+        x_names: names of 0, 1, 2, ...; drawn if they are few.
+        decades: how much of a logarithmic axis is shown; a line that falls further leaves the panel at its bottom.
+    """
+
+    title: str
+    y_label: str
+    lines: Sequence[Line]
+    bands: Sequence[Band] = ()
+    x_label: str = "layer"
+    x_names: Sequence[str] = ()
+    decades: float = 16.0
+
+
+def draw_panels(panels: Sequence[Panel], *, title: str = "", size: tuple[float, float] = (6.4, 3.8)) -> Figure:
+    """A figure with panels side by side, at most two in a row.
+
+    Args:
+        panels: what to draw.
+        title: what stands above all.
+        size: inches of one panel.
+    """
+    if not panels:
+        raise GraphjouleError("There is nothing to draw: no measure was recorded.")
+    columns = min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure: Figure = _figure_class()(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    for number, panel in enumerate(panels, start=1):
+        draw_panel(figure.add_subplot(rows, columns, number), panel)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draw one panel; the values' axis is logarithmic where they span much and none is negative."""
+    drawn = [*(line.y for line in panel.lines), *(edge for band in panel.bands for edge in (band.low, band.high))]
+    bottom = _log_bottom([y for values in drawn for y in values if math.isfinite(y)], panel.decades)
+    floor = -math.inf if bottom is None else bottom * _OUT_OF_SIGHT
+    if bottom is not None:
+        axes.set_yscale("log")
+    for band in panel.bands:
+        low, high = _raised(band.low, floor), _raised(band.high, floor)
+        axes.fill_between(band.x, low, high, color=band.colour, alpha=0.14, linewidth=0)
+        axes.annotate(
+            band.label,
+            (band.x[-1], high[-1]),
+            xytext=(-4, -4),
+            textcoords="offset points",
+            color=band.colour,
+            fontsize=9,
+            ha="right",
+            va="top",
+        )
+    for line in panel.lines:
+        x = range(len(line.y)) if line.x is None else line.x
+        style: dict[str, Any] = {
+            "color": line.colour,
+            "linestyle": line.style,
+            "linewidth": line.width,
+            "alpha": line.alpha,
+        }
+        axes.plot(x, _raised(line.y, floor), marker="o" if len(line.y) == 1 else None, **style)
+    axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    axes.set_title(panel.title, fontsize=11)
+    axes.margins(x=0.01)
+    if any(y <= (bottom or 0) for line in panel.lines for y in line.y) and bottom is not None:
+        axes.set_ylim(bottom=bottom)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if 0 < len(panel.x_names) <= _MOST_NAMED:
+        axes.set_xticks(range(len(panel.x_names)), panel.x_names, rotation=30, ha="right", rotation_mode="anchor")
+    _label_ends(axes, panel.lines, floor if bottom is None else bottom)
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a picture, whole or not at all; the path's ending says the format.
+
+    The file holds no date and no version, so that the same numbers give the same bytes.
+    """
+    ending = check_picture_path(path)
+    content = BytesIO()
+    figure.savefig(content, format=ending, dpi=_DPI, metadata=_WITHOUT_DATE.get(ending))
+    write_bytes(path, content.getvalue())
+
+
+def check_picture_path(path: str | Path) -> str:
+    """The ending of a picture's path, or a sentence that lists those there are."""
+    known = _figure_class()().canvas.get_supported_filetypes()
+    ending = Path(path).suffix.lower().lstrip(".")
+    if ending not in known:
+        raise GraphjouleError(f"Cannot draw {path}: its ending must be one of {choices(known)}.")
+    return ending
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure  # not pyplot, which keeps every figure and wants a display
+    except ImportError as error:
+        raise GraphjouleError(
+            "Drawing needs matplotlib, which is not installed: pip install 'graphjoule[plot]'."
+        ) from error
+    return Figure
+
+
+def _log_bottom(values: Sequence[float], decades: float) -> float | None:
+    """The lowest value that a logarithmic axis shows, or None where a linear one does."""
+    top = max(values, default=0.0)
+    if top <= 0 or min(values) < 0 or min(values) * _LOG_FROM > top:
+        return None
+    return float(top * 10.0**-decades)
+
+
+def _raised(values: Sequence[float], floor: float) -> list[float]:
+    return [max(value, floor) if math.isfinite(value) else math.nan for value in values]
+
+
+def _label_ends(axes: Axes, lines: Sequence[Line], floor: float) -> None:
+    """Write every label at its line's end, in the line's colour, pushed apart where two would overlap."""
+    axes.autoscale_view()  # matplotlib puts it off until it draws, and the places depend on it
+    to_axes = axes.transScale + axes.transLimits
+    low = axes.get_xlim()[0]
+    ends: list[tuple[float, Line]] = []
+    for line in lines:
+        finite = [y for y in _raised(line.y, floor) if math.isfinite(y)]
+        if line.label and finite:
+            ends.append((float(to_axes.transform((low, finite[-1]))[1]), line))
+    height = free = -math.inf
+    for place, line in sorted(ends, key=lambda end: end[0]):
+        half = _LABEL_SPACE * (1 + line.label.count("\n")) / 2
+        height = max(place, free + half)
+        free = height + half
+        axes.annotate(
+            line.label,
+            (1, height),
+            xycoords="axes fraction",
+            xytext=(5, 0),  # in points: the layout can leave exact room for it
+            textcoords="offset points",
+            color=line.colour,
+            weight="bold",
+            va="center",
+        )

@@ -1,0 +1,82 @@
+"""Which modules of a model a trace watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+
+from torch import nn
+
+from graphjoule.errors import GraphjouleError
+
+Watch = str | type[nn.Module]
+_LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+
+
+def watched_modules(model: nn.Module, watch: Watch | Sequence[Watch] | None) -> dict[str, nn.Module]:
+    """The modules to watch by name.
+
+    Args:
+        model: the whole model.
+        watch: names, where ``*`` stands for anything between two dots, or types of modules; by default every module
+            but the parts of a layer, see `layer_modules`.
+    """
+    if watch is None:
+        return dict(layer_modules(model)) or {type(model).__name__: model}
+    modules = {name: module for name, module in model.named_modules() if name}
+    found: set[str] = set()
+    for wanted in [watch] if isinstance(watch, str | type) else watch:
+        matching = [name for name, module in modules.items() if _matches(name, module, wanted)]
+        if not matching:
+            raise GraphjouleError(f"No module is {_called(wanted)}; the model has {', '.join(modules) or 'none'}.")
+        found.update(matching)
+    return {name: module for name, module in modules.items() if name in found}
+
+
+def name_matches(name: str, pattern: str) -> bool:
+    """Whether a wildcard names a module; it stays within one level of the model.
+
+    >>> name_matches("convs.3", "convs.*"), name_matches("convs.3.lin", "convs.*")
+    (True, False)
+    """
+    return fnmatch(name, pattern) and name.count(".") == pattern.count(".")
+
+
+def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module below `model` but the parts of a layer.
+
+    One layer is a message-passing layer of PyG, or a member of a list of modules that has at most one of those and no
+    list in it. Its linear maps, activations and norms are parts: they can be watched by name.
+    """
+    seen: set[nn.Module] = set()
+
+    def descend(parent: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+        for name, child in parent.named_children():
+            if child in seen:
+                continue
+            seen.add(child)
+            yield prefix + name, child
+            if not _is_one_layer(child, is_member=isinstance(parent, _LISTS)):
+                yield from descend(child, f"{prefix}{name}.")
+
+    return descend(model, "")
+
+
+def _is_one_layer(module: nn.Module, *, is_member: bool) -> bool:
+    if _passes_messages(module):
+        return True
+    inside = list(module.modules())
+    return is_member and not any(isinstance(m, _LISTS) for m in inside) and sum(map(_passes_messages, inside)) <= 1
+
+
+def _passes_messages(module: nn.Module) -> bool:
+    """Whether it is a message-passing layer of PyG, told by its methods: importing PyG to ask would take seconds."""
+    return all(callable(getattr(module, method, None)) for method in ("propagate", "message", "aggregate"))
+
+
+def _matches(name: str, module: nn.Module, wanted: Watch) -> bool:
+    return name_matches(name, wanted) if isinstance(wanted, str) else isinstance(module, wanted)
+
+
+def _called(wanted: Watch) -> str:
+    return f"called {wanted!r}" if isinstance(wanted, str) else f"a {wanted.__name__}"

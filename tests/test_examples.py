@@ -1,0 +1,19 @@
+"""The examples run, and say what they are there to show."""
+
+import runpy
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def test_the_energy_of_a_pyg_model(capsys):
+    runpy.run_path(str(EXAMPLES / "energy_of_a_pyg_model.py"))
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["layer", "energy", "norm"]
+    energies = [float(line.split()[1]) for line in lines[:32]]
+    assert [line.split()[0] for line in lines[:32]] == [f"convs.{k}" for k in range(32)]
+    assert energies[-1] < 1e-9 * energies[0]
+    assert "over-smoothing by norm collapse, from convs." in "\n".join(lines[32:])
+    code = (EXAMPLES / "energy_of_a_pyg_model.py").read_text().split('"""')[2]
+    statements = [line for line in code.splitlines() if line and not line.startswith(("import", "from"))]
+    assert len(statements) <= 10
