@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/performance.md from the records in results/.
+"""Write the tables of README.md and the docs from the records in results/.
 
     python benchmarks/write_tables.py
 
@@ -19,6 +19,16 @@ PAPER = {
     "pubmed": {2: 79.2, 16: 80.0, 64: 80.1},
     "physics": {2: 92.6, 16: 93.1, 32: 93.3},
 }
+# The same of the baselines at 2, 16 and 64 layers.
+BASELINES = {
+    "gcn": {"cora": (82.5, 22.0, 21.9), "pubmed": (79.7, 37.9, 38.4)},
+    "pairnorm": {"cora": (74.5, 44.2, 14.2), "pubmed": (73.8, 68.6, 60.0)},
+    "dropedge": {"cora": (82.7, 23.6, 25.2), "pubmed": (79.6, 45.9, 40.0)},
+    "sgc": {"cora": (75.7, 72.1, 24.1), "pubmed": (76.1, 70.2, 38.2)},
+    "jknet": {"cora": (80.8, 74.5, 70.0), "pubmed": (77.2, 70.0, 66.1)},
+    "appnp": {"cora": (82.9, 79.4, 79.5), "pubmed": (79.3, 77.1, 76.8)},
+    "gcnii": {"cora": (82.4, 84.6, 85.4), "pubmed": (77.5, 79.8, 79.9)},
+}
 _GIB = 2**30
 
 
@@ -33,10 +43,56 @@ def accuracy_table() -> str:
 
 def accuracy_cell(dataset: str, layers: int) -> str:
     """Mean, spread and the paper's figure."""
-    records = read_records(ROOT / f"results/foundation/egnn-{dataset}.jsonl.gz")
-    summary = summarise(record for record in records if record.num_layers == layers)
-    assert summary.n == 10, f"{dataset}, {layers} layers: {summary.n} runs"
-    return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f} ({PAPER[dataset][layers]})"
+    ours = mean_and_spread(f"results/foundation/egnn-{dataset}.jsonl.gz", layers=layers)
+    return f"{ours} ({PAPER[dataset][layers]})"
+
+
+def bodies_table() -> str:
+    """EGNN's cells by the body of the ops that trained them."""
+    lines = ["| dataset | layers | Triton | reference | CPU |", "|---|---|---|---|---|"]
+    for dataset, depths in PAPER.items():
+        for layers in depths:
+            files = [f"egnn-{dataset}", f"egnn-{dataset}-reference", f"egnn-{dataset}-{layers}-cpu"]
+            cells = " | ".join(mean_and_spread(f"results/foundation/{file}.jsonl.gz", layers=layers) for file in files)
+            lines.append(f"| {dataset} | {layers} | {cells} |")
+    return "\n".join(lines)
+
+
+def mean_and_spread(file: str, **wanted: object) -> str:
+    """Test accuracy of ten seeds from a file of records; a dash where there are none."""
+    if not (ROOT / file).exists():
+        return "-"
+    wanted = {"num_layers" if key == "layers" else key: value for key, value in wanted.items()}
+    records = [r for r in read_records(ROOT / file) if all(getattr(r, k) == v for k, v in wanted.items())]
+    if not records:
+        return "-"
+    summary = summarise(records)
+    assert summary.n == 10, f"{file}, {wanted}: {summary.n} runs"
+    return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f}"
+
+
+def baselines_table() -> str:
+    """The baselines on Cora and Pubmed beside the paper's figures."""
+    lines = ["| model | " + " | ".join(f"{d} {k}" for d in BASELINES["gcn"] for k in (2, 16, 64)) + " |"]
+    lines.append("|---" * (1 + 3 * len(BASELINES["gcn"])) + "|")
+    for model, paper in BASELINES.items():
+        cells = [
+            f"{mean_and_spread(f'results/table1/baselines-{dataset}.jsonl.gz', model=model, layers=layers)} ({figure})"
+            for dataset, figures in paper.items()
+            for layers, figure in zip((2, 16, 64), figures, strict=True)
+        ]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def overhead_table() -> str:
+    """What a trace of the energy costs."""
+    lines = ["| model | forward pass | traced | cost |", "|---|---|---|---|"]
+    report = json.loads((ROOT / "results/trace/overhead.json").read_text())
+    for model, sides in report["networks"].items():
+        plain, traced = sides["plain"]["ms"], sides["energy"]["ms"]
+        lines.append(f"| {model} | {plain:.0f} ms | {traced:.0f} ms | {100 * sides['energy']['cost']:.0f} % |")
+    return "\n".join(lines)
 
 
 def bench_table() -> str:
@@ -46,18 +102,21 @@ def bench_table() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     cells: dict[tuple[str, str, int], dict] = {}
-    for name in ("cpu", "h200"):
+    for name in ("cpu", "h200", "h200-again"):
         for record in read_bench_records(ROOT / f"results/bench/{name}.jsonl"):
-            cells.setdefault((record.device, record.case, record.runs), {})[record.peer] = record
+            place = (record.device, record.case + (", again" if "again" in name else ""), record.runs)
+            cells.setdefault(place, {})[record.peer] = record
     for (device, case, runs), by_peer in cells.items():
-        ours = by_peer["pyg"]
-        peers = " | ".join(peer_cells(by_peer[peer]) for peer in ("pyg", "pyg-csr"))
+        ours = next(iter(by_peer.values()))
+        peers = " | ".join(peer_cells(by_peer.get(peer)) for peer in ("pyg", "pyg-csr"))
         lines.append(f"| {case} | {device} | {runs} | {time_and_peak(ours.ours_ms, ours.ours_peak_bytes)} | {peers} |")
     return "\n".join(lines)
 
 
 def peer_cells(record) -> str:
     """The peer's time and the ratio with its quartiles."""
+    if record is None:
+        return "- | -"
     low, high = record.ratio_spread
     return f"{time_and_peak(record.peer_ms, record.peer_peak_bytes)} | {record.ratio:.2f} ({low:.2f} to {high:.2f})"
 
@@ -87,7 +146,15 @@ def depth_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"accuracy": accuracy_table, "bench": bench_table, "depth": depth_table}
+TABLES = {
+    "accuracy": accuracy_table,
+    "baselines": baselines_table,
+    "bench": bench_table,
+    "bodies": bodies_table,
+    "depth": depth_table,
+    "overhead": overhead_table,
+}
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/models.md", "docs/trace.md")
 
 
 def with_tables(text: str) -> str:
@@ -97,5 +164,5 @@ def with_tables(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for name in ("README.md", "docs/performance.md"):
+    for name in DOCUMENTS:
         (ROOT / name).write_text(with_tables((ROOT / name).read_text()))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLED = ["README.md", "docs/performance.md"]
+TABLED = ["README.md", "docs/performance.md", "docs/models.md", "docs/trace.md"]
 
 
 def python_blocks(name):
@@ -32,7 +32,7 @@ def test_tables_are_those_of_the_records(name):
     assert write_tables.with_tables(text) == text
 
 
-@pytest.mark.parametrize("name", [*TABLED, "results/README.md"])
+@pytest.mark.parametrize("name", [*TABLED, *(f"docs/{page}.md" for page in ("datasets", "measures", "own-graph", "theory")), "results/README.md"])
 def test_files_that_documents_name_are_there(name):
     text = re.sub(r"```.*?```", "", (ROOT / name).read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)\)", text):

@@ -57,7 +57,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Band:
-    """An area between two limits, behind the lines; its label stands inside, at the upper right."""
+    """An area between two limits, behind the lines; its label stands inside, in the middle of its upper edge."""
 
     label: str
     x: Sequence[float]
@@ -121,12 +121,12 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.fill_between(band.x, low, high, color=band.colour, alpha=0.14, linewidth=0)
         axes.annotate(
             band.label,
-            (band.x[-1], high[-1]),
-            xytext=(-4, -4),
+            (band.x[len(band.x) // 2], high[len(high) // 2]),
+            xytext=(0, -4),
             textcoords="offset points",
             color=band.colour,
             fontsize=9,
-            ha="right",
+            ha="center",
             va="top",
         )
     for line in panel.lines:
