@@ -108,11 +108,6 @@ class FeatureLinear(nn.Linear):
         return super().forward(dropout(x, p, key))
 
 
-def is_hooked(module: nn.Module) -> bool:
-    """Whether somebody watches a module or a part of it, so that it must be called and not computed otherwise."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-
-
 def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
     """Refuse a setting that is not one of the `allowed` words."""
     if value not in (allowed := list(allowed)):

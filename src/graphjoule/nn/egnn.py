@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, cast
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
-from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
+from graphjoule.nn.base import FeatureLinear, check_choice, check_unit_interval
 from graphjoule.nn.encoder import Encoder
-from graphjoule.ops import dropout, egnn_stack, residual_mix, srelu
+from graphjoule.nn.residual import ResidualConv, ResidualModel
+from graphjoule.ops import dropout, residual_mix, srelu
 
 
 class SReLU(nn.Module):
@@ -42,7 +41,7 @@ class SReLU(nn.Module):
         return srelu(z, self.shift)
 
 
-class EGNNConv(nn.Module):
+class EGNNConv(ResidualConv):
     """One layer: ``X_k = act([(1 - c_min) P X' + alpha X' + beta X_0] W)`` with ``X' = dropout(X_{k-1})``.
 
     ``alpha = c_min - beta``; ``act`` is SReLU, ReLU or the identity, after a batch norm if asked for.
@@ -102,6 +101,10 @@ class EGNNConv(nn.Module):
         out: Tensor = self.activation(z if self.norm is None else self.norm(z))
         return out
 
+    def mapping(self) -> Tensor:
+        """``W``."""
+        return self.weight
+
     def shift(self) -> Tensor | None:
         """The shifts ``b`` of ``max(b, z)``: trainable, zero for ReLU, None for the identity."""
         if isinstance(self.activation, SReLU):
@@ -109,7 +112,7 @@ class EGNNConv(nn.Module):
         return torch.zeros_like(self.weight[0]) if isinstance(self.activation, nn.ReLU) else None
 
 
-class EGNN(GraphModel):
+class EGNN(ResidualModel):
     """The energetic graph neural network: deep because each layer keeps its Dirichlet energy within limits.
 
     ``X_0 = f(X)``; `num_layers` times `EGNNConv`; a linear head. The loss has the term
@@ -142,8 +145,6 @@ class EGNN(GraphModel):
     """
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("conv", "dense", "shift")
-    checkpoint: Literal["auto"] | int | None = "auto"
-    """Layers per checkpointed segment, None to keep every layer; "auto" is sqrt(num_layers) beyond 64 layers."""
 
     def __init__(
         self,
@@ -171,7 +172,8 @@ class EGNN(GraphModel):
             raise GraphjouleError(f"c_max is {c_max}; it must be positive.")
         if not gamma >= 0:
             raise GraphjouleError(f"gamma is {gamma}; it must not be negative.")
-        self.gamma, self.output_dropout, self.freeze_last_shift = gamma, output_dropout, freeze_last_shift
+        self.c_max, self.gamma, self.weight_init = c_max, gamma, weight_init
+        self.output_dropout, self.freeze_last_shift = output_dropout, freeze_last_shift
         self.encoder = Encoder(in_channels, hidden_channels, kind=encoder, dropout=dropout)
         self.convs = nn.ModuleList(
             EGNNConv(
@@ -189,72 +191,18 @@ class EGNN(GraphModel):
         )
         self.head = FeatureLinear(hidden_channels, out_channels)
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
-        """Encoder, layers, head."""
-        h0 = self.encoder(x, keys[0])
-        h = self._stacked(h0, graph, keys) if self._can_stack() else self._layer_by_layer(h0, graph, keys)
-        scores: Tensor = self.head(h, self.output_dropout, keys[-1])
-        return scores
-
-    def _layer_by_layer(self, h0: Tensor, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
-        h = h0
-        for conv, key in zip(self.convs, keys[1:-1], strict=True):
-            h = conv(h, h0, graph, key)
-        return h
-
-    def _stacked(self, h0: Tensor, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
-        """The same in one op, which fuses the arithmetic and keeps one activation per layer."""
-        first = self._convs()[0]
-        shifts = [shift for conv in self._convs() if (shift := conv.shift()) is not None]
-        drops = [key for key in keys[1:-1] if key is not None]
-        return egnn_stack(
-            h0,
-            graph,
-            self._weights(),
-            torch.stack(shifts) if shifts else None,
-            c_min=first.c_min,
-            beta=first.beta,
-            p=first.dropout,
-            keys=torch.stack(drops) if drops else None,
-            segment=self._segment(),
-        )
-
-    def _can_stack(self) -> bool:
-        """Batch norm stands between product and activation; a hook wants to see every layer, or a part of one."""
-        return all(conv.norm is None and not _is_hooked(conv) for conv in self._convs())
-
-    def _segment(self) -> int | None:
-        """Layers per checkpointed segment."""
-        if self.checkpoint == "auto":
-            return math.isqrt(self.num_layers) if self.num_layers > 64 else None
-        return self.checkpoint
-
-    def _weights(self) -> Tensor:
-        """All ``W_k``, shape ``[num_layers, channels, channels]``."""
-        return torch.stack([conv.weight for conv in self._convs()])
-
-    def _convs(self) -> list[EGNNConv]:
-        return cast(list[EGNNConv], list(self.convs))
-
     def penalty(self) -> Tensor:
         """``gamma * sum_k ||W_k - W_k_init||_F``; its gradient at the initial point is zero, not 0/0.
 
         ``W_1_init = sqrt(c_max) I`` and ``W_k_init = I``; with Glorot initialisation it is ``gamma * sum_k ||W_k||_F``.
         """
-        offset = self._weights()
-        if (first_conv := self._convs()[0]).weight_init == "orthogonal":
+        offset = self.mappings()
+        if self.weight_init == "orthogonal":
             identity = torch.eye(self.hidden_channels, dtype=offset.dtype, device=offset.device)
-            first = offset[:1] - first_conv.scale * identity
+            first = offset[:1] - self.c_max**0.5 * identity
             offset = torch.cat([first, offset[1:] - identity])
         distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
         return self.gamma * distance.sum()
-
-    def kept_activations(self, *, is_fused: bool) -> int:
-        """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers."""
-        if not (is_fused and self._can_stack()):
-            return super().kept_activations(is_fused=is_fused)
-        segment = self._segment() or self.num_layers
-        return -(-self.num_layers // segment) + segment + 16
 
     def parameter_group(self, name: str) -> str:
         """Convolution weights, shifts, and everything dense (encoder, head, batch norms)."""
@@ -264,11 +212,6 @@ class EGNN(GraphModel):
         if name.startswith("convs") and name.endswith("activation.shift"):
             return "shift"
         return "conv" if name.startswith("convs") and name.count(".") == 2 else "dense"
-
-
-def _is_hooked(conv: EGNNConv) -> bool:
-    """Whether a hook wants to see the layer or its activation."""
-    return any(part._forward_hooks or part._forward_pre_hooks for part in (conv, conv.activation))
 
 
 def _activation(name: str, channels: int, srelu_init: float) -> nn.Module:
