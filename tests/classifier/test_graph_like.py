@@ -4,9 +4,9 @@ import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
+from graphjoule.classifier.graph_like import read_graph_like
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
-from graphjoule.graph_like import read_graph_like
 from graphs import path3
 
 X = np.arange(6.0).reshape(3, 2)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from graphjoule.inductive import extend_graph, nearest_rows
+from graphjoule.classifier.inductive import extend_graph, nearest_rows
 from graphjoule.nn import EGNN
 from graphs import edge_lists, few, no_edges, normal, random_edges
 

@@ -14,13 +14,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
+from graphjoule.classifier.graph_like import GraphLike, read_graph_like
+from graphjoule.classifier.inductive import extend_graph, nearest_rows
+from graphjoule.classifier.scaling import Scaling
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
-from graphjoule.graph_like import GraphLike, read_graph_like
-from graphjoule.inductive import extend_graph, nearest_rows
 from graphjoule.recipe import Recipe, load_recipe
-from graphjoule.scaling import Scaling
 from graphjoule.tasks import NodeTask, knn_edge_index
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trained import mean_probabilities

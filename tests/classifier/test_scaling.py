@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from graphjoule.classifier.scaling import Scaling
 from graphjoule.features import SparseFeatures
-from graphjoule.scaling import Scaling
 from graphs import normal
 
 

@@ -1,0 +1,5 @@
+"""EGNN as a scikit-learn classifier."""
+
+from graphjoule.classifier.estimator import EGNNClassifier
+
+__all__ = ["EGNNClassifier"]
