@@ -4,8 +4,7 @@ import torch
 from torch_geometric.nn import GCN
 from torch_geometric.utils import barabasi_albert_graph
 
-from graphjoule import Trace
-from graphjoule.diagnosis import diagnose
+from graphjoule import Trace, diagnose
 
 torch.manual_seed(0)
 edge_index, x = barabasi_albert_graph(num_nodes=300, num_edges=3), torch.randn(300, 16)
