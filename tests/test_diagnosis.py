@@ -1,5 +1,6 @@
 """Networks built to fail in each way, and networks that do not: a wrong word either way fails."""
 
+import itertools
 import json
 import math
 
@@ -20,7 +21,7 @@ from graphjoule.trace import LayerTrace, RecordedTrace, Trace
 from graphjoule.training import build_model, fit
 from graphs import normal, random_edges
 
-NORM, DIRECTION, SEPARATION, VANISHING, EXPLODING = (symptom.kind for symptom in SYMPTOMS)
+NORM, DIRECTION, SMOOTHING, SEPARATION, VANISHING, EXPLODING = (symptom.kind for symptom in SYMPTOMS)
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +200,8 @@ def test_residual_layers_without_edges_are_not_called_dead(x):
     """Without edges there is no energy; rank and gradients are still judged, and the rest says why not."""
     alone = Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes=60)
     found = judged(EGNN(16, 8, 3, num_layers=4), x, alone)
-    assert found.is_healthy
-    assert [what.split(",")[0] for what in found.not_judged] == [NORM, SEPARATION]
+    assert found.verdict == "undecided"
+    assert [what.split(",")[0] for what in found.not_judged] == [NORM, SMOOTHING, SEPARATION]
     assert "the energy of encoder.first is zero" in found.not_judged[0]
 
 
@@ -213,16 +214,17 @@ def rows(count=4, **values):
 
 def test_what_was_not_recorded_is_named():
     found = diagnose(RecordedTrace(rows(norm=[1, 1, 1, 1]), ["norm"]))
-    assert found.is_healthy
+    assert found.verdict == "undecided"
     assert found.not_judged == (
         f"{NORM}, which needs measures energy and norm",
         f"{DIRECTION}, which needs measures effective_rank or rayleigh or energy and norm",
+        f"{SMOOTHING}, which needs measures energy",
         f"{SEPARATION}, which needs measures energy and norm",
         f"{VANISHING}, which needs gradients: Trace(..., gradients=True) and a backward pass, or --gradients",
         f"{EXPLODING}, which needs gradients: Trace(..., gradients=True) and a backward pass, or --gradients",
     )
-    assert str(found).splitlines()[0] == "healthy: layer.0 to layer.3: norm 1 to 1."
-    assert str(found).count("not judged: ") == 5
+    assert str(found).splitlines()[0] == "undecided: layer.0 to layer.3: norm 1 to 1."
+    assert str(found).count("not judged: ") == 6
 
 
 def test_an_illness_begins_after_the_last_healthy_layer():
@@ -231,11 +233,30 @@ def test_an_illness_begins_after_the_last_healthy_layer():
     assert (finding.kind, finding.layer) == (DIRECTION, "layer.3")
     assert "from 8 at layer.0 to 1.1 at layer.3" in finding.evidence
     dip = diagnose(RecordedTrace(rows(effective_rank=[8.0, 1.0, 1.0, 8.0]), ["effective_rank"]))
-    assert dip.is_healthy
+    assert not dip.findings
+
+
+@pytest.mark.parametrize("size", range(1, 5))
+def test_whatever_is_measured_a_dead_gcn_is_never_called_healthy(task, size):
+    """Too few measures leave the verdict open; with the energy they say that it is dead."""
+    model = initialised("gcn", 64, task)
+    for measures in itertools.combinations(["energy", "norm", "rayleigh", "effective_rank", "mad"], size):
+        found = diagnose(Trace.of(model, task.graph, (task.features, task.graph), measures))
+        assert not found.is_healthy, measures
+        assert found.verdict != "healthy"
+        assert found.findings or "energy" not in measures, measures
+
+
+def test_energy_alone_tells_a_healthy_network_from_a_smooth_one_and_says_what_it_cannot():
+    kept = diagnose(RecordedTrace(rows(energy=[1.0, 0.5, 0.4, 0.4]), ["energy"]))
+    assert (kept.verdict, kept.is_healthy) == ("undecided", False)
+    assert str(kept).startswith("undecided: layer.0 to layer.3: energy 1 to 0.4.")
+    (finding,) = diagnose(RecordedTrace(rows(energy=[1.0, 1e-3, 1e-6, 1e-9]), ["energy"])).findings
+    assert (finding.kind, finding.layer) == (SMOOTHING, "layer.2")
 
 
 def test_a_problem_of_low_rank_is_not_called_collapsed():
-    assert diagnose(RecordedTrace(rows(effective_rank=[2.2, 2.0, 1.6, 1.5]), ["effective_rank"])).is_healthy
+    assert not diagnose(RecordedTrace(rows(effective_rank=[2.2, 2.0, 1.6, 1.5]), ["effective_rank"])).findings
 
 
 def test_class_scores_at_the_end_count_for_gradients_alone():

@@ -22,6 +22,12 @@ def test_readme_examples_run(number, capsys):
     assert capsys.readouterr().out
 
 
+def test_examples_of_the_theory_run(capsys):
+    (block,) = python_blocks("docs/theory.md")
+    exec(compile(block, "docs/theory.md", "exec"), {})
+    assert "connected component" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", TABLED)
 def test_tables_are_those_of_the_records(name):
     spec = importlib.util.spec_from_file_location("write_tables", ROOT / "benchmarks/write_tables.py")
@@ -32,7 +38,14 @@ def test_tables_are_those_of_the_records(name):
     assert write_tables.with_tables(text) == text
 
 
-@pytest.mark.parametrize("name", [*TABLED, *(f"docs/{page}.md" for page in ("datasets", "measures", "own-graph", "theory")), "results/README.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *TABLED,
+        *(f"docs/{page}.md" for page in ("datasets", "measures", "own-graph", "reproduce", "theory")),
+        "results/README.md",
+    ],
+)
 def test_files_that_documents_name_are_there(name):
     text = re.sub(r"```.*?```", "", (ROOT / name).read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)#]+)\)", text):

@@ -345,3 +345,12 @@ def test_larger_datasets_take_less_than_a_minute(data_root, name, gap, top):
     assert abs(found.lambda_max.value - top) < 1e-8
     assert found.lambda_1.kind == "exact"
     assert found.lambda_1.value == 1
+
+
+def test_an_edge_index_is_a_graph_too():
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    graph = Propagation.from_edge_index(edges, dtype=torch.float64)
+    assert spectrum(edges).eigenvalues.tolist() == spectrum(graph).eigenvalues.tolist()
+    x = torch.tensor([[1.0], [0.0], [-1.0], [2.0]])
+    with_a_lonely_node = Propagation.from_edge_index(edges, num_nodes=4, dtype=torch.float64)
+    assert energy_by_band(x, edges).energy.tolist() == energy_by_band(x, with_a_lonely_node).energy.tolist()

@@ -12,7 +12,7 @@ from graphjoule.files import json_text
 from graphjoule.symptoms import SYMPTOMS, Kind, Symptom
 from graphjoule.trace import LayerTrace, TraceView
 
-HEALTHY = "healthy"
+HEALTHY, UNDECIDED = "healthy", "undecided"
 
 
 @dataclass(frozen=True)
@@ -43,24 +43,26 @@ class Diagnosis:
         findings: what is wrong, the most telling first; nothing if the network is healthy.
         evidence: the numbers of the first and the last embeddings.
         not_judged: what could not be judged, and what is missing for it.
+        is_decided: whether all illnesses of the embeddings could be judged; those of gradients may be left open.
     """
 
     findings: tuple[Finding, ...]
     evidence: str
     not_judged: tuple[str, ...] = ()
+    is_decided: bool = True
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing that could be judged is wrong."""
-        return not self.findings
+        """Whether the embeddings could be judged and nothing is wrong."""
+        return self.is_decided and not self.findings
 
     @property
     def verdict(self) -> str:
-        """The first finding's kind, or "healthy"."""
-        return self.findings[0].kind if self.findings else HEALTHY
+        """The first finding's kind, or "healthy", or "undecided" where the measures do not tell."""
+        return self.findings[0].kind if self.findings else HEALTHY if self.is_decided else UNDECIDED
 
     def __str__(self) -> str:
-        lines = [str(finding) for finding in self.findings] or [f"{HEALTHY}: {self.evidence}."]
+        lines = [str(finding) for finding in self.findings] or [f"{self.verdict}: {self.evidence}."]
         return "\n".join([*lines, *(f"not judged: {what}." for what in self.not_judged)])
 
     def fields(self) -> dict[str, Any]:
@@ -99,14 +101,16 @@ def diagnose(trace: TraceView) -> Diagnosis:
             f"A diagnosis compares layers, but the trace has embeddings of {len(embeddings)} only, "
             f"{embeddings[0].name!r}; watch more modules."
         )
-    findings, not_judged = [], []
+    findings, not_judged, is_decided = [], [], True
     for symptom in SYMPTOMS:
-        looked_at = rows if symptom.needs == (("gradient",),) else embeddings
+        of_gradients = symptom.needs == (("gradient",),)
+        looked_at = rows if of_gradients else embeddings
         if missing := _missing(symptom, looked_at):
             not_judged.append(missing)
+            is_decided = is_decided and of_gradients
         elif (sign := symptom.find(looked_at)) is not None:
             findings.append(Finding(symptom.kind, sign.row.name, sign.evidence, symptom.advice))
-    return Diagnosis(tuple(findings), _summary(embeddings), tuple(not_judged))
+    return Diagnosis(tuple(findings), _summary(embeddings), tuple(not_judged), is_decided)
 
 
 def _embeddings(rows: Sequence[LayerTrace]) -> Sequence[LayerTrace]:

@@ -172,6 +172,18 @@ def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) ->
     return graph
 
 
+def exact_propagation(graph: Propagation | Tensor, num_nodes: int | None = None) -> Propagation:
+    """The operator of `graph` for theory, where no features set its dtype: of an ``edge_index`` it is in float64.
+
+    Args:
+        graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
+        num_nodes: number of nodes of an ``edge_index``; by default the largest it names plus one.
+    """
+    if isinstance(graph, Tensor):
+        return Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=torch.float64)
+    return graph
+
+
 def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None) -> int:
     """Refuse edges that cannot be a graph; returns the number of nodes."""
     if edge_index.dim() != 2 or edge_index.size(0) != 2:

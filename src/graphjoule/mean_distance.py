@@ -114,7 +114,8 @@ def mad_gap(
 
     .. math:: \text{MADGap} = \text{MAD}_{h \ge \text{far}} - \text{MAD}_{h \le \text{near}} \in [-2, 2]
 
-    Pairs count as in `mad`; a part without any pair, such as the remote one of a small graph, is 0.
+    Pairs count as in `mad`. Where a part has no pair at all, as the remote one of a small graph often has none, there is
+    no gap to speak of: it is NaN.
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
@@ -136,7 +137,9 @@ def mad_gap(
     sources = _sources(graph.num_nodes, num_sources, seed)
     remote, close = _distances_by_hops(x, graph, sources, [(far, None), (1, near)])
     error = _standard_error(_influence(*remote) - _influence(*close), graph.num_nodes)
-    return Estimate(_mean(*remote) - _mean(*close), error, sources.numel())
+    has_pairs = (remote[1] > 0).any(dim=-1) & (close[1] > 0).any(dim=-1)
+    gap = torch.where(has_pairs, _mean(*remote) - _mean(*close), torch.nan)
+    return Estimate(gap, torch.where(has_pairs, error, torch.nan), sources.numel())
 
 
 def _columns(x: Tensor) -> Tensor:

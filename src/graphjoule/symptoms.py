@@ -19,6 +19,7 @@ from graphjoule.trace import LayerTrace
 Kind = Literal[
     "over-smoothing by norm collapse",
     "over-smoothing by direction collapse",
+    "over-smoothing",
     "over-separation",
     "vanishing gradients",
     "exploding gradients",
@@ -135,6 +136,17 @@ def _kernel_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
     )
 
 
+def _energy_loss(rows: Sequence[LayerTrace]) -> Sign | None:
+    """Over-smoothing of a kind that the energy alone cannot tell; with the norm it is one of the two above."""
+    if _have(rows, "norm"):
+        return None
+    at = _begin([share <= ENERGY_LOST for share in _share(rows, "energy", power=2)])
+    if at is None:
+        return None
+    fell = f"from {rows[0].energy:.3g} at {rows[0].name} to {rows[-1].energy:.3g} at {rows[-1].name}"
+    return Sign(rows[at], f"the energy fell {fell}; record the norm too, to tell which kind it is")
+
+
 def _over_separation(rows: Sequence[LayerTrace]) -> Sign | None:
     energy, rayleigh = _share(rows, "energy", power=2), _rayleigh(rows)
     too_much = [not math.isfinite(row.energy) or e >= ENERGY_GAINED for row, e in zip(rows, energy, strict=True)]
@@ -192,6 +204,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
         _direction_collapse,
         "Scaling alone does not help, the directions are gone: feed X_0 into every layer (EGNN, GCNII, APPNP), join "
         "layers of several depths (JKNet), drop edges, or use fewer layers.",
+    ),
+    Symptom(
+        "over-smoothing",
+        (("energy",),),
+        _energy_loss,
+        "Feed X_0 into every layer (EGNN with c_min = 0.15, GCNII, APPNP), or use fewer layers.",
     ),
     Symptom(
         "over-separation",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
+from graphjoule.graph import Propagation, exact_propagation
 from graphjoule.spectrum.operator import Floats, Operator
 from graphjoule.spectrum.solve import DENSE_NODES, divide
 
@@ -43,7 +43,7 @@ class BandEnergy:
 
 
 def energy_by_band(
-    x: Tensor, graph: Propagation, bands: int | Sequence[float] = BANDS, *, dense_nodes: int = DENSE_NODES
+    x: Tensor, graph: Propagation | Tensor, bands: int | Sequence[float] = BANDS, *, dense_nodes: int = DENSE_NODES
 ) -> BandEnergy:
     r"""Dirichlet energy of node features by frequency band.
 
@@ -56,7 +56,7 @@ def energy_by_band(
 
     Args:
         x: node features, shape ``[num_nodes, channels]``.
-        graph: the graph.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
         bands: how many equal bands, or their ends, ascending from 0 to 2.
         dense_nodes: the largest component that is split exactly.
 
@@ -68,6 +68,7 @@ def energy_by_band(
         >>> energy_by_band(torch.tensor([[1.0], [-1.0]]), pair, bands=[0, 0.5, 1.5, 2]).energy.round(9)
         array([0., 2., 0.])
     """
+    graph = exact_propagation(graph, x.size(0) if x.dim() == 2 else None)
     if x.dim() != 2 or x.size(0) != graph.num_nodes:
         raise GraphjouleError(
             f"The features have shape {list(x.shape)}; expected [num_nodes, channels] with {graph.num_nodes} nodes."

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
+from graphjoule.graph import Propagation, exact_propagation
 from graphjoule.spectrum.estimate import Estimate, largest, smallest
 from graphjoule.spectrum.large import Ends, find_ends
 from graphjoule.spectrum.operator import Floats, Integers, Operator
@@ -68,7 +69,7 @@ class Spectrum:
         return {name: asdict(value) if isinstance(value, Estimate) else value for name, value in kept.items()}
 
 
-def spectrum(graph: Propagation, *, dense_nodes: int = DENSE_NODES) -> Spectrum:
+def spectrum(graph: Propagation | Tensor, *, dense_nodes: int = DENSE_NODES) -> Spectrum:
     r"""The eigenvalues of ``L = I - P`` that energy theory needs, each with how well it is known.
 
     Components of up to `dense_nodes` nodes are solved densely, in float64, and give all their eigenvalues. Larger ones
@@ -78,7 +79,7 @@ def spectrum(graph: Propagation, *, dense_nodes: int = DENSE_NODES) -> Spectrum:
     bounded from one side or both otherwise.
 
     Args:
-        graph: the graph, on any device and in any dtype.
+        graph: a `Propagation` on any device and in any dtype, or an ``edge_index`` with both directions of each edge.
         dense_nodes: the largest component that is solved densely.
 
     Returns:
@@ -93,6 +94,7 @@ def spectrum(graph: Propagation, *, dense_nodes: int = DENSE_NODES) -> Spectrum:
     """
     if dense_nodes < 1:
         raise GraphjouleError(f"dense_nodes is {dense_nodes}; it must be at least 1.")
+    graph = exact_propagation(graph)
     operator = Operator.of(graph)
     dense, large = divide(operator.sizes(), dense_nodes)
     values, error = _dense_values(operator, dense)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.spectrum import Estimate, Spectrum, spectrum
@@ -90,11 +92,12 @@ class Audit:
         )
 
 
-def audit(graph: Propagation, setting: Setting) -> Audit:
+def audit(graph: Propagation | Tensor, setting: Setting) -> Audit:
     """What the paper's theory, corrected, says about an EGNN with this setting on this graph.
 
     Args:
-        graph: any graph; without edges there is no energy, and the audit says so.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge; without edges there is no
+            energy, and the audit says so.
         setting: the numbers of the network.
 
     Returns:

@@ -68,7 +68,7 @@ class WeightReport:
 
 
 def weight_report(
-    model: nn.Module, graph: Propagation | Spectrum, energies: Sequence[float] | None = None
+    model: nn.Module, graph: Propagation | Tensor | Spectrum, energies: Sequence[float] | None = None
 ) -> WeightReport:
     r"""Singular values of every weight of an EGNN-like model, and the energies they allow on a graph.
 
