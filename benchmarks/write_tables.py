@@ -52,8 +52,12 @@ def bodies_table() -> str:
     lines = ["| dataset | layers | Triton | reference | CPU |", "|---|---|---|---|---|"]
     for dataset, depths in PAPER.items():
         for layers in depths:
-            files = [f"egnn-{dataset}", f"egnn-{dataset}-reference", f"egnn-{dataset}-{layers}-cpu"]
-            cells = " | ".join(mean_and_spread(f"results/foundation/{file}.jsonl.gz", layers=layers) for file in files)
+            files = [
+                f"foundation/egnn-{dataset}",
+                f"bodies/egnn-{dataset}-reference",
+                f"bodies/egnn-{dataset}-{layers}-cpu",
+            ]
+            cells = " | ".join(mean_and_spread(f"results/{file}.jsonl.gz", layers=layers) for file in files)
             lines.append(f"| {dataset} | {layers} | {cells} |")
     return "\n".join(lines)
 

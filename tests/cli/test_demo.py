@@ -25,7 +25,18 @@ def test_both_accuracies_and_the_energy_of_every_layer_are_printed(tmp_path, mon
     assert [int(layer) for layer, _, _ in rows] == [1, 2, 3]
     assert all(float(energy) > 0 for row in rows for energy in row[1:])
     assert re.search(r"those of EGNN by \d+ % and those of GCN by \d+ %", result.out)
-    assert list(tmp_path.iterdir()) == []
+    assert "report: runs/demo.html\n" in result.out
+    assert [path.name for path in tmp_path.rglob("*.*")] == ["demo.html"]
+    page = (tmp_path / "runs/demo.html").read_text()
+    assert "egnn, 3 layers, digits" in page
+    assert "gcn, 3 layers, digits" in page
+
+
+def test_a_file_of_the_users_is_refused_before_the_training(tmp_path):
+    (tmp_path / "mine.html").write_text("mine")
+    result = run("demo", "--report", tmp_path / "mine.html")
+    assert (result.code, result.out) == (2, "")
+    assert (tmp_path / "mine.html").read_text() == "mine"
 
 
 def test_shuffled_features_change_what_listens_to_features_alone():
@@ -37,7 +48,8 @@ def test_shuffled_features_change_what_listens_to_features_alone():
     assert change_when_shuffled(model, task) == 0
 
 
-def test_the_accuracy_told_is_that_of_training_the_recipe():
+def test_the_accuracy_told_is_that_of_training_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     out = run("demo", "--layers", "2", "--epochs", "3").out
     record = fit(load_recipe("gcn", "digits", 2, {"epochs": 3}), load_task("digits"), device="cpu").records[0]
     assert f"GCN  2 layers: {100 * record.test_accuracy:.1f} % of test images right" in out
@@ -74,7 +86,9 @@ def test_an_energy_of_zero_has_no_bar():
     assert [next(iter(column.cells)) for column in table.columns][3:] == ["0.00e+00", ""]
 
 
-def test_ctrl_c_speaks_of_no_resume(monkeypatch):
+def test_ctrl_c_speaks_of_no_resume(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
     def interrupt(*args, **kwargs):
         return fit(*args, **kwargs | {"on_progress": lambda progress: signal.raise_signal(signal.SIGINT)})
 

@@ -1,0 +1,36 @@
+"""A study that trains in milliseconds, and records that were never trained."""
+
+from pathlib import Path
+
+from graphjoule.records import Record, read_records
+from graphjoule.studies import Cell, Plan, Tasks, plan_study
+from graphjoule.studies.collection import record_files
+from training import facts, small_task
+
+# Runs that stop at different epochs, so that records come one by one.
+QUICK = {"hidden_channels": 8, "epochs": 8, "patience": 3, "lr": 0.1}
+CELLS = [Cell("gcn", "small", 2, overrides=QUICK), Cell("egnn", "small", 2, overrides=QUICK)]
+SEEDS = [0, 1, 2]
+
+
+def small_tasks() -> Tasks:
+    return Tasks(lambda name: small_task())
+
+
+def small_plan(out: Path, cells=CELLS, seeds=SEEDS, **options) -> Plan:
+    return plan_study(cells, seeds, out, small_tasks(), **options)
+
+
+def recorded_facts(out: Path) -> list[dict[str, object]]:
+    """What all records below a folder say apart from times and memory; a run that was done twice is there twice."""
+    records = [record for path in record_files([out]) for record in read_records(path)]
+    return [facts(record) for record in sorted(records, key=lambda record: record.run_id)]
+
+
+def made_up(cell: Cell, seed: int, accuracy: float | None, **fields: object) -> Record:
+    """A record of a run that never was; without an accuracy it failed."""
+    measured = (
+        {"val_accuracy": 0.5, "test_accuracy": accuracy} if accuracy is not None else {"failure": "it is made up"}
+    )
+    given = {"device": "none", "runs_at_once": 1, "seconds": 1.0, "curve": {}, "epochs_run": 10, **measured, **fields}
+    return Record.of(cell.recipe, seed=seed, split_sha256="0", **given)

@@ -5,7 +5,7 @@ import pytest
 from graphjoule.energy import dirichlet_energy
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.studies import figure1
+from graphjoule.studies import Tasks, figure1, find_study, plan_study, work
 from graphjoule.tasks import load_task
 from graphjoule.training import build_model
 
@@ -114,3 +114,19 @@ def test_what_is_missing_or_damaged_is_said(tmp_path, capsys):
 
 def test_every_network_of_the_figure_is_in_the_zoo():
     assert set(figure1.STYLES) <= set(MODELS)
+
+
+def test_it_draws_what_the_study_left_with_the_figures_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure1, "SETTINGS", {"digits": {"c_max": 0.4, "c_min": 0.2, "beta": 0.1}})
+    overrides = {"epochs": 1, "hidden_channels": 4}
+    tasks = Tasks(load_task)
+    for name in ("figure1", "depth"):  # of EGNN the two have other settings, of GCN the same
+        cells = find_study(name).cells(["digits"], ["gcn", "egnn"], [3], overrides)
+        plan = plan_study(cells, [0], tmp_path, tasks, has_energies=True)
+        assert work(plan, tasks, device="cpu") == {}
+    assert len(list(tmp_path.glob("*/energies.json"))) == 3
+    gcn, egnn = figure1._record_paths(tmp_path, 3)
+    assert (figure1.EnergyRecord.read(gcn).model, figure1.EnergyRecord.read(egnn).recipe["c_max"]) == ("gcn", 0.4)
+    picture = tmp_path / "figure.png"
+    figure1.main(["--draw-only", "--layers", "3", "--records", str(tmp_path), "--picture", str(picture)])
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -11,11 +12,14 @@ from rich.table import Table
 from torch import Tensor
 
 from graphjoule.cli.progress import show_progress
+from graphjoule.files import ensure_folder
 from graphjoule.nn import GraphModel
-from graphjoule.recipe import load_recipe
+from graphjoule.recipe import Recipe, load_recipe
+from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
 from graphjoule.tasks import NodeTask, load_task
+from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import Trace
-from graphjoule.training import TrainingInterrupted, fit
+from graphjoule.training import FitResult, TrainingInterrupted, fit
 
 _MODELS = ("egnn", "gcn")
 _BAR_WIDTH = 16
@@ -24,8 +28,11 @@ _BAR_WIDTH = 16
 def demo(
     layers: Annotated[int, typer.Option(min=1, help="Number of graph layers of both networks.")] = 32,
     epochs: Annotated[int, typer.Option(min=1, help="The most epochs each may take.")] = 150,
+    report: Annotated[Path, typer.Option(metavar="FILE", help="The report to write.")] = Path("runs/demo.html"),
 ) -> None:
-    """Train a deep EGNN and a deep GCN on the embedded digits; print both accuracies and both energies per layer."""
+    """Train a deep EGNN and a deep GCN on the embedded digits; print accuracies and energies, write a report."""
+    ensure_folder(report.parent)
+    check_report_path(report)  # said now, not after the training
     task = load_task("digits")
     typer.echo(
         f"Handwritten digits: {task.num_nodes} images, each linked with its most similar ones, "
@@ -33,6 +40,7 @@ def demo(
     )
     energies: dict[str, list[float]] = {}
     changes: list[str] = []
+    cells: list[Cell] = []
     for name in _MODELS:
         recipe = load_recipe(name, "digits", layers, {"epochs": epochs})
         with show_progress(name) as on_progress:
@@ -48,6 +56,7 @@ def demo(
         typer.echo(
             f"  {name.upper():<4} {layers} layers: {accuracy}  ({record.epochs_run} epochs, {record.seconds:.0f} s)"
         )
+        cells.append(_cell(result, recipe, task))
         energies[name] = layer_energies(result.models[0], task)
         changes.append(f"those of {name.upper()} by {100 * change_when_shuffled(result.models[0], task):.0f} %")
     Console().print(energy_table(energies, layers))
@@ -57,7 +66,17 @@ def demo(
         f"{' and '.join(changes)}.\n"
         "Scores that do not change no longer see the input: what energy is left is made of biases and node degrees."
     )
-    typer.echo("Next: graphjoule train --help")
+    write_report(report, report_page(cells, title=f"Two networks of {layers} layers on handwritten digits"))
+    typer.echo(f"report: {report}\nNext: graphjoule train --help")
+
+
+def _cell(result: FitResult, recipe: Recipe, task: NodeTask) -> Cell:
+    """The training of one network as a cell of the report; a network that failed is not looked into."""
+    recipe = recipe.with_split_of(task)
+    if result.records[0].status == "failed":
+        return Cell(recipe, result.records, task.facts(), untraced="The training failed; there is no trained network.")
+    states = states_of(result.models[0], recipe, ModelInput.of(task), seed=0)
+    return Cell(recipe, result.records, task.facts(), states, seed=0)
 
 
 def layer_energies(model: GraphModel, task: NodeTask) -> list[float]:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.errors import GraphjouleError
+from graphjoule.examine import examine, graph_layers, initialised
+from graphjoule.nn import GraphModel
+from graphjoule.recipe import Recipe
+from graphjoule.records import Record
+from graphjoule.tasks import NodeTask
+from graphjoule.tasks.inputs import ModelInput
 
 State = Literal["initial", "trained"]
 
@@ -62,3 +70,41 @@ class EnergyRecord(BaseModel):
     def median(self, state: State) -> list[float]:
         """The median over the runs of every layer's energy."""
         return [statistics.median(values) for values in zip(*self.energies(state), strict=True)]
+
+
+def measure_energies(
+    recipe: Recipe, task: NodeTask, records: Sequence[Record], models: Sequence[GraphModel], device: str
+) -> EnergyRecord:
+    """The energies of trained runs, and of the networks they began with.
+
+    Args:
+        recipe: how they were trained.
+        task: on which graph.
+        records: of the runs, one at least.
+        models: the trained models, in the order of the records.
+        device: "auto", "cpu" or "cuda".
+    """
+    seeds, given = [record.seed for record in records], ModelInput.of(task)
+    first = [initialised(recipe, task.num_features, task.num_classes, seed) for seed in seeds]
+    traced = [[_energies(model, recipe, given, device) for model in state] for state in (first, models)]
+    return EnergyRecord(
+        dataset=task.name,
+        model=recipe.model,
+        recipe=recipe.settings(),
+        seeds=seeds,
+        first_layer=traced[0][0][0],
+        initial=[energies for _, energies in traced[0]],
+        trained=[energies for _, energies in traced[1]],
+        test_accuracy=[record.test_accuracy for record in records],
+        epochs_run=[record.epochs_run for record in records],
+        seconds=round(sum(record.seconds for record in records), 3),
+        device=describe_device(resolve_device(device)),
+        versions=versions(),
+    )
+
+
+def _energies(model: GraphModel, recipe: Recipe, given: ModelInput, device: str) -> tuple[int, list[float]]:
+    """Number of the first row, and energies of all rows as wide as the hidden layers."""
+    found = examine(model, recipe, given, measures=["energy"], device=device)
+    rows = [row for row in graph_layers(found.trace).layers if row.channels == recipe.hidden_channels]
+    return int(rows[0].name == "convs.0"), [float(f"{row.energy:.6g}") for row in rows]

@@ -2,6 +2,7 @@
 
     python -m graphjoule.studies.figure1                 # train what has no record yet, then draw
     python -m graphjoule.studies.figure1 --draw-only     # draw from the records
+    python -m graphjoule.studies.figure1 --draw-only --records runs/study    # from what `graphjoule study figure1` left
 
 A record is one file per dataset, model and depth; what has one is not trained again.
 """
@@ -15,16 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import examine, graph_layers, initialised
 from graphjoule.files import ensure_folder, write_json
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.nn import MODELS
 from graphjoule.plots import BLUE, GREEN, VERMILION, Band, Line, Panel, draw_panels, save_figure
 from graphjoule.recipe import Recipe, load_recipe, model_options
-from graphjoule.studies.energies import EnergyRecord, State
+from graphjoule.studies.energies import EnergyRecord, State, measure_energies
 from graphjoule.tasks import NodeTask, load_task
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import fit
 
 if TYPE_CHECKING:
@@ -59,31 +57,8 @@ def measure(recipe: Recipe, task: NodeTask, seeds: Sequence[int], device: str) -
         seeds: one run each.
         device: "auto", "cpu" or "cuda".
     """
-    where, given = resolve_device(device), ModelInput.of(task)
-    result = fit(recipe, task, seeds, device=where)
-    first = [initialised(recipe, task.num_features, task.num_classes, seed) for seed in seeds]
-    traced = [[_energies(model, recipe, given, device) for model in models] for models in (first, result.models)]
-    return EnergyRecord(
-        dataset=task.name,
-        model=recipe.model,
-        recipe=recipe.settings(),
-        seeds=list(seeds),
-        first_layer=traced[0][0][0],
-        initial=[energies for _, energies in traced[0]],
-        trained=[energies for _, energies in traced[1]],
-        test_accuracy=[record.test_accuracy for record in result.records],
-        epochs_run=[record.epochs_run for record in result.records],
-        seconds=round(sum(record.seconds for record in result.records), 3),
-        device=describe_device(where),
-        versions=versions(),
-    )
-
-
-def _energies(model: GraphModel, recipe: Recipe, given: ModelInput, device: str) -> tuple[int, list[float]]:
-    """Number of the first row, and energies of all rows as wide as the hidden layers."""
-    found = examine(model, recipe, given, measures=["energy"], device=device)
-    rows = [row for row in graph_layers(found.trace).layers if row.channels == recipe.hidden_channels]
-    return int(rows[0].name == "convs.0"), [float(f"{row.energy:.6g}") for row in rows]
+    result = fit(recipe, task, seeds, device=device)
+    return measure_energies(recipe, task, result.records, result.models, device)
 
 
 def collect(
@@ -229,11 +204,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _record_paths(folder: Path, layers: int) -> list[Path]:
     """The records that are there, in the order of the figure."""
-    wanted = [folder / f"{dataset}-{model}-{layers}.json" for dataset in SETTINGS for model in STYLES]
-    found = [path for path in wanted if path.exists()]
+    found = [path for dataset in SETTINGS for model in STYLES if (path := _record_path(folder, dataset, model, layers))]
     if not found:
         raise GraphjouleError(f"There is no record of {layers} layers in {folder}; run it without --draw-only first.")
     return found
+
+
+def _record_path(folder: Path, dataset: str, model: str, layers: int) -> Path | None:
+    """The record of one network: this module's own, or what ``graphjoule study figure1`` left beside the models."""
+    name = f"{dataset}-{model}-{layers}"
+    if (path := folder / f"{name}.json").exists():
+        return path
+    for path in sorted(folder.glob(f"{name}-*/energies.json")):  # other studies measure energies with other settings
+        settings = EnergyRecord.read(path).recipe
+        if all(settings.get(key, value) == value for key, value in SETTINGS[dataset].items()):
+            return path
+    return None
 
 
 if __name__ == "__main__":

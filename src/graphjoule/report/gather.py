@@ -1,0 +1,115 @@
+"""From files to cells: the run folders under a folder, or records alone, and a trace of one run of each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
+from graphjoule.recipe import Recipe
+from graphjoule.records import read_records
+from graphjoule.report.cell import Cell, states_of
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.trained import TrainedRuns, read_runs
+from graphjoule.training.folder import RunFolder
+
+_ONLY_RECORDS = "There are records of these runs but no models, so their energies cannot be measured."
+
+
+def read_cells(
+    folder: Path,
+    load_graph: Callable[[TrainedRuns], ModelInput],
+    *,
+    trace: bool = True,
+    device: str | torch.device = "cpu",
+    on_cell: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Cell]:
+    """All cells of a run folder, of a folder of run folders, or of a folder of records.
+
+    Args:
+        folder: what ``graphjoule train`` or ``graphjoule study`` wrote, or a folder with ``.jsonl`` or ``.jsonl.gz``
+            files of records.
+        load_graph: the graph that runs were trained on; a `GraphjouleError` of it becomes the reason on the page.
+        trace: whether to measure energies: one run of every cell, the lowest seed that has finished.
+        device: where to trace.
+        on_cell: told how many cells are traced, of how many.
+
+    Returns:
+        The cells by dataset, model and depth; energies that cannot be measured are missing, with the reason.
+    """
+    if not folder.is_dir():
+        raise GraphjouleError(f"There is no folder {folder}; expected one that graphjoule train made, or one of these.")
+    places = _run_folders(folder)
+    cells = sorted(map(_of_folder(folder), places), key=_order) if places else _of_records(folder)
+    if not any(cell.records for cell in cells):
+        raise GraphjouleError(
+            f"{folder} holds no record of a run; expected a folder that graphjoule train made, one with such folders "
+            "in it, or one with .jsonl files of records."
+        )
+    cells = [cell for cell in cells if cell.records]
+    if not (trace and places):
+        reason = "" if places else _ONLY_RECORDS
+        return [replace(cell, untraced=reason or "Tracing was switched off.") for cell in cells]
+    traced = []
+    for number, cell in enumerate(cells, start=1):
+        traced.append(_traced(folder, cell, load_graph, device))
+        on_cell(number, len(cells))
+    return traced
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """The run folders at any depth; one run folder is not looked into further."""
+    if RunFolder(folder).is_taken and (folder / "run.json").exists():
+        return [folder]
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [place for path in inside for place in _run_folders(path)]
+
+
+def _of_folder(root: Path) -> Callable[[Path], Cell]:
+    def read(path: Path) -> Cell:
+        run = RunFolder(path)
+        about, place = run.about(), path.relative_to(root).as_posix()
+        records = sorted(run.records().values(), key=lambda record: record.seed)
+        return Cell(about.recipe, records, about.data, place=place)
+
+    return read
+
+
+def _of_records(folder: Path) -> list[Cell]:
+    """A cell per file and recipe."""
+    files = sorted(path for pattern in ("*.jsonl", "*.jsonl.gz") for path in folder.rglob(pattern))
+    return sorted((cell for path in files for cell in _of_file(path, folder)), key=_order)
+
+
+def _of_file(path: Path, root: Path) -> Iterator[Cell]:
+    pairs = [(Recipe.from_json(json_text(record.recipe)), record) for record in read_records(path)]
+    pairs.sort(key=lambda pair: (pair[0].fingerprint(), pair[1].seed))
+    for _, group in itertools.groupby(pairs, key=lambda pair: pair[0].fingerprint()):
+        recipes, records = zip(*group, strict=True)
+        once = {record.run_id: record for record in records}
+        yield Cell(recipes[0], list(once.values()), place=path.relative_to(root).as_posix())
+
+
+def _order(cell: Cell) -> tuple[tuple[str, str, int], str]:
+    return cell.key, cell.place
+
+
+def _traced(
+    root: Path, cell: Cell, load_graph: Callable[[TrainedRuns], ModelInput], device: str | torch.device
+) -> Cell:
+    """The cell with what the instruments say, or with the reason why they cannot."""
+    finished = [record.seed for record in cell.records if record.status == "done"]
+    if not finished:
+        return replace(cell, untraced="No run has finished, so there is no trained network to look at.")
+    seed = min(finished)
+    try:
+        runs = read_runs(root / cell.place, seed=seed)
+        given = load_graph(runs)
+    except GraphjouleError as error:
+        return replace(cell, untraced=str(error))
+    return replace(cell, seed=seed, states=states_of(runs.models[seed], cell.recipe, given, seed, device))

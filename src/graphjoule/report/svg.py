@@ -1,0 +1,209 @@
+"""A line chart as SVG text, for readers without scripts and on paper; with scripts the page draws its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from markupsafe import Markup
+
+NUM_STYLES = 8
+"""Colours and dashes that the style sheet has; more lines than that begin again."""
+MOST_DECADES = 24
+"""What a logarithmic axis shows below its top; anything smaller is drawn at the bottom."""
+_WIDTH, _HEIGHT = 720, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 68, 14, 12, 46
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart; a value that is None or not finite is a gap."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    style: int = 0
+
+
+@dataclass(frozen=True)
+class Band:
+    """The area between two limits."""
+
+    label: str
+    x: Sequence[float]
+    lower: Sequence[float]
+    upper: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What is drawn.
+
+    Attributes:
+        title: what a screen reader says of the picture.
+        x_label: under the axis.
+        y_label: beside the axis.
+        lines: the lines.
+        band: an area behind them.
+        is_log: whether the vertical axis is logarithmic, if there is a positive value.
+        mark: a vertical line at this place, with its label.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    band: Band | None = None
+    is_log: bool = False
+    mark: tuple[float, str] | None = None
+
+
+def draw(chart: Chart) -> Markup:
+    """The chart as an ``<svg>`` element; all text is escaped, colours come from the page's style sheet.
+
+    Example:
+        >>> picture = draw(Chart("energy", "layer", "E", [Line("a < b", [0, 1], [1.0, 0.1])], is_log=True))
+        >>> picture.startswith("<svg"), "a < b" in picture, picture.count("<path")
+        (True, False, 1)
+    """
+    xs = [x for line in chart.lines for x in line.x]
+    across = _scale((min(xs, default=0), max(xs, default=1)), (_LEFT, _WIDTH - _RIGHT))
+    domain, is_log = value_range(chart)
+    transform = math.log10 if is_log else float
+    upwards = _scale((transform(domain[0]), transform(domain[1])), (_HEIGHT - _BOTTOM, _TOP))
+
+    def height(value: float) -> float:
+        return upwards(transform(min(max(value, domain[0]), domain[1])))
+
+    parts = [*_axes(chart, across, height, domain, is_log)]
+    if chart.band is not None:
+        parts.append(_area(chart.band, across, height))
+    if chart.mark is not None:
+        at = across(chart.mark[0])
+        parts.append(
+            Markup('<line class="mark" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(_at(at), _TOP, _HEIGHT - _BOTTOM)
+        )
+    parts += [_path(line, across, height) for line in chart.lines]
+    head = Markup('<svg class="static" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        _WIDTH, _HEIGHT, chart.title
+    )
+    return head + Markup("").join(parts) + Markup("</svg>")
+
+
+def value_range(chart: Chart) -> tuple[tuple[float, float], bool]:
+    """Bottom and top of the vertical axis, and whether it is logarithmic: without a positive value it cannot be."""
+    values = [y for line in chart.lines for y in line.y if _is_number(y)]
+    if chart.band is not None:
+        values += [y for y in (*chart.band.lower, *chart.band.upper) if math.isfinite(y)]
+    positive = [y for y in values if y > 0]
+    if chart.is_log and positive:
+        top = max(positive)
+        bottom = max(min(positive), top * 10.0**-MOST_DECADES)
+        return ((bottom / 1.5, top * 1.5) if bottom < top else (bottom / 2, top * 2)), True
+    low, high = min([*values, 0.0]), max(values, default=1.0)
+    return (low, high if high > low else low + 1), False
+
+
+def linear_ticks(low: float, high: float, wanted: int = 6) -> list[float]:
+    """Round numbers between two ends, about so many.
+
+    >>> linear_ticks(0, 64), linear_ticks(0, 0.83)
+    ([0.0, 20.0, 40.0, 60.0], [0.0, 0.2, 0.4, 0.6, 0.8])
+    """
+    raw = (high - low) / max(wanted - 1, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, wanted: int = 7) -> list[float]:
+    """Powers of ten between two ends, at most about so many; their halves and fifths too where they are few.
+
+    >>> log_ticks(0.002, 300), log_ticks(30, 600)
+    ([0.01, 0.1, 1.0, 10.0, 100.0], [50.0, 100.0, 200.0, 500.0])
+    """
+    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
+    step = max(1, math.ceil((last - first + 1) / wanted))
+    if last - first >= 3:
+        return [10.0**k for k in range(first, last + 1, step)]
+    steps = [float(f"{m}e{k}") for k in range(first - 1, last + 1) for m in (1, 2, 5)]
+    ticks = [tick for tick in steps if low <= tick <= high]
+    return ticks if len(ticks) > 1 else [tick for tick in linear_ticks(low, high, 5) if tick > 0]
+
+
+def _axes(
+    chart: Chart,
+    across: Callable[[float], float],
+    height: Callable[[float], float],
+    domain: tuple[float, float],
+    is_log: bool,
+) -> list[Markup]:
+    xs = [x for line in chart.lines for x in line.x]
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    parts = []
+    for value in log_ticks(*domain) if is_log else linear_ticks(*domain):
+        y = _at(height(value))
+        parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, right, y, y))
+        parts.append(Markup('<text x="{}" y="{}" class="end">{}</text>').format(_LEFT - 8, y, _tick(value)))
+    for value in linear_ticks(min(xs), max(xs), 8) if xs and max(xs) > min(xs) else xs[:1]:
+        if value == int(value):
+            text = Markup('<text x="{}" y="{}" class="middle">{:g}</text>')
+            parts.append(text.format(_at(across(value)), bottom + 18, value))
+    parts.append(Markup('<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(_LEFT, right, bottom))
+    label = Markup('<text x="{}" y="{}" class="middle">{}</text>')
+    parts.append(label.format((_LEFT + right) / 2, _HEIGHT - 8, chart.x_label))
+    turned = Markup('<text transform="translate(14 {}) rotate(-90)" class="middle turned">{}</text>')
+    parts.append(turned.format((_TOP + bottom) / 2, chart.y_label))
+    return parts
+
+
+def _path(line: Line, across: Callable[[float], float], height: Callable[[float], float]) -> Markup:
+    steps, pen = [], "M"
+    for x, y in zip(line.x, line.y, strict=True):
+        if _is_number(y):
+            steps.append(f"{pen}{_at(across(x))} {_at(height(y))}")
+            pen = "L"
+        else:
+            pen = "M"
+    if len(steps) == 1:
+        steps.append("h0.1")  # with round ends, a dot
+    shape = Markup('<path class="line s{}" d="{}"><title>{}</title></path>')
+    return shape.format(line.style % NUM_STYLES, "".join(steps), line.label)
+
+
+def _area(band: Band, across: Callable[[float], float], height: Callable[[float], float]) -> Markup:
+    there = [
+        (across(x), height(low), height(high))
+        for x, low, high in zip(band.x, band.lower, band.upper, strict=True)
+        if math.isfinite(low) and math.isfinite(high)
+    ]
+    points = [*((x, high) for x, _, high in there), *((x, low) for x, low, _ in reversed(there))]
+    shape = Markup('<polygon class="band" points="{}"><title>{}</title></polygon>')
+    return shape.format(" ".join(f"{_at(x)},{_at(y)}" for x, y in points), band.label)
+
+
+def _scale(domain: tuple[float, float], ends: tuple[float, float]) -> Callable[[float], float]:
+    low, high = domain
+    width = high - low if high > low else 1.0
+    return lambda value: ends[0] + (value - low) / width * (ends[1] - ends[0])
+
+
+def _tick(value: float) -> str:
+    """A tick's number, without an exponent as long as it is short.
+
+    >>> _tick(2000.0), _tick(0.005), _tick(1e-9), _tick(0.0)
+    ('2000', '0.005', '1e-09', '0')
+    """
+    return f"{value:.6g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.0e}"
+
+
+def _is_number(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
+def _at(value: float) -> str:
+    """A coordinate: a tenth of a pixel is finer than any screen."""
+    return f"{value:.1f}".removesuffix(".0")

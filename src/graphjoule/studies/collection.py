@@ -1,0 +1,95 @@
+"""Records from any number of files and folders, found again by what was trained."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.recipe import Recipe
+from graphjoule.records import Record, read_records
+
+__all__ = ["Collection", "read_collection", "record_files"]
+
+_ENDINGS = (".jsonl", ".jsonl.gz")
+
+
+class Collection:
+    """Records by recipe and seed; of a run that was recorded twice, the newest.
+
+    Args:
+        records: any records. One whose settings this version no longer knows is left out: it is of no recipe of today.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._runs: dict[str, dict[int, Record]] = {}
+        self._recipes: dict[str, Recipe] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take in one more record."""
+        try:
+            recipe = Recipe.model_validate(record.recipe)
+        except (ValidationError, GraphjouleError):
+            return
+        key = recipe.fingerprint()
+        self._recipes[key] = recipe
+        before = self._runs.setdefault(key, {}).get(record.seed)
+        if before is None or before.created <= record.created:
+            self._runs[key][record.seed] = record
+
+    def of(self, recipe: Recipe) -> dict[int, Record]:
+        """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded."""
+        if recipe.split != "default":
+            return dict(self._runs.get(recipe.fingerprint(), {}))
+        found: dict[int, Record] = {}
+        for key, theirs in self._recipes.items():
+            if not recipe.model_copy(update={"split": theirs.split}).differences(theirs):
+                found |= self._runs[key]
+        return found
+
+    def recipes(self) -> list[Recipe]:
+        """Every recipe that has a run."""
+        return list(self._recipes.values())
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for runs in self._runs.values() for record in runs.values())
+
+
+def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:
+    """The records of files and folders, see `record_files`."""
+    return Collection(record for path in record_files(paths) for record in read_records(path))
+
+
+def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files of records among `paths`: a file as it is, of a folder every ``.jsonl(.gz)`` below that holds records.
+
+    Raises:
+        GraphjouleError: There is no such file or folder.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            below = (file for file in sorted(path.rglob("*.jsonl*")) if file.name.endswith(_ENDINGS))
+            files += [file for file in below if _holds_records(file)]
+        elif path.exists():
+            files.append(path)
+        else:
+            raise GraphjouleError(f"There is no file or folder {path} to read records from.")
+    return list(dict.fromkeys(files))
+
+
+def _holds_records(path: Path) -> bool:
+    """Whether the first line is of a run; a folder may hold timings and other lines of JSON too."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            first = json.loads(lines.readline())
+    except (OSError, EOFError, ValueError):
+        return False
+    return isinstance(first, dict) and "run_id" in first

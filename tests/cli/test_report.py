@@ -1,0 +1,137 @@
+import json
+import re
+import shlex
+import shutil
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from graphjoule.records import read_records
+
+from . import TINY, run
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Two small trainings, side by side in one folder."""
+    folder = tmp_path_factory.mktemp("study")
+    assert run("train", *TINY, "--seeds", "3,7", "--out", folder / "a/egnn").code == 0
+    assert run("train", *TINY, "--model", "gcn", "--out", folder / "gcn").code == 0
+    return folder
+
+
+def data_of(path):
+    text = path.read_text()
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1])
+
+
+def test_a_run_folder_becomes_a_page_in_it(study):
+    result = run("report", study / "a/egnn", "--device", "cpu")
+    path = study / "a/egnn/report.html"
+    assert (result.code, result.out, result.err) == (0, f"report: {path}\n", "")
+    (told,) = data_of(path)["cells"]
+    traced = json.loads(run("trace", study / "a/egnn", "--device", "cpu", "--json").out)["states"]
+    for state in told["states"]:
+        rows = [row for row in traced[state["label"]]["layers"] if re.match(r"encoder$|convs", row["name"])]
+        assert state["y"] == pytest.approx([row["energy"] for row in rows], rel=1e-3)
+    records = list(read_records(study / "a/egnn/records.jsonl"))
+    mean = sum(record.curve["val_loss"][1] for record in records) / 2
+    assert told["curves"]["val_loss"][1] == pytest.approx(mean, rel=1e-3)
+    path.unlink()
+
+
+def test_a_folder_of_runs_becomes_one_page(study, tmp_path):
+    out = tmp_path / "page.html"
+    result = run("report", study, "--out", out, "--device", "cpu")
+    assert (result.code, result.out) == (0, f"report: {out}\n")
+    assert result.err == "traced 1 of 2 networks\ntraced 2 of 2 networks\n"
+    cells = data_of(out)["cells"]
+    assert [(one["pick"]["model"], len(one["states"])) for one in cells] == [("egnn", 2), ("gcn", 2)]
+    assert [state["first"] for state in cells[1]["states"]] == [1, 1]  # a GCN has no encoder
+
+
+def test_the_command_on_the_page_repeats_the_training(study, tmp_path):
+    out = tmp_path / "page.html"
+    assert run("report", study / "a/egnn", "--no-energy", "--out", out).code == 0
+    assert "Tracing was switched off." in out.read_text()
+    (command,) = re.findall(r"<pre[^>]*>(graphjoule train .*?)</pre>", out.read_text())
+    again = tmp_path / "again"
+    assert run(*shlex.split(command)[1:], "--device", "cpu", "--out", again).code == 0
+    first, second = (list(read_records(folder / "records.jsonl")) for folder in (study / "a/egnn", again))
+    assert [record.run_id for record in second] == [record.run_id for record in first]
+    assert [record.test_accuracy for record in second] == [record.test_accuracy for record in first]
+
+
+def test_records_alone_are_enough(study, tmp_path):
+    shutil.copy(study / "a/egnn/records.jsonl", tmp_path / "some.jsonl")
+    result = run("report", tmp_path)
+    assert (result.code, result.err) == (0, "")
+    text = (tmp_path / "report.html").read_text()
+    assert "There are records of these runs but no models" in text
+    (told,) = data_of(tmp_path / "report.html")["cells"]
+    assert told["states"] == []
+    assert len(told["curves"]["x"]) == 2
+
+
+def test_own_files_that_changed_are_no_obstacle(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{k},{k % 7},{k % 2},{'ab'[k % 2]}" for k in range(20)]
+    (tmp_path / "nodes.csv").write_text("\n".join(["id,x,y,label", *lines]) + "\n")
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{k},{k + 2}\n" for k in range(18)))
+    assert run("train", "--nodes", "nodes.csv", "--edges", "edges.csv", *TINY, "--out", "run").code == 0
+    assert run("report", "run").code == 0
+    assert len(data_of(tmp_path / "run/report.html")["cells"][0]["states"]) == 2
+    (command,) = re.findall(r"<pre[^>]*>graphjoule (train .*?)</pre>", (tmp_path / "run/report.html").read_text())
+    assert run(*shlex.split(command), "--device", "cpu", "--out", "again").code == 0
+    ids = [[record.run_id for record in read_records(f"{folder}/records.jsonl")] for folder in ("run", "again")]
+    assert ids[0] == ids[1]
+    (tmp_path / "nodes.csv").write_text((tmp_path / "nodes.csv").read_text() + "20,1,1,a\n")
+    assert run("report", "run").code == 0
+    (told,) = data_of(tmp_path / "run/report.html")["cells"]
+    assert told["states"] == []
+    assert "nodes.csv" in told["untraced"]
+
+
+def test_a_browser_is_shown_the_page_where_there_is_one(study, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: shown.append(address) or True)
+    out = tmp_path / "page.html"
+    assert run("report", study / "gcn", "--no-energy", "--out", out, "--open").code == 0
+    assert shown == [out.as_uri()]
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    result = run("report", study / "gcn", "--no-energy", "--out", out, "--open")
+    assert (result.code, result.err) == (2, f"graphjoule: No browser could be started; open {out} yourself.\n")
+
+
+def test_what_cannot_be_reported_on_is_refused_in_a_sentence(tmp_path, study):
+    missing = run("report", tmp_path / "nowhere")
+    assert (missing.code, missing.out) == (2, "")
+    assert missing.err.startswith(f"graphjoule: There is no folder {tmp_path / 'nowhere'}; expected one that")
+    empty = run("report", tmp_path)
+    assert empty.code == 2
+    assert f"{tmp_path} holds no record of a run" in empty.err
+    out = run("report", study / "gcn", "--out", tmp_path / "no/page.html")
+    assert (out.code, "there is no folder" in out.err) == (2, True)
+    (tmp_path / "mine.html").write_text("mine")
+    taken = run("report", study / "gcn", "--no-energy", "--out", tmp_path / "mine.html")
+    assert (taken.code, (tmp_path / "mine.html").read_text()) == (2, "mine")
+    assert "is no report of graphjoule's" in taken.err
+
+
+def test_a_run_without_a_finished_seed_says_so(study, tmp_path):
+    shutil.copytree(study / "gcn", tmp_path / "run")
+    record = next(read_records(tmp_path / "run/records.jsonl"))
+    failed = record.model_copy(update={"status": "failed", "failure": "epoch 1: <b>", "val_accuracy": None})
+    (tmp_path / "run/records.jsonl").write_text(failed.model_dump_json() + "\n")
+    assert run("report", tmp_path / "run").code == 0
+    text = (tmp_path / "run/report.html").read_text()
+    assert "No run has finished, so there is no trained network to look at." in text
+    assert "epoch 1: &lt;b&gt;" in text
+
+
+def test_the_example_in_the_documentation_runs(capsys):
+    text = (Path(__file__).parents[2] / "docs/report.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(example, "docs/report.md", "exec"), {})
+    assert re.fullmatch(r"\d\d,\d{3} characters\n", capsys.readouterr().out)

@@ -1,0 +1,149 @@
+import json
+from importlib import import_module
+
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.records import read_records
+from graphjoule.studies import STUDIES, StudyProgress
+from graphjoule.training import TrainingInterrupted
+
+from . import run
+
+TINY = ("--datasets", "digits", "--models", "egnn,gcn", "--layers", "2", "--device", "cpu")
+QUICK = ("--epochs", "2", "--set", "hidden_channels=4")
+study_module = import_module("graphjoule.cli.study")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_study_trains_tells_and_trains_nothing_the_second_time(here):
+    first = run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--json")
+    assert first.code == 0, first.err
+    told = json.loads(first.out)
+    assert [(row["model"], row["n"], row["verdict"]) for row in told["rows"]] == [
+        ("egnn", 2, "no number in the paper"),
+        ("gcn", 2, "no number in the paper"),
+    ]
+    assert "table1: 4 runs to train; how long it takes is not known" in first.err
+    assert "table1: 2/4 runs, about " in first.err
+    files = sorted((here / "runs/study").glob("*/records.jsonl"))
+    assert [[r.seed for r in read_records(path)] for path in files] == [[0, 1], [0, 1]]
+
+    again = run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--json")
+    assert "all 4 runs are recorded" in again.err
+    assert again.out == first.out
+
+    more = run("study", "table1", *TINY, *QUICK, "--seeds", "3")
+    assert "2 runs to train of 6, the others are recorded; about " in more.err
+    assert "| digits | egnn | 2 |" in more.out
+
+
+def test_the_ledgers_lie_beside_the_runs(here):
+    printed = run("study", "table1", *TINY, *QUICK, "--seeds", "1", "--out", "mine").out
+    assert (here / "mine/table1.md").read_text() == printed
+    assert json.loads((here / "mine/table1.json").read_text())["study"] == "table1"
+    assert (here / "mine/table1.csv").read_text().startswith("study,dataset,model,num_layers")
+
+
+def test_a_ledger_is_made_from_records_and_trains_nothing(here, monkeypatch):
+    run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--out", "mine")
+    (path, _) = sorted((here / "mine").glob("*/records.jsonl"))
+    monkeypatch.setattr(study_module, "work", None)
+    asked = ("study", "table1", *TINY, *QUICK, "--ledger", "--records", path, "--out", "none")
+    rows = json.loads(run(*asked, "--format", "json").out)["rows"]
+    assert [(row["model"], row["n"]) for row in rows] == [("egnn", 2), ("gcn", 0)]
+    assert run(*asked, "--format", "csv").out.count("\n") == 3
+    assert not (here / "none").exists()
+
+
+def test_records_of_other_places_are_not_trained_again(here):
+    run("study", "table1", *TINY, *QUICK, "--seeds", "1", "--out", "first")
+    second = run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--out", "second", "--records", "first", "--json")
+    assert "2 runs to train of 4" in second.err
+    assert [row["n"] for row in json.loads(second.out)["rows"]] == [2, 2]
+
+
+def test_data_that_cannot_be_had_are_skipped_with_the_command_unless_asked_for_alone(here, monkeypatch):
+    real = study_module.load_task
+
+    def load(name, root):
+        if name == "arxiv":
+            raise GraphjouleError("There is no arxiv here.")
+        return real(name, root)
+
+    monkeypatch.setattr(study_module, "load_task", load)
+    asked = ("study", "table1", "--models", "gcn", "--layers", "2", "--device", "cpu", *QUICK, "--seeds", "1")
+    both = run(*asked, "--datasets", "arxiv,digits")
+    assert both.code == 0
+    assert "arxiv: not run: data not available here; `graphjoule study table1 --datasets arxiv` runs it." in both.err
+    assert "| not run: data not available here |" in both.out
+    alone = run(*asked, "--datasets", "arxiv")
+    assert (alone.code, alone.err) == (2, "graphjoule: There is no arxiv here.\n")
+
+
+def test_a_cell_that_cannot_be_trained_is_told_and_the_exit_code_is_1(here):
+    asked = ("study", "table1", "--datasets", "digits", "--models", "egnn", "--layers", "2", "--seeds", "1", *QUICK)
+    result = run(*asked, "--set", "c_min=0.1", "--set", "beta=0.5", "--device", "cpu")
+    assert result.code == 1
+    assert "graphjoule: egnn, 2 layers, digits could not be trained: " in result.err
+
+
+def test_an_interrupted_study_says_how_to_go_on(here, monkeypatch):
+    def stop(*args, **options):
+        raise TrainingInterrupted(7)
+
+    monkeypatch.setattr(study_module, "work", stop)
+    result = run("study", "table1", *TINY, *QUICK)
+    assert result.code == 130
+    assert result.err.endswith("graphjoule: stopped after epoch 7; the same command goes on from there.\n")
+
+
+def test_the_studies_are_listed():
+    for arguments in (("--list",), ()):
+        lines = run("study", *arguments).out.splitlines()
+        assert [line.split()[0] for line in lines] == list(STUDIES)
+    listed = json.loads(run("study", "--list", "--json").out)
+    assert [(row["name"], row["num_cells"]) for row in listed][:2] == [("table1", 96), ("table2", 96)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["tabel1"], '"tabel1" is not a study, did you mean "table1"?'),
+        (["table1", "--datasets", "nowhere"], '"nowhere" is not a dataset.'),
+        (["table1", "--datasets", ","], "',' cannot be used: expected names, such as cora,pubmed."),
+        (["table1", "--models", "gnc"], '"gnc" is not a model of table1'),
+        (["table1", "--layers", "two"], "'two' cannot be used: expected --layers numbers, such as 2,16."),
+        (["table1", "--layers", "0"], "layers are [0]; expected numbers of at least 1."),
+        (["table1", "--seeds", "none"], "--seeds is 'none'"),
+        (["table1", "--format", "html"], "--format is 'html'; expected one of csv, json, markdown."),
+        (["table1", "--ledger", "--records", "nowhere"], "There is no file or folder nowhere to read records from."),
+        (["table1", "--set", "c_mni=1", "--datasets", "digits"], '"c_mni" is not a setting of gcn'),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(here, arguments, sentence):
+    result = run("study", *arguments)
+    assert result.code == 2
+    assert result.err.startswith("graphjoule: ")
+    assert sentence in result.err
+    assert len(result.err.splitlines()) == 1
+    assert not (here / "runs").exists() or not list((here / "runs/study").iterdir())
+
+
+def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys):
+    progress = import_module("graphjoule.cli.study_progress")
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    with progress.show_study("table1") as on_progress:
+        on_progress(StudyProgress("gcn, 2 layers, cora", 3, 9, 130.0))
+        on_progress(StudyProgress(None, 4, 9, None))
+    captured = capsys.readouterr()
+    assert "4/9" in captured.err
+    assert "waiting for another process" in captured.err
+    assert captured.out == ""

@@ -1,0 +1,74 @@
+"""Run as a script: a study on the embedded digits, whole, killed again and again, and shared by two processes.
+
+    python killed_study.py FOLDER
+
+Imports take longer than the trainings, so every process of the test is forked from this one. Prints JSON.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from graphjoule.studies import Tasks, find_study, plan_study, work
+from graphjoule.tasks import load_task
+
+KILLS = 10
+SETTINGS = {"hidden_channels": 8, "epochs": 30, "patience": 30}
+
+
+def run_study(out: Path) -> None:
+    cells = find_study("table1").cells(["digits"], ["egnn", "gcn"], [2], SETTINGS)
+    tasks = Tasks(load_task)
+    refused = work(plan_study(cells, range(3), out, tasks), tasks, device="cpu", checkpoint_every=2)
+    assert not refused, refused
+
+
+def start(out: Path) -> int:
+    """The process number of a child that works on the study."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run_study(out)
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def finish(*children: int) -> list[int]:
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def main(folder: Path) -> None:
+    os.fsync = lambda descriptor: None  # a killed process loses nothing it has written, synced or not
+    begin = time.monotonic()
+    codes = finish(start(folder / "whole"))
+    whole = time.monotonic() - begin
+
+    moments = [random.Random(7).uniform(0.2, 1.0) for _ in range(KILLS)]
+    killed = []
+    for moment in moments:  # together four fifths of the time that the whole takes, so none of them can end
+        child = start(folder / "killed")
+        time.sleep(0.8 * whole * moment / sum(moments))
+        os.kill(child, signal.SIGKILL)
+        killed += finish(child)
+    codes += finish(start(folder / "killed"))
+
+    shared = [start(folder / "shared") for _ in range(2)]
+    codes += finish(*shared)
+
+    victim, survivor = start(folder / "inherited"), start(folder / "inherited")
+    time.sleep(0.4 * whole)
+    os.kill(victim, signal.SIGKILL)
+    killed += finish(victim)
+    codes += finish(survivor)
+    print(json.dumps({"codes": codes, "killed": killed, "seconds": whole}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

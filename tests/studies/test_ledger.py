@@ -1,0 +1,197 @@
+import csv
+import gzip
+import io
+import json
+import math
+
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
+from graphjoule.recipe import load_recipe
+from graphjoule.studies import Cell, Collection, Variant, find_study, ledger_text, make_ledger, read_collection
+from graphjoule.studies.verdict import judge
+
+from . import made_up
+
+STUDY = find_study("table1")
+(CELL,) = STUDY.cells(["cora"], ["egnn"], [64])  # 85.7 in the paper
+SPREAD = [-1.0, 1.0] * 5  # sample standard deviation sqrt(10/9)
+
+
+def runs(mean, scale, cell=CELL, n=10, **fields):
+    return [made_up(cell, seed, (mean + scale * SPREAD[seed]) / 100, **fields) for seed in range(n)]
+
+
+def row(records, **options):
+    (only,) = make_ledger([CELL], Collection(records), **options)
+    return only
+
+
+# Verdicts.
+
+
+@pytest.mark.parametrize(
+    ("mean", "scale", "verdict"),
+    [
+        (85.7, 0.4, "matches"),
+        (85.4, 0.4, "matches"),
+        (85.0, 0.4, "worse"),
+        (86.4, 0.4, "better"),
+        (80.0, 8.0, "matches"),
+        (85.74, 0.0, "matches"),  # 85.7 may be 85.749
+        (85.8, 0.0, "better"),
+        (85.6, 0.0, "worse"),
+    ],
+)
+def test_the_verdict_follows_the_difference_and_the_spread(mean, scale, verdict):
+    outcome = row(runs(mean, scale)).outcome
+    assert outcome.verdict == verdict
+    assert outcome.mean == pytest.approx(mean)
+    assert outcome.std == pytest.approx(scale * math.sqrt(10 / 9))
+    assert outcome.difference == pytest.approx(mean - 85.7)
+    assert (outcome.p_value < 0.05) == (verdict != "matches")
+
+
+def test_the_p_value_is_that_of_the_stated_rule():
+    outcome = row(runs(85.0, 0.6)).outcome
+    t = (0.7 - 0.05) / (0.6 * math.sqrt(10 / 9) * math.sqrt(1 / 10 + 1 / 10))
+    # Student's distribution with 9 degrees of freedom: its two-sided 5 % point is 2.262, its 3 % point 2.574.
+    assert 2.262 < t < 2.574
+    assert 0.03 < outcome.p_value < 0.05
+
+
+def test_few_runs_need_a_larger_difference():
+    assert judge(runs(85.0, 0.4), 85.7).verdict == "worse"
+    assert judge(runs(85.0, 0.4, n=2), 85.7).verdict == "matches"
+
+
+@pytest.mark.parametrize(
+    ("records", "paper", "verdict"),
+    [
+        ([], 85.7, "not run"),
+        ([made_up(CELL, 0, None)], 85.7, "failed"),
+        ([made_up(CELL, 0, 0.8)], 85.7, "too few runs"),
+        ([made_up(CELL, 0, 0.8)], None, "no number in the paper"),
+        ([], None, "not run"),
+    ],
+)
+def test_where_there_is_nothing_to_compare_the_verdict_says_so(records, paper, verdict):
+    outcome = judge(records, paper)
+    assert outcome.verdict == verdict
+    assert outcome.p_value is None
+
+
+def test_failed_runs_are_counted_and_in_no_mean():
+    outcome = row([*runs(85.7, 0.4, n=9), made_up(CELL, 9, None)]).outcome
+    assert (outcome.n, outcome.num_failed) == (9, 1)
+    assert outcome.mean == pytest.approx(85.7 - 0.4 / 9)
+
+
+# Which records count.
+
+
+def test_only_runs_of_the_cells_own_settings_count():
+    other = Cell("egnn", "cora", 64, Variant("c_max", "0.4", {"c_max": 0.4}))
+    shallow = Cell("egnn", "cora", 16)
+    assert row([*runs(50.0, 1.0, other), *runs(50.0, 1.0, shallow)]).outcome.verdict == "not run"
+
+
+def test_only_the_seeds_that_are_asked_for_count():
+    found = row(runs(85.7, 0.4), seeds=[3, 5, 40])
+    assert (found.seeds, found.outcome.n) == ((3, 5), 2)
+
+
+def test_of_a_run_that_is_recorded_twice_the_newest_counts_whatever_the_order():
+    old = runs(50.0, 0.4, created="2026-01-01T00:00:00+00:00")
+    new = runs(85.7, 0.4, created="2026-02-01T00:00:00+00:00")
+    for records in (old + new, new + old):
+        assert row(records).outcome.n == 10
+        assert row(records).outcome.mean == pytest.approx(85.7)
+
+
+def test_a_record_of_settings_that_are_no_longer_known_is_left_out():
+    fields = made_up(CELL, 0, 0.8).model_dump()
+    fields["recipe"]["options"]["forgotten"] = 1
+    assert list(Collection([made_up(CELL, 0, 0.8).model_validate(fields)])) == []
+
+
+def test_a_recipe_without_a_split_of_its_own_finds_the_runs_of_the_one_that_was_taken():
+    recipe = load_recipe("egnn", "citeseer", 2)
+    assert recipe.split == "default"
+    taken = Cell("egnn", "citeseer", 2, overrides={"split": "public"})
+    assert list(Collection([made_up(taken, 4, 0.7)]).of(recipe)) == [4]
+
+
+def test_another_reading_of_the_paper_is_told_where_it_changes_the_verdict():
+    wide = Cell("egnn", "cora", 64, overrides={"hidden_channels": 256})
+    frozen = Cell("egnn", "cora", 64, overrides={"freeze_last_shift": True})
+    slow = Cell("egnn", "cora", 64, overrides={"lr": 0.001})
+    records = runs(85.7, 0.4) + runs(84.0, 0.4, wide) + runs(85.7, 0.4, frozen) + runs(70.0, 0.4, slow)
+    (other,) = row(records).others
+    assert (other.settings, other.outcome.verdict) == ("hidden_channels = 256", "worse")
+    assert "hidden_channels = 256: 84.00 (worse)" in ledger_text(STUDY, [row(records)])
+
+
+# Files.
+
+
+def write(path, records):
+    text = "".join(json_text(record.model_dump()) + "\n" for record in records).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+def test_records_are_read_from_any_files_and_folders(tmp_path):
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    write(tmp_path / "deep" / "er" / "a.jsonl", runs(85.7, 0.4)[:4])
+    write(tmp_path / "deep" / "b.jsonl.gz", runs(85.7, 0.4)[4:8])
+    write(tmp_path / "c.jsonl", runs(85.7, 0.4)[8:])
+    (tmp_path / "deep" / "timings.jsonl").write_text('{"case": "cora-64"}\n')
+    (tmp_path / "deep" / "empty.jsonl").touch()
+    found = read_collection([tmp_path / "deep", tmp_path / "c.jsonl"])
+    assert make_ledger([CELL], found)[0].outcome.n == 10
+    with pytest.raises(GraphjouleError, match=r"^There is no file or folder .*nowhere to read records from\.$"):
+        read_collection([tmp_path / "nowhere"])
+
+
+# Texts.
+
+ROWS = make_ledger(STUDY.cells(["cora", "arxiv"], ["egnn"]), Collection(runs(85.0, 0.4)), unavailable={"arxiv"})
+
+
+def test_markdown_has_a_line_per_cell_the_rule_and_the_commands_for_what_is_missing():
+    text = ledger_text(STUDY, ROWS)
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(lines) == 1 + 6
+    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | worse | public | val_loss |" in lines
+    assert (
+        "| arxiv | egnn | 2 | 68.4 |  | 0 |  |  | not run: data not available here | public | val_accuracy |" in lines
+    )
+    assert "`graphjoule study table1 --datasets arxiv`" in text
+    assert "5 not run, 1 worse" in text
+    assert "Two-sided t-test" in text
+    assert "changed" not in lines[0]
+
+
+def test_csv_and_json_hold_the_same_numbers():
+    table = list(csv.DictReader(io.StringIO(ledger_text(STUDY, ROWS, "csv"))))
+    content = json.loads(ledger_text(STUDY, ROWS, "json"))
+    assert len(table) == len(content["rows"]) == 6
+    for line, fields in zip(table, content["rows"], strict=True):
+        assert line.pop("study") == "table1"
+        assert line == {key: "" if value is None else str(value) for key, value in fields.items()}
+    assert content["rows"][2]["mean"] == 85.0
+    assert content["rows"][2]["verdict"] == "worse"
+    assert content["verdicts"] == {"not run": 5, "worse": 1}
+    assert "t-test" in content["rule"]
+
+
+def test_what_is_changed_has_a_column_where_something_is():
+    study = find_study("table2")
+    rows = make_ledger(study.cells(["cora"], layers=[2]), Collection())
+    assert "| cora | egnn | 2 | c_min 0.95 | 65.4 |" in ledger_text(study, rows)
+
+
+def test_an_unknown_form_is_a_sentence():
+    with pytest.raises(GraphjouleError, match=r'"html" is not a form of a ledger\. The choices are: csv, json'):
+        ledger_text(STUDY, ROWS, "html")

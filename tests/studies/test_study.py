@@ -1,0 +1,149 @@
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.nn import MODELS
+from graphjoule.recipe import load_recipe
+from graphjoule.studies import STUDIES, Study, find_study
+from graphjoule.studies.estimate import Pace
+from graphjoule.studies.paper_tables import paper_accuracies
+from graphjoule.training import build_model
+
+from . import made_up, small_plan, small_tasks
+
+
+def test_the_studies_are_the_papers_tables_and_figures_and_depth():
+    assert list(STUDIES) == ["table1", "table2", "figure1", "figure2", "figure3", "figure4", "figure5", "depth"]
+    assert all(study.name == name for name, study in STUDIES.items())
+
+
+def test_table_1_has_the_papers_96_cells_with_their_numbers_and_the_recipes_as_they_are():
+    cells = find_study("table1").cells()
+    assert len(cells) == 8 * 12
+    assert {cell.model for cell in cells} == set(MODELS)
+    assert all(cell.paper is not None for cell in cells)
+    by_place = {(cell.model, cell.dataset, cell.num_layers): cell for cell in cells}
+    assert by_place["egnn", "pubmed", 64].paper == 80.1
+    assert by_place["gcn", "physics", 32].paper == 13.1
+    assert by_place["appnp", "arxiv", 16].paper == 65.5
+    assert all(cell.recipe == load_recipe(cell.model, cell.dataset, cell.num_layers) for cell in cells)
+
+
+def test_table_2_changes_one_component_at_a_time():
+    cells = {(c.dataset, c.num_layers, c.variant.component, c.variant.value): c for c in find_study("table2").cells()}
+    assert len(cells) == 96
+    assert cells["cora", 64, "weight_init", "glorot"].paper == 23.6
+    assert cells["arxiv", 32, "activation", "linear"].paper == 71.0
+    plain = load_recipe("egnn", "pubmed", 64)
+    changes = {
+        ("weight_init", "glorot"): ["weight_init: orthogonal -> glorot"],
+        ("weight_init", "orthogonal"): [],
+        ("c_min", "0"): ["c_min: 0.11 -> 0.0", "beta: 0.11 -> 0.0"],
+        ("c_min", "tuned"): [],
+        ("c_min", "0.95"): ["c_min: 0.11 -> 0.95"],
+        ("activation", "linear"): ["activation: srelu -> linear"],
+        ("activation", "srelu"): [],
+        ("activation", "relu"): ["activation: srelu -> relu"],
+    }
+    for (component, value), expected in changes.items():
+        assert plain.differences(cells["pubmed", 64, component, value].recipe) == expected
+    tuned = [c for (*_, value), c in cells.items() if value in ("orthogonal", "tuned", "srelu")]
+    table1 = paper_accuracies("table1")["egnn",]
+    assert all(cell.paper == table1[cell.dataset, cell.num_layers] for cell in tuned)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "layers"),
+    [("figure2", "cora", 64), ("figure3", "pubmed", 64), ("figure4", "physics", 32), ("figure5", "arxiv", 32)],
+)
+def test_a_sweep_changes_one_setting_and_goes_through_the_recipes_own_value(name, dataset, layers):
+    cells = find_study(name).cells()
+    assert {(c.model, c.dataset, c.num_layers) for c in cells} == {("egnn", dataset, layers)}
+    assert {c.variant.component for c in cells} == {"b", "gamma", "c_min", "c_max"}
+    plain = load_recipe("egnn", dataset, layers)
+    for component in ("b", "gamma", "c_max"):
+        differences = [plain.differences(c.recipe) for c in cells if c.variant.component == component]
+        assert all(len(changed) <= 1 for changed in differences)
+        assert [] in differences
+    assert all(c.recipe.options["beta"] <= c.recipe.options["c_min"] for c in cells)
+
+
+def test_figure_1_has_the_papers_upper_limit_where_the_model_has_one():
+    cells = {(c.model, c.dataset): c.recipe for c in find_study("figure1").cells()}
+    assert {c.num_layers for c in cells.values()} == {64}
+    assert (cells["egnn", "cora"].options["c_max"], cells["egnn", "cora"].options["c_min"]) == (0.4, 0.15)
+    assert (cells["egnn", "pubmed"].options["c_max"], cells["egnn", "pubmed"].options["c_min"]) == (0.4, 0.11)
+    assert cells["gcn", "cora"] == load_recipe("gcn", "cora", 64)
+
+
+def test_depth_goes_from_2_to_1024_layers():
+    cells = find_study("depth").cells(["cora"], ["egnn"])
+    assert [cell.num_layers for cell in cells] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_every_cell_is_a_network_that_can_be_built(study: Study):
+    task = small_tasks()["any"]
+    for cell in study.cells():
+        if cell.num_layers <= 16 or study.name.startswith("figure"):
+            recipe = cell.recipe.model_copy(update={"hidden_channels": 2, "num_layers": 2})
+            build_model(recipe, task, seed=0)
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_every_study_can_be_tried_on_the_digits(study: Study):
+    cells = study.cells(["digits"])
+    assert len(cells) >= len(study.variants)
+    assert all(cell.paper is None for cell in cells)
+    assert {cell.recipe.split for cell in cells} == {"per-class-5-10"}
+
+
+def test_a_part_can_be_asked_for_and_settings_overridden():
+    cells = find_study("table1").cells(["pubmed", "cora", "cora"], ["gcn"], [3], {"lr": 0.02})
+    assert [(c.dataset, c.model, c.num_layers, c.paper) for c in cells] == [
+        ("pubmed", "gcn", 3, None),
+        ("cora", "gcn", 3, None),
+    ]
+    assert {c.recipe.lr for c in cells} == {0.02}
+    (variant,) = [c for c in find_study("table2").cells(["cora"], None, [2], {"lr": 0.02}) if c.variant.value == "0"]
+    assert (variant.recipe.lr, variant.recipe.options["c_min"], variant.recipe.options["beta"]) == (0.02, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda: find_study("tabel1"), '"tabel1" is not a study, did you mean "table1"?'),
+        (lambda: find_study("table1").cells(["coar"]), '"coar" is not a dataset, did you mean "cora"?'),
+        (lambda: find_study("table1").cells(None, ["gnc"]), '"gnc" is not a model of table1'),
+        (lambda: find_study("table2").cells(None, ["gcn"]), '"gcn" is not a model of table2. The choices are: egnn.'),
+        (lambda: find_study("depth").cells(None, None, [0]), r"layers are \[0\]; expected numbers of at least 1."),
+    ],
+)
+def test_unknown_names_get_a_sentence_with_the_choices(ask, sentence):
+    with pytest.raises(GraphjouleError, match=sentence.replace("?", r"\?")):
+        ask()
+
+
+# How long it takes.
+
+
+def test_the_time_is_judged_by_the_nearest_runs_on_the_same_device(tmp_path):
+    study = find_study("table1")
+    (egnn,), (gcn,) = (study.cells(["cora"], [model], [2]) for model in ("egnn", "gcn"))
+    (deep,), (elsewhere,) = study.cells(["cora"], ["gcn"], [64]), study.cells(["pubmed"], ["gcn"], [2])
+    pace = Pace("here", [made_up(gcn, 0, 0.8, device="there", seconds=500.0, epochs_run=100)])
+    assert pace.seconds(gcn.recipe) is None
+    for seconds in (4.0, 6.0):
+        pace.add(made_up(gcn, 0, 0.8, device="here", seconds=seconds, epochs_run=100))
+    assert pace.seconds(gcn.recipe) == pytest.approx(5.0)
+    assert pace.seconds(deep.recipe) == pytest.approx(5.0 * 32)  # layers
+    assert pace.seconds(egnn.recipe) == pytest.approx(5.0)  # another model on the same data, for want of better
+    assert pace.seconds(elsewhere.recipe) is None
+    short = gcn.recipe.model_copy(update={"epochs": 50})
+    assert pace.seconds(short) == pytest.approx(2.5)
+    pace.add(made_up(egnn, 0, 0.8, device="here", seconds=9.0, epochs_run=100))
+    assert pace.seconds(egnn.recipe) == pytest.approx(9.0)
+
+
+def test_an_estimate_says_what_it_does_not_know(tmp_path):
+    plan = small_plan(tmp_path)
+    assert str(Pace("here").estimate(plan.jobs)).startswith("how long it takes is not known")
