@@ -17,3 +17,8 @@ def test_the_energy_of_a_pyg_model(capsys):
     code = (EXAMPLES / "energy_of_a_pyg_model.py").read_text().split('"""')[2]
     statements = [line for line in code.splitlines() if line and not line.startswith(("import", "from"))]
     assert len(statements) <= 10
+
+
+def test_the_constraint_holds_a_pyg_model_within_its_limits(capsys):
+    runpy.run_path(str(EXAMPLES / "constrained_pyg_model.py"))
+    assert "with limits: 0 of 6 layers" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from graphjoule.constraint import EnergyConstraint
 from graphjoule.diagnosis import Diagnosis, diagnose
 from graphjoule.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
 from graphjoule.energy import (
@@ -62,6 +63,7 @@ __all__ = [
     "DropEdgeGCN",
     "EGNNClassifier",
     "EGNNConv",
+    "EnergyConstraint",
     "GCNConv",
     "GraphjouleError",
     "JKNet",

@@ -15,6 +15,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.recipes import Block, Source, explain, read_recipe_file, unknown
+from graphjoule.recipes.constrained import CONSTRAINT_NAMES, ConstraintSettings, spell_constraint, take_constraint
 from graphjoule.recipes.overrides import parse_override, parse_overrides
 from graphjoule.tasks.task import NodeTask
 
@@ -51,6 +52,7 @@ class Recipe(BaseModel):
         split: The rule that divides the nodes: "public", "per-class-TRAIN-VAL" with the rest as test,
             "stratified-VAL-TEST" in percent with the rest to train, or "default", the task's own.
         split_seed: What a random split is drawn from; None is the run's own seed, so a new split per seed.
+        constraint: The limits that training holds every layer's energy to, see `EnergyConstraint`; None is none.
         sources: Where each setting comes from, by the keys of `settings`.
     """
 
@@ -69,6 +71,7 @@ class Recipe(BaseModel):
     normalize_features: bool
     split: str = Field(min_length=1)
     split_seed: int | None = Field(default=None, ge=0)
+    constraint: ConstraintSettings | None = None
     sources: dict[str, Source] = {}
 
     @field_validator("model")
@@ -101,16 +104,19 @@ class Recipe(BaseModel):
         return self.model_copy(update={"split": task.default_split}) if self.split == "default" else self
 
     def settings(self) -> dict[str, Any]:
-        """All settings in one flat dict; a parameter group's decay is `weight_decay.GROUP`."""
+        """All settings in one flat dict; a parameter group's decay is `weight_decay.GROUP`.
+
+        Where there is no constraint, no setting is about one: recipes keep the fingerprint that they had before.
+        """
         flat: dict[str, Any] = {}
-        for name, value in self.model_dump(exclude={"sources"}).items():
+        for name, value in self.model_dump(exclude={"sources", "constraint"}).items():
             if name == "options":
                 flat |= value
             elif name == "weight_decay":
                 flat |= {f"{name}.{group}": decay for group, decay in value.items()}
             else:
                 flat[name] = value
-        return flat
+        return flat | (self.constraint.settings() if self.constraint else {})
 
     def differences(self, other: "Recipe") -> list[str]:
         """What changes from this recipe to the other, such as "c_min: 0.2 -> 0.3"; empty when they train the same."""
@@ -174,15 +180,17 @@ def load_recipe(
         settings = _block_settings(block, model, names)
         if block.applies_to(dataset, num_layers):
             settled |= settings
-    settled |= {key: (value, "override") for key, value in _flatten(_refuse_chosen(overrides), model, names).items()}
+    overrides = spell_constraint(_refuse_chosen(overrides), model_options(model).model_fields)
+    settled |= {key: (value, "override") for key, value in _flatten(overrides, model, names).items()}
     return _build(model, dataset, num_layers, settled, str(file or f"{model}.toml"))
 
 
 def _setting_names(model: str) -> list[str]:
     """The keys of `Recipe.settings` that a file or an override may set."""
-    own = [name for name in Recipe.model_fields if name not in {*_CHOSEN, "options", "sources", "weight_decay"}]
+    apart = {*_CHOSEN, "options", "sources", "weight_decay", "constraint"}
+    own = [name for name in Recipe.model_fields if name not in apart]
     decays = [f"weight_decay.{group}" for group in MODELS[model].parameter_group_names]
-    return [*own, *model_options(model).model_fields, *decays]
+    return [*own, *model_options(model).model_fields, *decays, *CONSTRAINT_NAMES]
 
 
 def _flatten(given: Mapping[str, Any], model: str, names: list[str]) -> dict[str, Any]:
@@ -238,9 +246,13 @@ def _refuse_chosen(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _build(model: str, dataset: str, num_layers: int, settled: dict[str, tuple[Any, Source]], file: str) -> Recipe:
+    constraint = take_constraint(settled)
     values: dict[str, Any] = {key: value for key, (value, _) in settled.items()}
     values["options"] = {key: values.pop(key) for key in model_options(model).model_fields if key in values}
     values["weight_decay"] = {key.partition(".")[2]: values.pop(key) for key in list(values) if "." in key}
+    if constraint is not None:
+        values["constraint"] = {name: value for name, (value, _) in constraint.items()}
+        settled |= {"constraint" if name == "method" else f"constraint.{name}": c for name, c in constraint.items()}
     values["sources"] = {key: source for key, (_, source) in settled.items()}
     try:
         return Recipe(model=model, dataset=dataset, num_layers=num_layers, **values)

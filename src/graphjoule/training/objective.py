@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graphjoule.constraint import EnergyConstraint
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS, GraphModel
@@ -22,17 +23,42 @@ def build_model(recipe: Recipe, task: NodeTask, seed: int) -> GraphModel:
         )
 
 
-class Objective(nn.Module):
-    """Model, cross entropy and penalty in one forward, which is what `functional_call` can call."""
+def build_constraint(recipe: Recipe, model: GraphModel, graph: Propagation) -> EnergyConstraint | None:
+    """The recipe's constraint, hooked on every graph layer of a model, or None."""
+    settings = recipe.constraint
+    if settings is None:
+        return None
+    return EnergyConstraint(model, graph, layers="convs.*", **settings.model_dump(exclude={"every"}))
 
-    def __init__(self, model: GraphModel) -> None:
+
+class Objective(nn.Module):
+    """Model, cross entropy, penalty and constraint in one forward, which is what `functional_call` can call."""
+
+    def __init__(self, model: GraphModel, constraint: EnergyConstraint | None = None) -> None:
         super().__init__()
         self.model = model
+        self.constraint = constraint
 
     def forward(
-        self, x: Features, graph: Propagation, index: Tensor, target: Tensor, key: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Training loss, task loss and the scores of the nodes in `index`."""
+        self,
+        x: Features,
+        graph: Propagation,
+        index: Tensor,
+        target: Tensor,
+        key: Tensor | None,
+        multipliers: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Training loss, task loss, the scores of the nodes in `index`, and the gaps of the constraint if it has one.
+
+        Multipliers are an argument because each run has its own; what they become is for the caller to decide.
+        """
         logits = self.model(x, graph, key=key)[index]
-        task_loss = F.cross_entropy(logits, target)
-        return (task_loss + self.model.penalty() if self.training else task_loss), task_loss, logits
+        loss = task_loss = F.cross_entropy(logits, target)
+        gaps = logits.new_zeros(2, 0)
+        if self.training:
+            loss = loss + self.model.penalty()
+        if self.constraint is not None and multipliers is not None:
+            gaps = self.constraint.gaps()
+            loss = loss + self.constraint.term(gaps, multipliers)
+            self.constraint.forget()  # inside a vmap nothing may be kept
+        return loss, task_loss, logits, gaps

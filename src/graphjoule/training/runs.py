@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from graphjoule.constraint import EnergyConstraint
 from graphjoule.features import normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in, make_key
@@ -17,7 +18,7 @@ from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.adam import adam_step
 from graphjoule.training.layout import Layout
-from graphjoule.training.objective import Objective, build_model
+from graphjoule.training.objective import Objective, build_constraint, build_model
 from graphjoule.training.selection import Selection
 
 
@@ -41,8 +42,9 @@ class Runs:
         self.model = models[0]
         self.layout = Layout.of(self.model)
         # Two copies, because changing the mode of some hundred modules twice an epoch takes a millisecond.
-        self._train_objective = Objective(self.model).train()
-        self._eval_objective = copy.deepcopy(self._train_objective).eval()
+        self._eval_objective = Objective(copy.deepcopy(self.model)).eval()
+        self._constraint = build_constraint(recipe, self.model, task.graph)
+        self._train_objective = Objective(self.model, self._constraint).train()
         self.features = normalize_rows(task.features) if recipe.normalize_features else task.features
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
@@ -53,6 +55,8 @@ class Runs:
         self.best_parameters = self.parameters.clone()
         self.best_buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
+
+        self.multipliers = self._no_multipliers().to(device)
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.curve = torch.full((len(self.seeds), recipe.epochs, 3), torch.nan, device=device)
@@ -68,16 +72,29 @@ class Runs:
         decay = {name: self.recipe.weight_decay.get(group, 0.0) for name, group in group_of.items()}
         return self.layout.spread(lr), self.layout.spread(decay)
 
+    @torch.no_grad()
+    def _no_multipliers(self) -> Tensor:
+        """Zeros for every run and limit; how many limits there are only a call of the model can tell."""
+        if self._constraint is None:
+            return torch.zeros(len(self.seeds), 2, 0, dtype=torch.float64)
+        self.model.eval()(self.features, self.task.graph)
+        self.model.train()
+        gaps = self._constraint.gaps()
+        self._constraint.forget()
+        return torch.zeros(len(self.seeds), *gaps.shape, dtype=gaps.dtype)
+
     def train_epoch(self) -> None:
         """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
         self.parameters.requires_grad_(True)
-        train_loss = self._train_losses()
+        train_loss, gaps = self._train_losses()
         (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
         self.parameters.requires_grad_(False)
         active = self.selection.active & torch.isfinite(train_loss)
         adam_step(
             self.parameters, gradient, self.moment1, self.moment2, self.epoch + 1, self.lr, self.weight_decay, active
         )
+        if self._constraint is not None:
+            self._update_multipliers(self._constraint, gaps.detach(), active)
         val_loss, val_accuracy = self._validate()
         improved = self.selection.update(self.epoch, train_loss.detach(), val_loss, val_accuracy)
         self._keep_best(improved)
@@ -85,30 +102,48 @@ class Runs:
         self.curve.index_copy_(1, self.epoch[None], row[:, None])
         self.epoch.add_(1)
 
-    def _train_losses(self) -> Tensor:
+    def _update_multipliers(self, constraint: EnergyConstraint, gaps: Tensor, active: Tensor) -> None:
+        """After the step, in the epochs that are due; the multipliers of a run that has stopped stay as they are."""
+        assert self.recipe.constraint is not None
+        is_due = active & ((self.epoch + 1) % self.recipe.constraint.every == 0)
+        updated = constraint.updated(gaps, self.multipliers)
+        self.multipliers.copy_(torch.where(is_due[:, None, None], updated, self.multipliers))
+
+    def _train_losses(self) -> tuple[Tensor, Tensor]:
+        """Loss and gaps of every run."""
         keys = fold_in(self.keys, self.epoch.int())
 
-        def loss(flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor) -> Tensor:
-            return self._call(self._train_objective, flat, buffers, index, key)[0]
+        def loss(
+            flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor, multipliers: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            total, _, _, gaps = self._call(self._train_objective, flat, buffers, index, key, multipliers)
+            return total, gaps
 
-        losses: Tensor = _each_run(loss, self.parameters, self.buffers, self.train_index, keys)
+        rows = self.parameters, self.buffers, self.train_index, keys, self.multipliers
+        losses: tuple[Tensor, Tensor] = _each_run(loss, *rows)
         return losses
 
     @torch.no_grad()
     def _validate(self) -> tuple[Tensor, Tensor]:
         def score(flat: Tensor, buffers: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
-            _, task_loss, logits = self._call(self._eval_objective, flat, buffers, index, None)
+            _, task_loss, logits, _ = self._call(self._eval_objective, flat, buffers, index)
             return task_loss, (logits.argmax(dim=-1) == self.task.labels[index]).float().mean()
 
         scores: tuple[Tensor, Tensor] = _each_run(score, self.parameters, self.buffers, self.val_index)
         return scores
 
     def _call(
-        self, objective: Objective, flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self,
+        objective: Objective,
+        flat: Tensor,
+        buffers: dict[str, Tensor],
+        index: Tensor,
+        key: Tensor | None = None,
+        multipliers: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
-        inputs = (self.features, self.task.graph, index, self.task.labels[index], key)
-        out: tuple[Tensor, Tensor, Tensor] = functional_call(objective, state, inputs, tie_weights=False)
+        inputs = (self.features, self.task.graph, index, self.task.labels[index], key, multipliers)
+        out: tuple[Tensor, Tensor, Tensor, Tensor] = functional_call(objective, state, inputs, tie_weights=False)
         return out
 
     def _keep_best(self, improved: Tensor) -> None:
@@ -152,6 +187,8 @@ class Runs:
             "epoch": self.epoch.repeat(len(self.seeds)),
             "seed": torch.tensor(self.seeds),
         }
+        if self._constraint is not None:
+            state["multipliers"] = self.multipliers
         state |= {f"buffers.{name}": value for name, value in self.buffers.items()}
         state |= {f"best_buffers.{name}": value for name, value in self.best_buffers.items()}
         return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
@@ -166,6 +203,7 @@ class Runs:
         device = self.task.labels.device
         new = {name: value.to(device, copy=True) for name, value in state.items()}
         self.seeds = new.pop("seed").tolist()
+        self.multipliers = self.multipliers[: len(self.seeds)]  # without a constraint they are not in the state
         self.epoch = new.pop("epoch")[0].clone()
         for name, value in new.items():
             owner, _, key = name.partition(".")

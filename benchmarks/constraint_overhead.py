@@ -1,0 +1,84 @@
+"""What the energy constraint costs: epochs of a 64-layer network with and without it, in turns, in one process.
+
+    python benchmarks/constraint_overhead.py [--out results/constraint/overhead.json]
+
+An epoch is a training step and a validation pass, as `fit` makes them. EGNN and GCNII leave their fused stack when a
+hook wants to see every layer; their epoch layer by layer, with hooks that do nothing, is measured beside it, to tell
+the two costs apart. Seconds are those of the processor as well as of the clock: others may be using the machine.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from graphjoule import load_recipe, load_task
+from graphjoule.environment import describe_device, resolve_device, versions
+from graphjoule.files import ensure_folder, write_json
+from graphjoule.training.runs import Runs
+
+SIDES = {"plain": {}, "hooks alone": {}, "constrained": {"constraint": "augmented_lagrangian"}}
+
+
+def make(side, given, task):
+    """The runs of one side."""
+    recipe = load_recipe(given.model, task.name, given.layers, {**SIDES[side], "epochs": 1000}).with_split_of(task)
+    seeds = list(range(given.runs))
+    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed) for seed in seeds])
+    if side == "hooks alone":
+        for conv in runs.model.convs:
+            conv.register_forward_hook(lambda module, inputs, output: None)
+    return runs
+
+
+def seconds(runs, device):
+    """Clock and processor seconds of one epoch."""
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    runs.train_epoch()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin, time.process_time() - begin_cpu
+
+
+def main():
+    """Measure, print, and write the record if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--dataset", default="cora")
+    parser.add_argument("--layers", type=int, default=64)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="write the record to this JSON file")
+    given = parser.parse_args()
+
+    device = resolve_device(given.device)
+    task = load_task(given.dataset, given.data_root).to(device)
+    sides = {side: make(side, given, task) for side in SIDES}
+    for runs in sides.values():  # what is made once per graph, and cold caches
+        seconds(runs, device)
+    turns = [{side: seconds(runs, device) for side, runs in sides.items()} for _ in range(given.repeats)]
+    record = {name: getattr(given, name) for name in ("model", "dataset", "layers", "runs", "repeats")}
+    record |= {"device": describe_device(device), "threads": torch.get_num_threads(), "versions": versions()}
+    for clock, kind in enumerate(("wall", "processor")):
+        record[kind] = {
+            side: {
+                "ms": round(1e3 * statistics.median(turn[side][clock] for turn in turns), 2),
+                "cost": round(statistics.median(turn[side][clock] / turn["plain"][clock] for turn in turns) - 1, 3),
+            }
+            for side in SIDES
+        }
+        words = ", ".join(
+            f"{side} {row['ms']:.0f} ms ({100 * row['cost']:+.0f} %)" for side, row in record[kind].items()
+        )
+        print(f"{given.model}, {given.layers} layers, {given.dataset}, {given.runs} at once, {kind}: {words}")
+    if given.out is not None:
+        ensure_folder(given.out.parent)
+        write_json(given.out, record)
+
+
+if __name__ == "__main__":
+    main()
