@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["constraint", "datasets", "measures", "own-graph", "report", "reproduce", "theory"]
 TABLED = ["README.md", "docs/performance.md", "docs/models.md", "docs/trace.md"]
 
 
@@ -42,7 +43,7 @@ def test_tables_are_those_of_the_records(name):
     "name",
     [
         *TABLED,
-        *(f"docs/{page}.md" for page in ("constraint", "datasets", "measures", "own-graph", "report", "reproduce", "theory")),
+        *(f"docs/{page}.md" for page in PAGES),
         "results/README.md",
     ],
 )
