@@ -331,6 +331,19 @@ def test_features_that_are_no_matrix_are_refused(shape):
         dirichlet_energy(torch.ones(shape), path3().index)
 
 
+@pytest.mark.parametrize("measure", [dirichlet_energy, combinatorial_energy, rayleigh_quotient, kernel_distance])
+def test_what_is_no_tensor_and_what_is_no_graph_is_refused(measure):
+    with pytest.raises(
+        GraphjouleError, match=r"The features are of type ndarray; expected a tensor \[\.\.\., num_nodes"
+    ):
+        measure(normal(3, 2).numpy(), path3().index)
+    with pytest.raises(GraphjouleError, match="The features are of type str"):
+        measure("a", path3().graph())
+    for graph, kind in [(path3().index.numpy(), "ndarray"), (None, "NoneType"), ("cora", "str")]:
+        with pytest.raises(GraphjouleError, match=f"The graph is of type {kind}; expected a Propagation, or an edge_"):
+            measure(normal(3, 2), graph)
+
+
 def test_features_without_channels_have_no_energy():
     assert dirichlet_energy(torch.ones(3, 0), path3().graph()) == 0
 

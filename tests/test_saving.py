@@ -48,8 +48,16 @@ def test_the_file_says_what_it_is(tmp_path):
     model, recipe = trained("gcn", {})
     save_model(tmp_path / "model", model, recipe, seed=3)
     tensors, about = read_tensors(tmp_path / "model", "model")
-    assert about == {"recipe": recipe.model_dump(), "seed": 3, "in_channels": 5, "out_channels": 3}
+    assert about == {"recipe": recipe.model_dump(), "seed": 3, "status": "done", "in_channels": 5, "out_channels": 3}
     assert tensors.keys() == model.state_dict().keys()
+
+
+def test_the_status_of_the_run_travels_with_the_model_and_older_files_are_done(tmp_path):
+    model, recipe = trained("gcn", {})
+    save_model(tmp_path / "model", model, recipe, seed=3, status="failed")
+    assert read_model(tmp_path / "model").status == "failed"
+    write_tensors(tmp_path / "model", "model", model.state_dict(), about())
+    assert read_model(tmp_path / "model").status == "done"
 
 
 def about(**changes) -> dict:

@@ -455,6 +455,10 @@ def test_lemma_4_fails_on_the_papers_own_graphs_and_settings(data_root, name):
     [
         ({"c_min": 1.5}, r"c_min is 1.5; it must be in \[0, 1\]"),
         ({"c_min": float("nan")}, "c_min is nan"),
+        ({"c_min": "a"}, "c_min is 'a'; expected a number"),
+        ({"c_max": None}, "c_max is None; expected a number"),
+        ({"beta": True}, "beta is True; expected a number"),
+        ({"num_layers": 2.5}, "num_layers is 2.5; expected a whole number"),
         ({"c_max": 0.0}, "c_max is 0.0; it must be positive"),
         ({"c_min": 0.1, "beta": 0.2}, "beta is 0.2; it must be between 0 and c_min, which is 0.1"),
         ({"num_layers": 0}, "num_layers is 0; it must be at least 1"),

@@ -211,8 +211,43 @@ def test_a_module_used_twice_in_a_call_has_two_rows():
     model.forward = lambda x: shared(shared(x).relu())
     with Trace(model, path3().graph(), ["norm"]) as trace:
         model(single(3, 3))
-    assert [(row.name, row.call) for row in trace.layers] == [("shared", 0), ("shared", 0)]
+        model(single(3, 3))
+    assert [(row.name, row.call) for row in trace.layers] == [
+        (name, k) for k in (0, 1) for name in ("shared", "shared#2")
+    ]
     assert trace.layers[0].norm != trace.layers[1].norm
+    assert len(trace.select("shared").layers) == 4
+    assert names(trace.select("shared#2")) == ["shared#2", "shared#2"]
+
+
+def test_one_activation_for_all_layers_has_numbered_rows():
+    model, edges = pyg.GCN(2, 4, num_layers=4, out_channels=3).eval(), path3()
+    with torch.no_grad(), Trace(model, edges.index) as trace:
+        model(single(3, 2), edges.index)
+    assert names(trace) == ["convs.0", "act", "convs.1", "act#2", "convs.2", "act#3", "convs.3"]
+    with torch.no_grad(), Trace(model, edges.index, watch="act") as trace:
+        model(single(3, 2), edges.index)
+    assert names(trace) == ["act", "act#2", "act#3"]
+
+
+def test_a_block_that_is_used_again_is_numbered_by_its_own_uses():
+    """The first use gives what its part gave, so its row changes its name, and must take the number with it."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.act = nn.Linear(3, 3), nn.Tanh()
+
+        def forward(self, x):
+            return self.act(self.linear(x))
+
+    model = nn.Module()
+    model.block = Block()
+    model.forward = lambda x: model.block(model.block(x))
+    with Trace(model, path3().graph(), gradients=True) as trace:
+        model(single(3, 3)).sum().backward()
+    assert names(trace) == ["block.linear", "block", "block.linear#2", "block#2"]
+    assert [row.weight_gradient is not None for row in trace.layers] == [False, False, True, True]
 
 
 def test_a_model_that_is_one_layer_is_watched_itself():
@@ -243,7 +278,7 @@ def pyg_models():
         "sage": (pyg.GraphSAGE(2, 4, num_layers=2, out_channels=3), ["convs.0", "act", "convs.1"]),
         "jumping": (
             pyg.GCN(2, 4, num_layers=2, out_channels=3, jk="max"),
-            ["convs.0", "act", "convs.1", "act", "jk", "lin"],
+            ["convs.0", "act", "convs.1", "act#2", "jk", "lin"],
         ),
     }, deep
 
@@ -270,6 +305,15 @@ def test_it_watches_a_stack_of_deep_gcn_layers():
     listed = nn.ModuleList([pyg.DeepGCNLayer(pyg.GCNConv(4, 4), nn.LayerNorm(4), nn.ReLU()) for _ in range(3)])
     model = nn.ModuleDict({"layers": listed})
     assert [name for name, _ in layer_modules(model)] == ["layers", "layers.0", "layers.1", "layers.2"]
+
+
+def test_a_list_inside_a_message_passing_layer_is_a_part_of_it():
+    """GENConv and GINConv have an MLP, which is a list of modules."""
+    convs = [pyg.GENConv(4, 4), pyg.GINConv(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))]
+    layers = nn.ModuleList([pyg.DeepGCNLayer(conv, nn.LayerNorm(4), nn.ReLU()) for conv in convs])
+    assert [name for name, _ in layer_modules(nn.ModuleDict({"layers": layers}))] == ["layers", "layers.0", "layers.1"]
+    listed = nn.ModuleList([nn.ModuleDict({"mlp": nn.Sequential(nn.Linear(4, 4)), "conv": pyg.GENConv(4, 4)})])
+    assert [name for name, _ in layer_modules(listed)] == ["0", "0.mlp", "0.mlp.0", "0.conv"]
 
 
 def test_the_layers_of_a_network_inside_a_list_are_found():
@@ -389,6 +433,54 @@ def test_no_edges_and_one_node_have_no_energy(edges):
     assert row.norm == pytest.approx(norm(out))
 
 
+# A trace without rows.
+
+
+def test_a_trace_without_rows_warns_with_what_it_saw():
+    model, graph = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), path3().graph()
+    said = r"nothing.* with 3 rows, .* the outputs were: 0 \[5, 4\]; 1 \[5, 3\]\."
+    with pytest.warns(UserWarning, match=said), Trace(model, graph):
+        model(torch.ones(5, 2))
+    said = r"nothing: of the modules that it watches \(0, 1\) none was called"
+    with pytest.warns(UserWarning, match=said), Trace(model, graph):
+        pass
+    deep = nn.Sequential(*(nn.Linear(2, 2) for _ in range(7)))
+    with pytest.warns(UserWarning, match=r"4 \[2, 2\]; \.\.\.\."), Trace(deep, path3().index):
+        deep(torch.ones(2, 2))  # too few rows for three nodes: their number is never told
+    assert hooks(model) == hooks(deep) == 0
+
+
+def test_outputs_that_are_no_tensors_are_told_by_their_type():
+    model = nn.ModuleDict({"odd": Odd(lambda h: h.argmax(dim=1))})
+    with pytest.warns(UserWarning, match=r"odd \[3\] int64\."), Trace(model, path3().graph(), watch="odd"):
+        model["odd"](torch.ones(3, 2))
+    model = nn.ModuleDict({"odd": Odd(lambda h: "text")})
+    with pytest.warns(UserWarning, match=r"odd str\."), Trace(model, path3().graph(), watch="odd"):
+        model["odd"](torch.ones(3, 2))
+
+
+def test_an_error_inside_the_block_is_not_hidden_by_the_warning():
+    with pytest.raises(ZeroDivisionError), Trace(Plain(), path3().graph()):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("model", "graph", "said"),
+    [
+        (torch.ones(3, 2), path3().index, r"The model is of type Tensor; expected a torch\.nn\.Module\."),
+        (3, path3().index, "The model is of type int; expected a torch"),
+        (Plain(), path3().index.float(), r"edge_index has shape \[2, 4\] and dtype torch\.float32; expected \[2, num_"),
+        (Plain(), path3().index.t(), r"edge_index has shape \[4, 2\]"),
+        (Plain(), path3().index[0], r"edge_index has shape \[4\]"),
+        (Plain(), path3().index.bool(), "dtype torch.bool"),
+        (Plain(), path3().index.numpy(), "The graph is of type ndarray; expected a Propagation, or an edge_index"),
+    ],
+)
+def test_what_is_no_model_and_what_is_no_graph_is_refused_at_once(model, graph, said):
+    with pytest.raises(GraphjouleError, match=said):
+        Trace(model, graph)
+
+
 # It leaves no trace itself.
 
 
@@ -396,6 +488,7 @@ def test_it_lets_go_when_the_block_ends_also_after_an_error():
     model = Plain()
     with Trace(model, path3().index, gradients=True):
         assert hooks(model) == 4 + 1 + 5  # modules, the model itself, parameters
+        model(torch.ones(3, 2))
     assert hooks(model) == 0
     with pytest.raises(RuntimeError, match="mat1"), Trace(model, path3().index, gradients=True):
         model(torch.ones(3, 7))
@@ -406,7 +499,7 @@ def test_a_hook_of_someone_else_stays():
     model = Plain()
     model.first.register_forward_hook(lambda *_: None)
     with Trace(model, path3().index):
-        pass
+        model(torch.ones(3, 2))
     assert hooks(model) == 1
 
 

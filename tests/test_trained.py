@@ -6,6 +6,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import normalize_rows
 from graphjoule.nn import MODELS
+from graphjoule.saving import save_model
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trained import load, mean_probabilities, read_runs
 from graphjoule.training import fit
@@ -92,6 +93,7 @@ def test_what_cannot_be_loaded_is_a_sentence(tmp_path, trained, trap):
         (lambda: load(tmp_path / "no"), "There is no file"),
         (lambda: read_runs(tmp_path / "no"), "There is no run"),
         (lambda: read_runs(tmp_path), "holds no training"),
+        (lambda: load(tmp_path), "holds no training"),
         (lambda: load(trained.folder, seed=9), "There is no finished run with seed 9 in .*; the seeds are: 0, 1, 2"),
         (lambda: load(trained.folder / "model-seed-1.safetensors", seed=1), "is one model; name its folder"),
         (lambda: load(trained.folder, "tpu"), "device is 'tpu'"),
@@ -110,3 +112,15 @@ def test_a_folder_in_which_every_run_failed(tmp_path, task):
     fit(small_recipe(lr=1e30), task, [0], out=tmp_path / "run")
     with pytest.raises(GraphjouleError, match=r"No run in .* has finished"):
         load(tmp_path / "run")
+    for call in (load, read_runs):
+        with pytest.raises(
+            GraphjouleError, match=r"model-seed-0.safetensors is the model of a run that failed \(seed 0"
+        ):
+            call(tmp_path / "run" / "model-seed-0.safetensors")
+
+
+def test_a_model_file_that_says_its_run_failed_is_refused_anywhere(tmp_path, trained, task):
+    save_model(tmp_path / "copy", trained.models[0], small_recipe(), seed=0, data=task.facts(), status="failed")
+    for call in (load, read_runs):
+        with pytest.raises(GraphjouleError, match="copy is the model of a run that failed"):
+            call(tmp_path / "copy")

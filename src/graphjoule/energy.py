@@ -156,6 +156,15 @@ def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None 
         graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
         edge_weight: weight of every edge of an ``edge_index``.
     """
+    if not isinstance(x, Tensor):
+        raise GraphjouleError(
+            f"The features are of type {type(x).__name__}; expected a tensor [..., num_nodes, channels], such as "
+            "torch.as_tensor(x) makes of an array."
+        )
+    if not isinstance(graph, Tensor | Propagation):
+        raise GraphjouleError(
+            f"The graph is of type {type(graph).__name__}; expected a Propagation, or an edge_index as a tensor."
+        )
     if x.dim() < 2 or 0 in x.shape[:-2]:
         raise GraphjouleError(f"The features have shape {list(x.shape)}; expected [..., num_nodes, channels].")
     if isinstance(graph, Tensor):

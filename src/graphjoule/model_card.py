@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, summarise
+from graphjoule.tasks.counting import counted
 from graphjoule.tasks.facts import Source, TableColumns, TaskFacts
 
 _MOST_CLASSES = 50
@@ -60,8 +61,9 @@ def _data(data: TaskFacts) -> str:
     names = data.classes[:_MOST_CLASSES]
     more = f" and {data.num_classes - len(names):,} more" if data.num_classes > len(names) else ""
     lines = [
-        f"`{data.name}`: {data.num_nodes:,} nodes, {data.num_edges:,} edges, {data.num_features:,} features; "
-        f"{data.num_labels:,} labelled nodes of {data.num_classes:,} classes: {', '.join(names)}{more}.",
+        f"`{data.name}`: {counted(data.num_nodes, 'node')}, {counted(data.num_edges, 'edge')}, "
+        f"{counted(data.num_features, 'feature')}; {counted(data.num_labels, 'labelled node')} of "
+        f"{counted(data.num_classes, 'class', 'classes')}: {', '.join(names)}{more}.",
         "",
         f"SHA-256 of features, graph and labels: `{data.sha256}`.",
     ]
@@ -83,7 +85,9 @@ def _columns(columns: TableColumns) -> list[str]:
         else f"an edge joins {ends}{weight}, in both directions"
     )
     numbers = [(f"`{c.name}`", f"{c.mean:.6g}", f"{c.std:.6g}") for c in columns.numbers]
-    texts = [f"- `{c.name}`, one-hot: {len(c.categories)} categories" for c in columns.categories]
+    texts = [
+        f"- `{c.name}`, one-hot: {counted(len(c.categories), 'category', 'categories')}" for c in columns.categories
+    ]
     rows = _table(("numeric column", "mean", "standard deviation"), numbers) if numbers else []
     id_column = f"`{columns.id}`" if columns.id else "the row's number"
     head = f"Nodes are called by {id_column}, their class is `{columns.label}`; {graph}."

@@ -23,21 +23,30 @@ class SavedModel:
         recipe: how it was trained.
         seed: the run's seed.
         data: what it was trained on; None in a file that does not say.
+        status: "done", or "failed" if the run broke off and the model is what it had until then.
     """
 
     model: GraphModel
     recipe: Recipe
     seed: int
     data: TaskFacts | None
+    status: str = "done"
 
 
 def save_model(
-    path: str | os.PathLike[str], model: GraphModel, recipe: Recipe, *, seed: int, data: TaskFacts | None = None
+    path: str | os.PathLike[str],
+    model: GraphModel,
+    recipe: Recipe,
+    *,
+    seed: int,
+    data: TaskFacts | None = None,
+    status: str = "done",
 ) -> None:
     """Write a model so that `load_model` gives it back on any machine and device."""
     about = {
         "recipe": recipe.model_dump(),
         "seed": seed,
+        "status": status,
         "in_channels": model.in_channels,
         "out_channels": model.out_channels,
     }
@@ -62,6 +71,7 @@ def read_model(path: str | os.PathLike[str], device: torch.device | str = "cpu")
         model.load_state_dict(tensors)
         data = TaskFacts.model_validate(about["data"]) if "data" in about else None
         seed = int(about["seed"])
+        status = str(about.get("status", "done"))  # older files do not say
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise GraphjouleError(f"{path} does not hold a model this version of graphjoule knows: {error}") from error
-    return SavedModel(model.to(device).eval(), recipe, seed, data)
+    return SavedModel(model.to(device).eval(), recipe, seed, data, status)

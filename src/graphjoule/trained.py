@@ -15,7 +15,7 @@ from graphjoule.features import normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record
-from graphjoule.saving import SavedModel, load_model, read_model
+from graphjoule.saving import SavedModel, read_model
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.folder import RunFolder
@@ -82,8 +82,8 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
     path = Path(path)
     if not path.is_dir():
         _refuse_seed_of_file(path, seed)
-        return load_model(path, where)
-    folder = RunFolder(path)
+        return _read_finished(path, where).model
+    folder = _opened(path)
     seed = _best(_finished(folder), folder.about().recipe) if seed is None else seed
     return read_runs(path, seed=seed, device=where).models[seed]
 
@@ -102,11 +102,9 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
         raise GraphjouleError(f"There is no run {path}; expected a folder that graphjoule train made, or a model file.")
     if not path.is_dir():
         _refuse_seed_of_file(path, seed)
-        saved = read_model(path, where)
+        saved = _read_finished(path, where)
         return TrainedRuns(saved.recipe, saved.data, {saved.seed: saved.model})
-    folder = RunFolder(path)
-    if not folder.is_taken:
-        raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
+    folder = _opened(path)
     finished = _finished(folder)
     if seed is not None and seed not in finished:
         have = ", ".join(map(str, sorted(finished)))
@@ -116,6 +114,26 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
         each: read_model(folder.model_path(each), where) for each in sorted(finished) if seed in (None, each)
     }
     return TrainedRuns(about.recipe, about.data, {each: saved.model for each, saved in saved_models.items()})
+
+
+def _opened(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    if not folder.is_taken:
+        raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
+    return folder
+
+
+def _read_finished(path: Path, device: torch.device) -> SavedModel:
+    """The model of one file; refused if its run failed, by what the file says or the records beside it."""
+    saved = read_model(path, device)
+    folder = RunFolder(path.parent)
+    record = folder.records().get(saved.seed) if path.name == folder.model_path(saved.seed).name else None
+    if "failed" in (saved.status, record and record.status):
+        raise GraphjouleError(
+            f"{path} is the model of a run that failed (seed {saved.seed}), so it cannot predict; train again, "
+            "with a smaller learning rate or another seed."
+        )
+    return saved
 
 
 def _finished(folder: RunFolder) -> dict[int, Record]:

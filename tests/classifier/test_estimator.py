@@ -173,8 +173,8 @@ def test_what_does_not_fit_is_a_sentence(iris, fitted):
     x, y = iris
     task = small_task()
     cases = [
-        (lambda: quick().fit(x, np.where(y == 0, 0, -1)), "The labels have 1 class; at least two classes"),
-        (lambda: quick().fit(x, np.full(150, -1)), "The labels have 0 class"),
+        (lambda: quick().fit(x, np.where(y == 0, 0, -1)), "The labels have one class, 0; at least two classes"),
+        (lambda: quick().fit(x, np.full(150, -1)), "No label is known"),
         (lambda: quick().fit((task.features, task.graph)), "This graph has no labels"),
         (lambda: quick().fit((task.features, task.graph), y), r"y has shape \[150\]; expected \[30\]"),
         (lambda: quick().fit(task).predict(x), "was fitted with a graph"),

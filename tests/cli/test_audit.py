@@ -97,10 +97,28 @@ def test_no_edges(tables):
     assert fields["meaning"] == ["The graph has no edges: every feature has energy 0, and every limit reads 0 <= 0."]
 
 
-def test_one_node_is_no_task_and_refused(tables):
-    result = run("audit", *tables(1, []))
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("graphjoule: ")
+def test_one_node_is_a_graph(tables):
+    fields = audited(*tables(1, []))
+    assert (fields["spectrum"]["num_components"], fields["spectrum"]["lambda_0"]) == (1, None)
+
+
+@pytest.mark.parametrize("nodes", ["id,x\n0,1\n1,2\n2,4\n", "id,x,label\n0,1,\n1,2,\n2,4,\n", "name\n0\n1\n2\n"])
+def test_a_graph_without_labels_is_audited_like_one_with(tables, nodes):
+    options = tables(3, [(0, 1), (1, 2)])
+    expected = audited(*options)
+    options[1].write_text(nodes)
+    assert audited(*options) == expected
+
+
+def test_neighbours_and_an_archive_without_labels_are_audited(tmp_path):
+    (tmp_path / "nodes.csv").write_text("x\n1\n2\n4\n")
+    np.savez(
+        tmp_path / "g.npz", adj_data=[1, 1], adj_indices=[1, 2], adj_indptr=[0, 1, 2, 2], adj_shape=[3, 3]
+    )  # a path, as the nearest neighbours are
+    fields = audited("--nodes", tmp_path / "nodes.csv", "--knn", "1")
+    archive = audited("--npz", tmp_path / "g.npz")
+    assert fields["spectrum"] == archive["spectrum"]
+    assert fields["spectrum"]["num_components"] == 1
 
 
 def test_the_documented_audit_of_cora_is_what_the_command_prints(data_root):

@@ -240,6 +240,30 @@ def test_predictions_are_not_replaced_unless_told(here, trained):
     assert (here / "predictions.csv").read_text() != "mine"
 
 
+def test_predict_looks_for_the_run_before_the_place_for_the_result(here):
+    (here / "predictions.csv").write_text("mine")
+    assert "There is no run nope" in refused(here, "predict", "nope")
+
+
+def test_a_failed_run_leaves_no_model_that_predicts(here):
+    run("train", *OWN, "--features", "x", *TINY, "--set", "lr=1e30", "--out", "run")
+    (record,) = read_records(here / "run" / "records.jsonl")
+    assert record.status == "failed"
+    for target in ("run", "run/model-seed-0.safetensors"):
+        assert re.search("No run in run has finished|a run that failed", refused(here, "predict", target))
+    (here / "copy.safetensors").write_bytes((here / "run" / "model-seed-0.safetensors").read_bytes())
+    assert "a run that failed" in refused(here, "predict", "copy.safetensors")
+
+
+def test_a_category_that_the_model_does_not_know_is_refused_and_a_blank_is_not(here, trained):
+    text = (here / "nodes.csv").read_text()
+    (here / "nodes.csv").write_text(text.replace("rome", "bern"))
+    said = refused(here, "predict", "run", *OWN)
+    assert "column 'city': 'bern' is not a category the model was trained with; those are: oslo, rome." in said
+    (here / "nodes.csv").write_text(text.replace("rome", ""))
+    assert run("predict", "run", *OWN).code == 0
+
+
 def test_resume_refuses_data_that_have_changed(here, trained):
     again = ("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
     assert run(*again).code == 0
@@ -314,6 +338,7 @@ def test_a_folder_or_no_file_instead_of_a_file(here):
     for option in ("--nodes", "--npz"):
         assert "folder is a folder; expected a file" in refused(here, "train", option, "folder")
         assert "There is no file no.csv" in refused(here, "train", option, "no.csv")
+        assert "The name of a file is empty" in refused(here, "train", option, "")
     said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
     assert "folder is a folder; expected a file" in said
 

@@ -7,11 +7,12 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
-from graphjoule.tasks.archive import load_npz, load_npz_like
+from graphjoule.tasks.archive import load_npz, load_npz_graph, load_npz_like
 
 ADJACENCY = sp.csr_matrix(np.array([[0, 2.0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0, 0], [0, 0, 0, 0]]))
 FEATURES = np.arange(12.0).reshape(4, 3)
 LABELS = np.array([0, 1, 1, -1])
+MASK = np.arange(4)
 
 
 def pieces(name, matrix):
@@ -52,6 +53,38 @@ def test_features_may_be_sparse_pieces_and_masks_a_split(tmp_path):
     assert task.node_ids == ("0", "1", "2", "3")
 
 
+def test_two_masks_are_a_split_without_a_test_part_and_it_is_said(tmp_path, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load_npz(write(tmp_path, train_mask=MASK < 2, val_mask=MASK == 2))
+    split = task.split()
+    assert (split.name, split.train.tolist(), split.val.tolist(), split.test.tolist()) == ("public", [0, 1], [2], [])
+    assert "its masks are the split 'public': 2 to train, 1 to validate, 0 to test" in caplog.text
+
+
+def test_what_was_loaded_is_told(tmp_path, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        load_npz(write(tmp_path, features=np.ones((4, 1))))
+    assert "graph.npz: 2 edges between 4 nodes, 1 node without an edge" in caplog.text
+    assert "graph.npz: 4 nodes, 1 feature; 3 labelled with 2 classes (0, 1), 1 to predict" in caplog.text
+    assert "one labelled node alone in the class 0" in caplog.text
+    assert "masks" not in caplog.text
+
+
+def test_the_graph_alone_needs_the_adjacency_alone(tmp_path):
+    graph = load_npz_graph(write(tmp_path, features=None, labels=None))
+    assert torch.equal(graph.to_dense(), load_npz(write(tmp_path)).graph.to_dense())
+    assert load_npz_graph(write(tmp_path, labels=np.zeros(2), train_mask=MASK)).num_nodes == 4  # others stay unread
+    with pytest.raises(GraphjouleError, match="has no array 'adj_indptr'"):
+        load_npz_graph(write(tmp_path, adj_indptr=None))
+
+
+def test_a_file_that_scipy_wrote_gets_a_hint(tmp_path):
+    sp.save_npz(tmp_path / "graph.npz", ADJACENCY)
+    for load in (load_npz, load_npz_graph):
+        with pytest.raises(GraphjouleError, match=r"scipy\.sparse\.save_npz"):
+            load(tmp_path / "graph.npz")
+
+
 def test_classes_without_a_label_are_kept_by_their_names(tmp_path):
     assert load_npz(write(tmp_path, class_names=np.array(["a", "b", "c"]))).num_classes == 3
 
@@ -67,8 +100,10 @@ BAD = {
     "no labels": ({"labels": None}, "has no array 'labels'"),
     "no adjacency": ({"adj_indptr": None}, "has no array 'adj_indptr'"),
     "no features": ({"features": None}, "has no array 'attr_data'"),
-    "text as features": ({"features": np.array([["a"]] * 4)}, "other than plain arrays of numbers"),
-    "labels with fractions": ({"labels": LABELS + 0.5}, "other than plain arrays of numbers"),
+    "text as features": ({"features": np.array([["a"]] * 4)}, "The array 'features' of"),
+    "labels with fractions": ({"labels": LABELS + 0.5}, "graph.npz holds float64; expected whole numbers."),
+    "labels of text": ({"labels": np.array(list("abca"))}, "graph.npz holds text; expected whole numbers."),
+    "masks of numbers": ({"train_mask": np.ones(4)}, "graph.npz holds float64; expected booleans."),
     "flat features": ({"features": np.ones(4)}, "features has shape [4]; expected [num_nodes, num_features]"),
     "too few features": ({"features": np.ones((3, 2))}, "features is for [3] nodes; expected 4"),
     "too few labels": ({"labels": LABELS[:3]}, "labels is for [3] nodes; expected 4"),
@@ -78,9 +113,28 @@ BAD = {
     "negative index": ({"adj_indices": ADJACENCY.indices - 7}, "the arrays adj_* are no sparse matrix"),
     "rows that run backwards": ({"adj_indptr": np.array([0, 3, 1, 3, 3])}, "the arrays adj_* are no sparse matrix"),
     "one size": ({"adj_shape": np.array([4])}, "the arrays adj_* are no sparse matrix"),
-    "negative weight": ({"adj_data": -ADJACENCY.data}, "edge_weight[0] is -2.0; weights must be finite"),
+    "negative weight": ({"adj_data": -ADJACENCY.data}, "adj_data[0] is -2.0; weights must be finite"),
     "NaN": ({"features": FEATURES * np.nan}, "The features hold nan at node 0, column 0"),
-    "one class": ({"labels": np.zeros(4, dtype=int)}, "has 1 classes; at least two are needed"),
+    "one class": ({"labels": np.zeros(4, dtype=int)}, "labels holds one class, 0; at least two are needed"),
+    "one class name": ({"class_names": np.array(["a"])}, "class_names has shape [1]; expected a list of two names"),
+    "ids twice": ({"node_ids": np.array(list("abcb"))}, "node_ids[3] is 'b', and so is node_ids[1]; ids must differ"),
+    "train mask alone": ({"train_mask": MASK == 0}, "There is train_mask but no val_mask; expected"),
+    "no validation mask": (
+        {"train_mask": MASK == 0, "test_mask": MASK == 1},
+        "There is train_mask and test_mask but no val_mask",
+    ),
+    "no train mask": ({"val_mask": MASK == 0, "test_mask": MASK == 1}, "but no train_mask"),
+    "masks overlap": (
+        {"train_mask": MASK == 0, "val_mask": MASK < 2},
+        "names node 0 twice, in train and in val; the parts must not overlap",
+    ),
+    "mask too short": ({"train_mask": MASK[:3] == 0, "val_mask": MASK == 1}, "train_mask is for [3] nodes; expected 4"),
+    "mask of an unlabelled node": ({"train_mask": MASK == 3, "val_mask": MASK == 1}, "whose label is unknown"),
+    "a matrix of SciPy's": (
+        {piece: np.ones(1) for piece in ("data", "indices", "indptr", "shape")}
+        | {f"adj_{piece}": None for piece in ("data", "indices", "indptr", "shape")},
+        "as scipy.sparse.save_npz writes it; save its data, indices, indptr, shape as adj_data, adj_indices",
+    ),
     "no label known": ({"labels": np.full(4, -1)}, "no label"),
     "label below -1": ({"labels": np.array([0, 1, -3, 0])}, "The label of node 2"),
 }

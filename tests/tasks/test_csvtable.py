@@ -67,6 +67,32 @@ def test_the_many_ways_to_write_the_same_table(tmp_path, content):
     assert table.numbers["x"].tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("id;income (k, gross);label", ("id", "income (k, gross)", "label")),
+        ("id\tincome, gross\tlabel", ("id", "income, gross", "label")),
+        ('id,"a;b;c;d",label', ("id", "a;b;c;d", "label")),
+        ("id,a;b", ("id", "a;b")),  # as many columns either way: the comma
+    ],
+)
+def test_the_delimiter_is_the_one_that_gives_the_header_the_most_columns(tmp_path, header, names):
+    path = write(tmp_path, f"{header}\n{header}\n")
+    assert read(path, [names[-1]]).header.names == names
+    assert read(path, [names[-1]]).text == {names[-1]: [names[-1]]}
+
+
+def test_a_byte_that_is_not_utf8_is_placed_by_the_headers_delimiter(tmp_path):
+    path = write(tmp_path, b"id;x;label\na, b, c;\xff;u\n")
+    assert "line 2, column 'x': the byte 0xff" in refusal(path, ["id"])
+
+
+def test_an_empty_name_is_no_folder():
+    for name in ("", "."):
+        with pytest.raises(GraphjouleError, match=r"The name of a file is empty, or '\.', which is a folder"):
+            read(name)
+
+
 def test_quoted_values_may_hold_delimiters_quotes_and_line_breaks_and_lines_are_still_counted(tmp_path):
     path = write(tmp_path, 'id,x\n"a,1",1\n"b\n""b""\nb",2\n\nc,3\nd,wrong\n')
     table = read(path, ["id"])

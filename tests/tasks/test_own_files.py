@@ -10,7 +10,7 @@ from torch_geometric.utils import to_dense_adj
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.graph import Propagation
-from graphjoule.tasks.files import load_tables, load_tables_like, unchanged
+from graphjoule.tasks.files import load_graph, load_tables, load_tables_like, unchanged
 from graphjoule.tasks.knn import knn_edge_index
 from graphs import dense_propagation
 
@@ -146,10 +146,55 @@ def test_a_graph_without_edges_is_one(here):
     assert load(here, edges="source,target,weight\n").graph.num_edges == 0
 
 
+def test_a_table_of_edges_without_a_row_and_weights_of_zero_are_told(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        load(here, edges="source,target\n")
+        load(here, edges="source,target,weight\na,b,0\nb,c,1\nc,d,0\n")
+    assert "edges.csv has a header but no row below it: the graph has no edges" in caplog.text
+    assert "1 edge between 5 nodes, weights from 'weight', 2 rows of weight 0 left out, 3 nodes without" in caplog.text
+
+
+def test_float_weights_from_parquet_raise_no_warning(here):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    write(here)
+    pq.write_table(pa.table({"source": ["a"], "target": ["b"], "weight": [1.5]}), "edges.parquet")
+    assert load_tables("nodes.csv", "edges.parquet").graph.degree.tolist() == [1.5, 1.5, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        NODES,
+        re.sub("red|blue", "", NODES),
+        NODES.replace("red", "blue"),
+        "id\na\nb\nc\nd\ne\n",
+        "name,colour\n" + "".join(f"{name},red\n" for name in "abcde"),
+    ],
+    ids=["labels", "all blank", "one class", "ids alone", "text alone"],
+)
+def test_the_graph_alone_needs_ids_alone(here, nodes):
+    expected = load(here).graph.to_dense()
+    write(here, nodes)
+    assert torch.equal(load_graph("nodes.csv", "edges.csv").to_dense(), expected)
+
+
+def test_the_graph_alone_of_neighbours_needs_no_labels(here):
+    expected = load(here, edges=None, knn=2).graph.to_dense()
+    for nodes in (re.sub("red|blue", "", NODES), re.sub(r",\w*\n", "\n", NODES)):
+        write(here, nodes)
+        assert torch.equal(load_graph("nodes.csv", knn=2).to_dense(), expected)
+    write(here, "x\n3\n")
+    assert load_graph("nodes.csv").num_nodes == 1
+    with pytest.raises(GraphjouleError, match="there is no column 'kind' for --label"):
+        load_graph("nodes.csv", label="kind")
+    with pytest.raises(GraphjouleError, match=r"--knn is 2 and --edges is edges\.csv"):
+        load_graph("nodes.csv", "edges.csv", knn=2)
+
+
 def test_what_was_read_is_told_and_a_class_with_one_label_is_named(here, caplog):
     with caplog.at_level("INFO", "graphjoule"):
         load(here, NODES + "f,1,1,green\n", EDGES + "a,a\n")
-    assert "edges.csv: 3 edges between 6 nodes, 1 self-loops dropped, 2 nodes without an edge" in caplog.text
+    assert "edges.csv: 3 edges between 6 nodes, 1 self-loop dropped, 2 nodes without an edge" in caplog.text
     assert "nodes.csv: 6 nodes, 2 features; 5 labelled with 3 classes (blue, green, red), 1 to predict" in caplog.text
     assert "one labelled node alone in the class green" in caplog.text
 
@@ -179,6 +224,7 @@ BAD_NODES = {
         "line 1: there is no column 'label' for --label; the columns are: id, x, y, class.",
     ),
     "an id twice": (NODES + "b,1,1,\n", "line 7, column 'id': the id 'b' stands on line 3 already"),
+    "a NUL byte in an id": (NODES + "f\0,1,1,\n", "line 7, column 'id': the id 'f\\x00' holds a NUL byte"),
     "a blank id": (NODES + ",1,1,\n", "line 7, column 'id': the id is blank"),
     "all labels blank": (re.sub("red|blue", "", NODES), "lines 2 to 6, column 'label': every label is blank"),
     "one class": (NODES.replace("red", "blue"), "line 2, column 'label': all labels that are given are 'blue'"),
@@ -201,9 +247,28 @@ def test_a_bad_table_of_nodes(here, nodes, said):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("age,x,label\n1,1,u\n1,2,v\n", "the id '1' stands on line 2 already; ids must differ; ids were taken from"),
+        ("age,x,label\n1,1,u\n2,2,v\n", "there is no node 'a' in nodes.csv; ids were taken from the column 'age', as "),
+    ],
+)
+def test_ids_from_the_first_column_are_said_to_be_a_guess(here, nodes, said):
+    write(here, nodes)
+    for read in (load_tables, load_graph):
+        with pytest.raises(GraphjouleError) as caught:
+            read("nodes.csv", "edges.csv")
+        assert said in str(caught.value)
+        assert str(caught.value).endswith("there is no column 'id': name the right one with --id.")
+        with pytest.raises(GraphjouleError) as caught:
+            read("nodes.csv", "edges.csv", id="age")  # asked for
+        assert "--id" not in str(caught.value)
+
+
 BAD_EDGES = {
     "an unknown node": ("source,target\na,b\nb,zoe\n", "line 3, column 'target': there is no node 'zoe' in nodes.csv"),
-    "a blank end": ("source,target\n,b\n", "line 2, column 'source': there is no node ''"),
+    "a blank end": ("source,target\n,b\n", "line 2, column 'source': the value is blank; an edge needs"),
     "one column": ("source\na\n", "line 1: there is one column, 'source'; an edge needs two"),
     "negative weight": ("source,target,weight\na,b,-1\n", "line 2, column 'weight': the weight -1.0 is negative"),
     "NaN weight": (
@@ -276,17 +341,28 @@ def test_new_nodes_of_a_neighbour_graph_are_linked_among_themselves(here):
 
 
 def test_a_graph_trained_without_weights_ignores_them(here):
-    given = like(here, NODES, "source,target,weight\na,b,7\n")
-    assert given.graph.degree.tolist() == [1, 1, 0, 0, 0]
+    for weight in ("7", "heavy"):
+        given = like(here, NODES, f"source,target,weight\na,b,{weight}\n")
+        assert given.graph.degree.tolist() == [1, 1, 0, 0, 0]
+
+
+def test_a_weight_that_the_model_was_trained_with_is_no_option(here):
+    task = load(here, edges="source,target,w\na,b,2\n", weight="w")
+    write(here)
+    with pytest.raises(GraphjouleError) as caught:
+        load_tables_like(task.source.columns, task.class_names, "nodes.csv", "edges.csv")
+    assert "there is no column 'w', which the model was trained with; the columns are: source, target." in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
     ("nodes", "edges", "said"),
     [
-        ("id,x\nq,1\n", EDGES, "nodes.csv, line 1: there is no column 'y' for the model, which was trained with it"),
+        ("id,x\nq,1\n", EDGES, "nodes.csv, line 1: there is no column 'y', which the model was trained with"),
         ("id,x,y,label\nq,1,2,pink\n", EDGES, "nodes.csv, line 2, column 'label': 'pink' is not a class of the model"),
         (NODES, None, "--edges is missing: the model was trained on a graph with edges"),
-        (NODES, "a,b\na,b\n", "edges.csv, line 1: there is no column 'source' for --source"),
+        (NODES, "a,b\na,b\n", "edges.csv, line 1: there is no column 'source', which the model was trained with"),
     ],
 )
 def test_a_graph_that_does_not_fit_the_model(here, nodes, edges, said):

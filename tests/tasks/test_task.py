@@ -48,7 +48,7 @@ def test_sizes():
         ({"labels": torch.tensor([0, 1, 2, 1])}, "label of node 2 in task 'toy' is 2; expected 0 to 1"),
         ({"labels": torch.tensor([0, -2, 1, 1])}, "label of node 1 in task 'toy' is -2"),
         ({"labels": torch.full((4,), -1)}, "has no label"),
-        ({"num_classes": 1, "labels": torch.zeros(4).long()}, "has 1 classes; at least two"),
+        ({"num_classes": 1, "labels": torch.zeros(4).long()}, "has 1 class; at least two"),
         ({"class_names": ("a", "b", "c")}, "has 2 classes but 3 class names"),
         ({"default_split": "publik"}, "Unknown split 'publik' for task 'toy'"),
         ({"default_split": "public"}, "Unknown split 'public'"),
@@ -121,9 +121,20 @@ def test_from_data_reads_masks_as_public():
     assert (split.train.tolist(), split.val.tolist(), split.test.tolist()) == ([0], [1], [2])
 
 
-def test_from_data_without_all_masks_offers_a_drawn_split():
-    task = NodeTask.from_data(data(train_mask=torch.ones(4, dtype=torch.bool)))
-    assert task.split_names == ("per-class-20-30",)
+def test_from_data_without_masks_offers_a_drawn_split():
+    assert NodeTask.from_data(data()).split_names == ("per-class-20-30",)
+
+
+def test_from_data_with_two_masks_has_no_test_part_and_with_other_ones_is_refused():
+    one, other = torch.arange(4) == 0, torch.arange(4) > 1
+    split = NodeTask.from_data(data(train_mask=other, val_mask=one)).split()
+    assert (split.name, split.train.tolist(), split.val.tolist(), split.test.tolist()) == ("public", [2, 3], [0], [])
+    with pytest.raises(GraphjouleError, match="There is train_mask but no val_mask"):
+        NodeTask.from_data(data(train_mask=one))
+    with pytest.raises(GraphjouleError, match="There is val_mask and test_mask but no train_mask"):
+        NodeTask.from_data(data(val_mask=one, test_mask=other))
+    with pytest.raises(GraphjouleError, match="must not overlap"):
+        NodeTask.from_data(data(train_mask=one, val_mask=one))
 
 
 def test_from_data_takes_weights_a_column_of_labels_and_isolated_nodes():

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from graphjoule.classifier.graph_like import GraphLike, read_graph_like
 from graphjoule.classifier.inductive import extend_graph, nearest_rows
+from graphjoule.classifier.labels import classes_of, refuse_none
 from graphjoule.classifier.scaling import Scaling
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features
@@ -109,6 +109,8 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 or PyG's `Data`. An edge counts in both directions.
             y: label of every node, `unlabeled` where unknown; None for a `NodeTask` or `Data` that brings its own.
         """
+        if y is not None:
+            refuse_none(y, self.unlabeled)
         given = read_graph_like(X)
         if given is None:
             rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
@@ -118,10 +120,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             features = given.features
             self.n_features_in_ = features.size(1)
             y, is_known = self._labels_of(given, y)
-        check_classification_targets(np.asarray(y)[is_known])
-        self.classes_, codes = np.unique(np.asarray(y)[is_known], return_inverse=True)
-        if len(self.classes_) < 2:
-            raise GraphjouleError(f"The labels have {len(self.classes_)} class; at least two classes are needed.")
+        self.classes_, codes = classes_of(np.asarray(y), is_known, self.unlabeled)
         labels = torch.full((len(is_known),), -1)
         labels[torch.from_numpy(is_known)] = torch.from_numpy(codes.astype(np.int64))
         self.scaling_ = Scaling.of(features) if self.standardize else Scaling()

@@ -1,4 +1,4 @@
-"""The command line: ``graphjoule train | predict | trace | audit | data | demo | bench``."""
+"""The command line: ``graphjoule train | predict | trace | report | audit | data | demo | bench | study``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from graphjoule.cli.bench import bench
 from graphjoule.cli.data import data
 from graphjoule.cli.demo import demo
 from graphjoule.cli.predict import predict
+from graphjoule.cli.report import report
+from graphjoule.cli.study import study
 from graphjoule.cli.trace import trace
 from graphjoule.cli.train import train
+from graphjoule.cli.usage import UsageError, usage_sentence
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import TrainingInterrupted
 from graphjoule.version import __version__
@@ -31,10 +34,12 @@ app = typer.Typer(
 app.command()(train)
 app.command()(predict)
 app.command()(trace)
+app.command()(report)
 app.command()(data)
 app.command()(demo)
 app.command()(audit)
 app.command()(bench)
+app.command()(study)
 
 
 def _print_version(wanted: bool) -> None:
@@ -56,10 +61,18 @@ def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
-        app()
+        # Not standalone, it returns the code of an Exit, such as 130 after Ctrl-C, else None.
+        sys.exit(app(prog_name="graphjoule", standalone_mode=False))
+    except UsageError as error:
+        if (said := usage_sentence(error)) is not None:
+            typer.echo(f"graphjoule: {said}", err=True)
+        sys.exit(2)
     except GraphjouleError as error:
         typer.echo(f"graphjoule: {error}", err=True)
         sys.exit(2)
+    except typer.Abort:
+        typer.echo("graphjoule: stopped.", err=True)
+        sys.exit(1)
     except TrainingInterrupted as stopped:
         typer.echo(f"graphjoule: {stopped}; the same command with --resume goes on from there.", err=True)
         sys.exit(130)

@@ -42,7 +42,7 @@ def audit(
 ) -> None:
     """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds."""
     setting = _setting(source.name, layers, parse_overrides(set_ or []))
-    result = audit_graph(source.load().graph, setting)
+    result = audit_graph(source.load_graph(), setting)
     if json:
         typer.echo(json_text({"dataset": source.name, "version": __version__, **result.fields()}))
     else:

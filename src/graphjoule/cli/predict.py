@@ -13,6 +13,7 @@ from graphjoule.files import json_text
 from graphjoule.predictions import write_predictions
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like
+from graphjoule.tasks.counting import counted
 from graphjoule.tasks.files import load_tables_like, unchanged
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trained import TrainedRuns, read_runs
@@ -49,8 +50,8 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:
     """Write every node's class, the probability of each class and whether it was given, as CSV."""
-    _check_out(out, force=force)
     runs = read_runs(run, seed=seed)
+    _check_out(out, force=force)
     given = _input(runs, run, nodes, edges, npz, data_root)
     probabilities = runs.probabilities(given, device)
     classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
@@ -59,7 +60,7 @@ def predict(
     typer.echo(
         json_text(told | {"predictions": str(out)})
         if json
-        else f"{told['num_nodes']:,} nodes predicted by {len(runs.models)} run{'s' if len(runs.models) > 1 else ''}, "
+        else f"{counted(len(given.node_ids), 'node')} predicted by {counted(len(runs.models), 'run')}, "
         f"{told['num_given']:,} of them had a label{_agreement(told)}\npredictions: {out}"
     )
 
@@ -68,7 +69,7 @@ predict.__doc__ = f"{predict.__doc__}\n{_EPILOG}"
 
 
 def _check_out(out: Path, *, force: bool) -> None:
-    """Refuse a place for the result before anything is read or computed."""
+    """Refuse a place for the result before the graph is read and anything computed."""
     if not out.absolute().parent.is_dir():
         raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
     if out.is_dir():

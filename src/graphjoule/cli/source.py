@@ -11,9 +11,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
 from graphjoule.tasks import NodeTask, load_task
-from graphjoule.tasks.archive import load_npz
-from graphjoule.tasks.files import load_tables
+from graphjoule.tasks.archive import load_npz, load_npz_graph
+from graphjoule.tasks.files import load_graph, load_tables
 
 DEFAULT_DATASET = "digits"
 _OWN = "Your own graph"
@@ -68,19 +69,29 @@ class GraphSource:
             return load_npz(self.npz, test_fraction=self.test_fraction or 0.0)
         if self.nodes is None:
             return load_task(self.name, self.data_root)
-        return load_tables(
-            self.nodes,
-            self.edges,
-            id=self.id,
-            label=self.label,
-            features=split_names(self.features),
-            one_hot=split_names(self.one_hot) or (),
-            source=self.source,
-            target=self.target,
-            weight=self.weight,
-            knn=self.knn,
-            test_fraction=self.test_fraction or 0.0,
-        )
+        return load_tables(self.nodes, self.edges, **self._columns(), test_fraction=self.test_fraction or 0.0)
+
+    def load_graph(self) -> Propagation:
+        """Read the graph alone, which needs no labels."""
+        self._check()
+        if self.npz is not None:
+            return load_npz_graph(self.npz)
+        if self.nodes is None:
+            return load_task(self.name, self.data_root).graph
+        return load_graph(self.nodes, self.edges, **self._columns())
+
+    def _columns(self) -> dict[str, Any]:
+        """Which column of the tables is what, and how many neighbours are linked where there are no edges."""
+        return {
+            "id": self.id,
+            "label": self.label,
+            "features": split_names(self.features),
+            "one_hot": split_names(self.one_hot) or (),
+            "source": self.source,
+            "target": self.target,
+            "weight": self.weight,
+            "knn": self.knn,
+        }
 
     def _check(self) -> None:
         given = [name for name in ("dataset", "nodes", "npz") if getattr(self, name) is not None]

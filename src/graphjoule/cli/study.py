@@ -46,7 +46,7 @@ Examples:
 
 - `graphjoule study table1 --datasets cora,pubmed --device cuda`
 
-- `graphjoule study table1 --ledger --records results/table1 --records results/foundation` compares records with the paper and trains nothing
+- `graphjoule study table1 --ledger --records results/table1 --records results/foundation` trains nothing, compares
 
 Killed or stopped, the same command goes on; started twice, the two share the work.
 """

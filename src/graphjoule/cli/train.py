@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from graphjoule.cli.beforehand import check_training
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.constraint import METHODS
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
@@ -34,6 +36,8 @@ Examples:
 
 - `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
 
+- `graphjoule train --dataset cora --model gcn --layers 16 --constraint augmented_lagrangian --set c_min=0.2`
+
 - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
 
 - `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
@@ -44,11 +48,15 @@ Examples:
 def train(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[int, typer.Option(help="Number of graph layers.")] = 32,
+    layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
     seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; repeatable."),
+    ] = None,
+    constraint: Annotated[
+        str | None,
+        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHODS)}."),
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
@@ -64,9 +72,13 @@ def train(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
-    overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
+    chosen = {"epochs": epochs, "constraint": constraint}
+    overrides = parse_overrides(
+        [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
+    )
     recipe = load_recipe(model, source.name, layers, overrides)
     numbers = parse_seeds(seeds)
+    check_training(recipe, device=device, test_fraction=source.test_fraction, out=out, resume=resume)
     task = source.load()
     recipe = recipe.with_split_of(task)
     folder = out or default_folder(recipe, resume=resume)
@@ -118,6 +130,8 @@ def parse_seeds(text: str) -> list[int]:
         numbers = []
     if not numbers or (numbers[0] < 1 and "," not in text):
         raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
+    if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
+        raise GraphjouleError(f"--seeds is {text!r}; expected different numbers from 0 to {2**32 - 1}.")
     return numbers if "," in text else list(range(numbers[0]))
 
 

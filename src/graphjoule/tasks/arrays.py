@@ -13,6 +13,7 @@ from graphjoule.errors import GraphjouleError
 
 NUMBERS = "iuf"
 """Kinds of NumPy dtypes that are numbers."""
+_KIND_WORDS = {"iu": "whole numbers", "b": "booleans", "iuf": "numbers", "iufb": "numbers", "Uiu": "text or numbers"}
 
 
 def read_arrays(path: Path, shown: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -34,9 +35,12 @@ def read_arrays(path: Path, shown: str, kinds: Mapping[str, str]) -> dict[str, n
     for key, kind in kinds.items():
         if key not in arrays:
             raise GraphjouleError(f"The file {shown} has no array {key!r}; expected {', '.join(kinds)}.")
-        # A member that is no .npy file comes back as bytes.
-        if not isinstance(arrays[key], np.ndarray) or arrays[key].dtype.kind not in kind:
+        if not isinstance(arrays[key], np.ndarray):  # a member that is no .npy file comes back as bytes
             raise GraphjouleError(_not_plain(shown))
+        if (dtype := arrays[key].dtype).kind not in kind:
+            what = "text" if dtype.kind in "US" else str(dtype)
+            expected = _KIND_WORDS.get(kind, "plain numbers")
+            raise GraphjouleError(f"The array {key!r} of {shown} holds {what}; expected {expected}.")
     return arrays
 
 

@@ -56,7 +56,15 @@ class EdgeTable:
         return Propagation.from_edge_index(self.edge_index, self.edge_weight, num_nodes, symmetrize=True)
 
 
-def read_edges(path: str | Path, options: EdgeOptions, ids: Sequence[str], nodes: str) -> EdgeTable:
+def read_edges(
+    path: str | Path,
+    options: EdgeOptions,
+    ids: Sequence[str],
+    nodes: str,
+    *,
+    is_trained: bool = False,
+    hint: str = "",
+) -> EdgeTable:
     """Read a table of edges between known nodes.
 
     Args:
@@ -64,12 +72,14 @@ def read_edges(path: str | Path, options: EdgeOptions, ids: Sequence[str], nodes
         options: which column is what.
         ids: the nodes' names; compared as text, so "1" and "1.0" are different nodes.
         nodes: the file of nodes, for the sentence about a node it does not have.
+        is_trained: the options are those of a trained model, and nothing is left to a default.
+        hint: how to end the sentence about a node that is not there.
     """
     settled = options
 
     def choose(header: Header) -> Wanted:
         nonlocal settled
-        settled = _settle(header, options)
+        settled = _settle(header, options, is_trained=is_trained)
         assert settled.source is not None
         assert settled.target is not None
         weights = [settled.weight] if settled.weight is not None else []
@@ -77,35 +87,43 @@ def read_edges(path: str | Path, options: EdgeOptions, ids: Sequence[str], nodes
 
     table = read_table(path, choose, may_be_empty=True)
     numbers = {name: number for number, name in enumerate(ids)}
-    ends = [_numbers(table, column, numbers, nodes) for column in (settled.source, settled.target) if column]
+    ends = [
+        _numbers(table, column, numbers, f"in {nodes}{hint or '; ids are compared as text'}")
+        for column in (settled.source, settled.target)
+        if column
+    ]
     return EdgeTable(torch.from_numpy(np.stack(ends)), _weights(table, settled.weight), settled)
 
 
-def _settle(header: Header, options: EdgeOptions) -> EdgeOptions:
+def _settle(header: Header, options: EdgeOptions, *, is_trained: bool) -> EdgeOptions:
     if len(header.names) < 2:
         raise GraphjouleError(
             f"{header.path}, line 1: there is one column, {header.names[0]!r}; an edge needs two, source and target."
         )
     found = next((pair for pair in _ENDS if set(pair) <= set(header.names)), header.names[:2])
-    source = header.find(options.source or found[0], "--source")
-    target = header.find(options.target or found[1], "--target")
+    source = header.find(options.source or found[0], None if is_trained else "--source")
+    target = header.find(options.target or found[1], None if is_trained else "--target")
     if source == target:
         raise GraphjouleError(
             f"{header.path}, line 1: the column {source!r} is both source and target of every edge; name the other one "
             "with --source or --target."
         )
-    default = _WEIGHT if _WEIGHT in header.names and _WEIGHT not in (source, target) else None
-    weight = header.find(options.weight, "--weight") if options.weight is not None else default
-    return EdgeOptions(source, target, weight)
+    if options.weight is not None:
+        return EdgeOptions(source, target, header.find(options.weight, None if is_trained else "--weight"))
+    # A weight column that the training graph did not have would change what an edge means.
+    has_weight = not is_trained and _WEIGHT in header.names and _WEIGHT not in (source, target)
+    return EdgeOptions(source, target, _WEIGHT if has_weight else None)
 
 
-def _numbers(table: Table, column: str, numbers: dict[str, int], nodes: str) -> np.ndarray:
+def _numbers(table: Table, column: str, numbers: dict[str, int], where: str) -> np.ndarray:
     values = table.text[column]
     found = np.fromiter((numbers.get(value, -1) for value in values), dtype=np.int64, count=len(values))
     unknown = np.flatnonzero(found < 0)
     if unknown.size:
         row = int(unknown[0])
-        table.refuse(row, column, f"there is no node {values[row]!r} in {nodes}; ids are compared as text.")
+        if not values[row]:
+            table.refuse(row, column, "the value is blank; an edge needs the id of a node at both ends.")
+        table.refuse(row, column, f"there is no node {values[row]!r} {where}.")
     return found
 
 
@@ -117,4 +135,4 @@ def _weights(table: Table, column: str | None) -> Tensor | None:
     if negative.size:
         row = int(negative[0])
         table.refuse(row, column, f"the weight {weights[row]} is negative; weights must be 0 or more.")
-    return torch.from_numpy(weights)
+    return torch.from_numpy(weights.copy())  # torch warns of Parquet's arrays, which cannot be written to

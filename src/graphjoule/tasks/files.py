@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,16 +12,20 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features, SparseFeatures
 from graphjoule.graph import Propagation
-from graphjoule.tasks.columns import build_features, shorten
+from graphjoule.tasks.columns import build_features
+from graphjoule.tasks.counting import counted
 from graphjoule.tasks.edges import EdgeOptions, EdgeTable, read_edges
 from graphjoule.tasks.facts import Source, SourceFile, TableColumns
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.knn import knn_edge_index
+from graphjoule.tasks.loglines import tell_graph, tell_nodes
 from graphjoule.tasks.nodes import (
     NodeOptions,
     class_numbers,
     find_classes,
+    id_hint,
     node_ids,
+    read_ids,
     read_nodes,
     read_nodes_like,
 )
@@ -70,23 +73,23 @@ def load_tables(
     Returns:
         The task, with the nodes' names and the files it came from; its name is that of the file of nodes.
     """
-    if edges is not None and knn is not None:
-        raise GraphjouleError(f"--knn is {knn} and --edges is {edges}; give one of them, the graph comes from one.")
+    _check_one_graph(edges, knn)
     options = NodeOptions(id, label, None if features is None else tuple(features), tuple(one_hot))
     table, columns = read_nodes(nodes, options, has_edges=edges is not None)
-    ids, classes = node_ids(table, columns.id), find_classes(table, columns.label)
+    ids, classes = node_ids(table, columns.id, options), find_classes(table, columns.label)
     labels = torch.from_numpy(class_numbers(table, columns.label, classes))
     x = build_features(table, columns)
     if edges is None:
-        knn = min(DEFAULT_NEIGHBORS, max(len(ids) - 1, 1)) if knn is None else knn
+        knn = _num_neighbors(knn, len(ids))
         columns = columns.model_copy(update={"knn": knn})
         graph = _neighbour_graph(x, knn)
     else:
-        read = read_edges(edges, EdgeOptions(source, target, weight), ids, str(nodes))
+        hint = id_hint(columns.id, options)
+        read = read_edges(edges, EdgeOptions(source, target, weight), ids, str(nodes), hint=hint)
         columns = columns.model_copy(update=_edge_columns(read))
         graph = read.graph(len(ids))
         _tell_edges(edges, read, graph)
-    _tell_nodes(nodes, columns, labels, classes)
+    tell_nodes(nodes, len(columns.feature_names), labels, classes)
     return NodeTask(
         name=Path(nodes).name,
         features=x,
@@ -98,6 +101,48 @@ def load_tables(
         node_ids=ids,
         source=Source(files=source_files(nodes=nodes, edges=edges), columns=columns),
     )
+
+
+def load_graph(
+    nodes: str | Path,
+    edges: str | Path | None = None,
+    *,
+    id: str | None = None,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+    one_hot: Sequence[str] = (),
+    source: str | None = None,
+    target: str | None = None,
+    weight: str | None = None,
+    knn: int | None = None,
+) -> Propagation:
+    """The graph alone of a table of nodes and a table of edges: no node needs a label, and one node is enough.
+
+    With `edges`, of the nodes only the names are read; the features matter where they are to say who is linked.
+
+    Args:
+        nodes: as for `load_tables`, and so are all others.
+        edges: one row per edge; None links every node with its nearest neighbours in the features.
+        id: column of the nodes' names.
+        label: column of the classes, which is no feature.
+        features: columns that are features.
+        one_hot: columns of text that are features.
+        source: column of an edge's one end.
+        target: column of its other end.
+        weight: column of its weight.
+        knn: neighbours per node, without `edges`.
+    """
+    _check_one_graph(edges, knn)
+    options = NodeOptions(id, label, None if features is None else tuple(features), tuple(one_hot))
+    if edges is None:
+        table, columns = read_nodes(nodes, options, has_edges=False, needs_labels=False)
+        node_ids(table, columns.id, options)  # refused as in a training
+        return _neighbour_graph(build_features(table, columns), _num_neighbors(knn, table.num_rows))
+    ids, column = read_ids(nodes, options)
+    read = read_edges(edges, EdgeOptions(source, target, weight), ids, str(nodes), hint=id_hint(column, options))
+    graph = read.graph(len(ids))
+    _tell_edges(edges, read, graph)
+    return graph
 
 
 def load_tables_like(
@@ -126,9 +171,7 @@ def load_tables_like(
         graph = _neighbour_graph(features, min(columns.knn, max(len(ids) - 1, 1)))
     else:
         options = EdgeOptions(columns.source, columns.target, columns.weight)
-        read = read_edges(edges, options, ids, str(nodes))
-        # A weight column that the training graph did not have would change what an edge means.
-        graph = (read if columns.weight else replace(read, edge_weight=None)).graph(len(ids))
+        graph = read_edges(edges, options, ids, str(nodes), is_trained=True).graph(len(ids))
     return ModelInput(features, graph, torch.as_tensor(labels, dtype=torch.int64), ids)
 
 
@@ -156,6 +199,15 @@ def source_files(**paths: str | Path | None) -> tuple[SourceFile, ...]:
     )
 
 
+def _check_one_graph(edges: str | Path | None, knn: int | None) -> None:
+    if edges is not None and knn is not None:
+        raise GraphjouleError(f"--knn is {knn} and --edges is {edges}; give one of them, the graph comes from one.")
+
+
+def _num_neighbors(knn: int | None, num_nodes: int) -> int:
+    return min(DEFAULT_NEIGHBORS, max(num_nodes - 1, 1)) if knn is None else knn
+
+
 def _neighbour_graph(features: Features, knn: int) -> Propagation:
     dense: Tensor = features.to_dense() if isinstance(features, SparseFeatures) else features
     slowly = ", which takes minutes for so many" if dense.size(0) >= _MANY_NODES else ""
@@ -170,30 +222,11 @@ def _edge_columns(read: EdgeTable) -> dict[str, str | None]:
 
 
 def _tell_edges(path: str | Path, read: EdgeTable, graph: Propagation) -> None:
+    if not read.edge_index.size(1):
+        logger.warning("%s has a header but no row below it: the graph has no edges", path)
     loops = int((read.edge_index[0] == read.edge_index[1]).sum())
-    alone = int((graph.degree == 0).sum())
-    more = [f"{loops:,} self-loops dropped"] if loops else []
+    zeros = 0 if read.edge_weight is None else int((read.edge_weight == 0).sum())
+    more = [f"{counted(loops, 'self-loop')} dropped"] if loops else []
     more += [f"weights from {read.options.weight!r}"] if read.options.weight else []
-    more += [f"{alone:,} nodes without an edge"] if alone else []
-    logger.info("%s: %s", path, ", ".join([f"{graph.num_edges:,} edges between {graph.num_nodes:,} nodes", *more]))
-
-
-def _tell_nodes(path: str | Path, columns: TableColumns, labels: Tensor, classes: tuple[str, ...]) -> None:
-    num_labels = int((labels >= 0).sum())
-    logger.info(
-        "%s: %s nodes, %d features; %s labelled with %d classes (%s), %s to predict",
-        path,
-        f"{labels.numel():,}",
-        len(columns.feature_names),
-        f"{num_labels:,}",
-        len(classes),
-        shorten(classes),
-        f"{labels.numel() - num_labels:,}",
-    )
-    counts = torch.bincount(labels[labels >= 0], minlength=len(classes))
-    if single := [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]:
-        logger.warning(
-            "%s: one labelled node alone in %s: it trains, and nothing validates what is learnt of it",
-            path,
-            f"the classes {shorten(single)}" if len(single) > 1 else f"the class {single[0]}",
-        )
+    more += [f"{counted(zeros, 'row')} of weight 0 left out"] if zeros else []
+    tell_graph(path, graph, more)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import check_features
+from graphjoule.tasks.counting import counted
 
 
 def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:
@@ -32,7 +33,8 @@ def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:
     num_nodes = x.size(0)
     if not 1 <= num_neighbors < num_nodes:
         raise GraphjouleError(
-            f"{num_neighbors} neighbours were asked for; with {num_nodes} nodes it must be 1 to {num_nodes - 1}."
+            f"{num_neighbors} neighbours were asked for; with {counted(num_nodes, 'node')} it must be 1 to "
+            f"{num_nodes - 1}."
         )
     # Among equally near rows scikit-learn picks by thread count: 47 of the 1,797 digits change neighbours between one
     # thread and two. So ask for twice as many, order them by distance and index, and keep the first.

@@ -35,13 +35,16 @@ class NodeOptions:
     one_hot: tuple[str, ...] = ()
 
 
-def read_nodes(path: str | Path, options: NodeOptions, *, has_edges: bool) -> tuple[Table, TableColumns]:
+def read_nodes(
+    path: str | Path, options: NodeOptions, *, has_edges: bool, needs_labels: bool = True
+) -> tuple[Table, TableColumns]:
     """Read a table of nodes to train on, and measure its columns.
 
     Args:
         path: the table.
         options: which column is what.
         has_edges: whether a table of edges will name the nodes.
+        needs_labels: whether the column of the classes must be there even if no option names it.
 
     Returns:
         The table, and how it was read, with mean and standard deviation of every number and the categories.
@@ -52,11 +55,12 @@ def read_nodes(path: str | Path, options: NodeOptions, *, has_edges: bool) -> tu
     def choose(header: Header) -> Wanted:
         nonlocal id_column
         id_column = _id_column(header, options, has_edges=has_edges)
-        header.find(label, "--label")
+        has_labels = needs_labels or options.label is not None or label in header.names
+        labels = [header.find(label, "--label")] if has_labels else []
         numbers, categories = _feature_columns(header, options, {id_column, label})
         hint = "; every feature must be a finite number, unless --one-hot names the column or --features leaves it out"
         ids = [id_column] if id_column is not None else []
-        return Wanted([*ids, label, *categories], numbers, hint)
+        return Wanted([*ids, *labels, *categories], numbers, hint)
 
     table = read_table(path, choose)
     columns = TableColumns(
@@ -68,6 +72,19 @@ def read_nodes(path: str | Path, options: NodeOptions, *, has_edges: bool) -> tu
     return table, columns
 
 
+def read_ids(path: str | Path, options: NodeOptions) -> tuple[tuple[str, ...], str]:
+    """The nodes' names alone and their column, for a graph whose edges name them; no other column is looked at."""
+    id_column = ""
+
+    def choose(header: Header) -> Wanted:
+        nonlocal id_column
+        id_column = _id_column(header, options, has_edges=True) or header.names[0]
+        return Wanted([id_column])
+
+    table = read_table(path, choose)
+    return node_ids(table, id_column, options), id_column
+
+
 def read_nodes_like(path: str | Path, columns: TableColumns) -> Table:
     """Read another table of nodes with the columns of the first; labels may be missing."""
 
@@ -76,7 +93,7 @@ def read_nodes_like(path: str | Path, columns: TableColumns) -> Table:
         needed += [column.name for column in columns.categories]
         numbers = [column.name for column in columns.numbers]
         for name in (*needed, *numbers):
-            header.find(name, "the model, which was trained with it")
+            header.find(name, None)
         labels = [columns.label] if columns.label in header.names else []
         return Wanted([*needed, *labels], numbers, "; every feature must be a finite number")
 
@@ -89,6 +106,20 @@ def _id_column(header: Header, options: NodeOptions, *, has_edges: bool) -> str 
     if DEFAULT_ID in header.names:
         return DEFAULT_ID
     return header.names[0] if has_edges else None
+
+
+def id_hint(column: str | None, options: NodeOptions | None) -> str:
+    """Where the ids came from, if nobody said so, for the end of a sentence about one that does not fit.
+
+    >>> id_hint("age", NodeOptions())
+    "; ids were taken from the column 'age', as there is no column 'id': name the right one with --id"
+    """
+    if column in (None, DEFAULT_ID) or options is None or options.id is not None:
+        return ""
+    return (
+        f"; ids were taken from the column {column!r}, as there is no column {DEFAULT_ID!r}: name the right one with "
+        "--id"
+    )
 
 
 def _categories(options: NodeOptions) -> tuple[str, ...]:
@@ -115,19 +146,30 @@ def _feature_columns(
     return numbers, categories
 
 
-def node_ids(table: Table, column: str | None) -> tuple[str, ...]:
-    """The nodes' names, each given once; the row's number from 1 where there is no column of names."""
+def node_ids(table: Table, column: str | None, options: NodeOptions | None = None) -> tuple[str, ...]:
+    """The nodes' names, each given once; the row's number from 1 where there is no column of names.
+
+    Args:
+        table: the nodes.
+        column: the column of their names.
+        options: what was asked for, to say of a wrong column why it is the one; None if it is a trained model's.
+    """
     if column is None:
         return tuple(str(number) for number in range(1, table.num_rows + 1))
     ids = table.text[column]
     if "" in ids:
-        table.refuse(ids.index(""), column, "the id is blank; every node needs one.")
+        table.refuse(ids.index(""), column, f"the id is blank; every node needs one{id_hint(column, options)}.")
+    if nul := next((name for name in ids if "\0" in name), None):
+        table.refuse(ids.index(nul), column, f"the id {nul!r} holds a NUL byte; expected text.")
     if len(set(ids)) < len(ids):
         name, _ = next(pair for pair in Counter(ids).most_common(1))
         first = ids.index(name)
         second = ids.index(name, first + 1)
         table.refuse(
-            second, column, f"the id {name!r} stands on {table.unit} {table.rows[first]} already; ids must differ."
+            second,
+            column,
+            f"the id {name!r} stands on {table.unit} {table.rows[first]} already; ids must differ"
+            f"{id_hint(column, options)}.",
         )
     return tuple(ids)
 

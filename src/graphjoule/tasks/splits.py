@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.counting import counted
 
 PARTS = ("train", "val", "test")
 
@@ -65,6 +67,28 @@ def fixed_split(name: str, train: Tensor, val: Tensor, test: Tensor) -> Split:
     return Split(name, None, *(mask.nonzero().view(-1) for mask in (train, val, test)))
 
 
+def split_of_masks(name: str, masks: Mapping[str, Tensor]) -> Split | None:
+    """The split of the masks that came with some data, or None if no mask did; without ``test_mask`` no node tests.
+
+    Args:
+        name: what to call the split.
+        masks: boolean masks over the nodes by their names ``train_mask``, ``val_mask`` and ``test_mask``.
+
+    >>> split_of_masks("public", {"train_mask": torch.tensor([True, False]), "val_mask": torch.tensor([False, True])})
+    Split(name='public', seed=None, train=tensor([0]), val=tensor([1]), test=tensor([], dtype=torch.int64))
+    """
+    if not masks:
+        return None
+    for needed in ("train_mask", "val_mask"):
+        if needed not in masks:
+            raise GraphjouleError(
+                f"There is {' and '.join(masks)} but no {needed}; expected train_mask and val_mask, and test_mask if "
+                "some nodes are held back, or none of the three."
+            )
+    train, val = masks["train_mask"], masks["val_mask"]
+    return fixed_split(name, train, val, masks.get("test_mask", torch.zeros_like(train)))
+
+
 def check_labelled(split: Split, labels: Tensor) -> None:
     """Refuse a split that names a node outside the graph or one whose label is unknown."""
     known = labels.cpu()
@@ -73,7 +97,7 @@ def check_labelled(split: Split, labels: Tensor) -> None:
         if index.numel() and int(index[-1]) >= known.numel():
             raise GraphjouleError(
                 f"The {part} part of split {split.name!r} names node {int(index[-1])}; "
-                f"with {known.numel()} nodes it must be 0 to {known.numel() - 1}."
+                f"with {counted(known.numel(), 'node')} it must be 0 to {known.numel() - 1}."
             )
         unknown = index[known[index] < 0]
         if unknown.numel():

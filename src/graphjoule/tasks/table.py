@@ -34,12 +34,17 @@ class Header:
                     f"{self.path}, line 1: columns {first} and {number} are both called {name!r}; names must differ."
                 )
 
-    def find(self, name: str, option: str) -> str:
-        """The name itself; refused with the names there are if it is none of them."""
+    def find(self, name: str, option: str | None) -> str:
+        """The name itself; refused with the names there are if it is none of them.
+
+        Args:
+            name: the column.
+            option: what asked for it; None if it was the model that is to predict.
+        """
         if name not in self.names:
+            why = ", which the model was trained with" if option is None else f" for {option}"
             raise GraphjouleError(
-                f"{self.path}, line 1: there is no column {name!r} for {option}; the columns are: "
-                f"{', '.join(self.names)}."
+                f"{self.path}, line 1: there is no column {name!r}{why}; the columns are: {', '.join(self.names)}."
             )
         return name
 
@@ -98,6 +103,8 @@ class Table:
 def check_file(path: str | Path) -> Path:
     """The path of a file that is there; anything else is refused with a sentence."""
     path = Path(path)
+    if path == Path():  # what an empty name becomes
+        raise GraphjouleError("The name of a file is empty, or '.', which is a folder; expected a file.")
     try:
         if path.is_dir():
             raise GraphjouleError(f"{path} is a folder; expected a file.")

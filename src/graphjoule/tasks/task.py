@@ -13,9 +13,10 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.features import Features, SparseFeatures, check_features
 from graphjoule.graph import Propagation
+from graphjoule.tasks.counting import counted
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.rules import RULES, draw_split, is_rule
-from graphjoule.tasks.splits import PARTS, Split, check_labelled, fixed_split
+from graphjoule.tasks.splits import PARTS, Split, check_labelled, split_of_masks
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -78,7 +79,8 @@ class NodeTask:
     def from_data(cls, data: Data, *, name: str = "data", symmetrize: bool = False) -> NodeTask:
         """A task from PyG's `Data` with ``x``, ``edge_index`` and ``y``, and ``edge_weight`` if there is one.
 
-        If it has all of ``train_mask``, ``val_mask`` and ``test_mask``, they become the split ``public``.
+        If it has ``train_mask`` and ``val_mask``, they become the split ``public``, whose test part is empty without a
+        ``test_mask``; any other choice of masks is refused.
 
         Args:
             data: one homogeneous graph; it is not changed.
@@ -89,8 +91,8 @@ class NodeTask:
         check_features(x)
         _check_label_dtype(labels, name)
         weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
-        masks = [mask.cpu() for part in PARTS if (mask := getattr(data, f"{part}_mask", None)) is not None]
-        public = (fixed_split("public", *masks),) if len(masks) == len(PARTS) else ()
+        masks = {key: getattr(data, key, None) for key in (f"{part}_mask" for part in PARTS)}
+        public = split_of_masks("public", {key: mask.cpu() for key, mask in masks.items() if mask is not None})
         return cls(
             name=name,
             features=pack_features(x),
@@ -98,7 +100,7 @@ class NodeTask:
             # OGB keeps its labels as a column.
             labels=labels.view(-1) if labels.dim() == 2 and labels.size(1) == 1 else labels,
             num_classes=count_classes(labels),
-            fixed_splits=public,
+            fixed_splits=(public,) if public else (),
             default_split="public" if public else cls.default_split,
         )
 
@@ -200,7 +202,9 @@ def _tensor(data: Data, key: str) -> Tensor:
 
 def _check_classes(task: NodeTask) -> None:
     if task.num_classes < 2:
-        raise GraphjouleError(f"Task {task.name!r} has {task.num_classes} classes; at least two are needed.")
+        raise GraphjouleError(
+            f"Task {task.name!r} has {counted(task.num_classes, 'class', 'classes')}; at least two are needed."
+        )
     if task.class_names is not None and len(task.class_names) != task.num_classes:
         raise GraphjouleError(
             f"Task {task.name!r} has {task.num_classes} classes but {len(task.class_names)} class names."

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from graphjoule.errors import GraphjouleError
+
+_KINDS: dict[str, type] = {"c_min": Real, "c_max": Real, "beta": Real, "num_layers": Integral}
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,11 @@ class Setting:
     num_layers: int = 64
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                what = "a whole number" if kind is Integral else "a number"
+                raise GraphjouleError(f"{name} is {value!r}; expected {what}.")
         if not 0 <= self.c_min <= 1:
             raise GraphjouleError(f"c_min is {self.c_min}; it must be in [0, 1].")
         if not 0 < self.c_max < float("inf"):

@@ -19,13 +19,17 @@ _GRADIENT = "gradient"
 
 @dataclass(eq=False)
 class Entry:
-    """The numbers of one output, a tensor ``[]`` or ``[runs]`` each until `settle` makes them a list."""
+    """The numbers of one output, a tensor ``[]`` or ``[runs]`` each until `settle` makes them a list.
+
+    `times` is how often the call of the model has used the module, this time counted.
+    """
 
     name: str
     module: str
     call: int
     mark: int | str | None
     training: bool
+    times: int = 1
     channels: int = 0
     num_runs: int | None = None
     values: dict[str, Number] = field(default_factory=dict)
@@ -41,7 +45,7 @@ class Entry:
         for run in range(1 if self.num_runs is None else self.num_runs):
             squares = [_number(number, run) for number in self.weight_squares.values()]
             yield LayerTrace(
-                name=self.name,
+                name=self.name if self.times == 1 else f"{self.name}#{self.times}",
                 values={name: _number(number, run) for name, number in self.values.items()},
                 module=self.module,
                 channels=self.channels,

@@ -25,6 +25,7 @@ class TracedGraph:
     """
 
     def __init__(self, graph: Propagation | Tensor, num_nodes: int | None = None) -> None:
+        _check_graph(graph)
         self._edge_index = graph if isinstance(graph, Tensor) else None
         self._on: dict[torch.device, Propagation] = {}
         self.num_nodes: int | None = None
@@ -62,3 +63,20 @@ class TracedGraph:
     def _keep(self, graph: Propagation) -> None:
         self.num_nodes = graph.num_nodes
         self._on[graph.device] = graph
+
+
+def _check_graph(graph: Propagation | Tensor) -> None:
+    """Refuse what is no graph now, not at the model's first call."""
+    if isinstance(graph, Propagation):
+        return
+    if not isinstance(graph, Tensor):
+        raise GraphjouleError(
+            f"The graph is of type {type(graph).__name__}; expected a Propagation, or an edge_index as a tensor "
+            "[2, num_edges]."
+        )
+    is_integer = not (graph.is_floating_point() or graph.is_complex() or graph.dtype == torch.bool)
+    if graph.dim() != 2 or graph.size(0) != 2 or not is_integer:
+        raise GraphjouleError(
+            f"edge_index has shape {list(graph.shape)} and dtype {graph.dtype}; expected [2, num_edges] and an integer "
+            "dtype such as torch.int64."
+        )

@@ -15,7 +15,7 @@ class LayerTrace:
     """What one layer's output looked like.
 
     Attributes:
-        name: the module's name in the model.
+        name: the module's name in the model; "act#2" is the second use of ``act`` in one call of the model.
         values: the recorded measures by name.
         module: the module's class.
         channels: number of columns of the output.

@@ -18,7 +18,7 @@ def find_features(output: Any, num_nodes: int) -> Tensor | None:
     ``[runs, num_nodes, channels]``, or with channels in several axes ``[num_nodes, heads, channels]``. Tuples, lists
     and mappings are searched in their order.
     """
-    return next((x for x in _tensors(output) if _is_features(x, num_nodes)), None)
+    return next((x for x in tensors_in(output) if _is_features(x, num_nodes)), None)
 
 
 def as_matrix(x: Tensor, num_nodes: int) -> Tensor:
@@ -44,7 +44,9 @@ def count_nodes(inputs: Iterable[Any], edge_index: Tensor) -> int | None:
         number = getattr(given, "num_nodes", None)
         if isinstance(number, int) and not isinstance(given, Tensor):
             return number
-        rows += [x.size(-2) for x in _tensors(given) if x.dim() >= 2 and x.is_floating_point() and x.size(-2) >= least]
+        rows += [
+            x.size(-2) for x in tensors_in(given) if x.dim() >= 2 and x.is_floating_point() and x.size(-2) >= least
+        ]
     return next((n for n in rows if n != edge_index.size(-1)), rows[0] if rows else None)
 
 
@@ -53,16 +55,17 @@ def smallest_count(edge_index: Tensor) -> int:
     return int(edge_index.max()) + 1 if edge_index.numel() else 1
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def tensors_in(output: Any) -> Iterator[Tensor]:
+    """All tensors of a module's output, in their order; features in CSR as a dense one."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, SparseFeatures):
         yield output.to_dense()
     elif isinstance(output, Mapping):
-        yield from _tensors(list(output.values()))
+        yield from tensors_in(list(output.values()))
     elif isinstance(output, tuple | list):
         for part in output:
-            yield from _tensors(part)
+            yield from tensors_in(part)
 
 
 def _is_features(x: Tensor, num_nodes: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain
@@ -20,7 +20,9 @@ from graphjoule.trace.batching import show
 from graphjoule.trace.entry import Entry, EntryWatcher, settle
 from graphjoule.trace.graphs import TracedGraph
 from graphjoule.trace.layer import LayerTrace
+from graphjoule.trace.missed import describe_output, why_nothing
 from graphjoule.trace.outputs import find_features
+from graphjoule.trace.seen import Seen
 from graphjoule.trace.view import TraceView
 from graphjoule.trace.watch import Watch, watched_modules
 
@@ -38,7 +40,8 @@ class Trace(TraceView):
     By default all modules whose output is node features are watched, but for the parts of a layer (see
     `graphjoule.trace.watch.layer_modules`). A tensor is then recorded once: a module that hands on what it was given,
     such as dropout in evaluation mode, has no row, and what a module takes from its last part has the module's name.
-    Modules asked for by name or type have a row at each of their calls.
+    Modules asked for by name or type have a row at each of their calls. Where a call of the model uses a module again,
+    as one activation for all layers, rows are numbered: "act", "act#2". A trace without rows ends in a warning.
 
     Args:
         model: any module.
@@ -73,6 +76,8 @@ class Trace(TraceView):
     ) -> None:
         if every < 1:
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
+        if not isinstance(model, nn.Module):
+            raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
         self._model = model
         self._measures = _chosen(measures)
         self._watched = watched_modules(model, watch)
@@ -84,7 +89,8 @@ class Trace(TraceView):
         self._mark: int | str | None = None
         self._entries: list[Entry] = []
         self._num_settled = 0
-        self._seen: dict[int, tuple[weakref.ref[Tensor], int | None, Entry]] = {}  # of this call, by id
+        self._seen = Seen()  # of this call
+        self._missed: dict[str, str] = {}  # outputs that are no node features, while there is no row
         self._latest: dict[str, Entry] = {}  # of a call with gradients, by the module's name
         self._handles: list[RemovableHandle] = []
         self._layer_handles: list[RemovableHandle] = []
@@ -143,6 +149,8 @@ class Trace(TraceView):
         self._handles.clear()
         self._seen.clear()
         self._latest.clear()
+        if kind is None and not self._entries:
+            warnings.warn(why_nothing(self._graph.num_nodes, self._watched, self._missed), stacklevel=2)
 
     def mark(self, label: int | str | None) -> None:
         """Write `label`, such as the epoch, into all rows from now on."""
@@ -185,33 +193,35 @@ class Trace(TraceView):
         self._graph.learn_from_output(output)
         num_nodes = self._graph.num_nodes
         features = None if num_nodes is None else find_features(output, num_nodes)
-        if features is None or num_nodes is None or (self._is_default and self._is_seen(name, module, features)):
+        if features is None or num_nodes is None:
+            if not self._entries:
+                self._missed.setdefault(name, describe_output(output))
+            return
+        if self._is_default and self._is_seen(name, module, features):
             return
         entry = Entry(name, type(module).__name__, max(self._call, 0), self._mark, module.training)
+        entry.times = self._times(name)
         self._entries.append(entry)
-        self._seen[id(features)] = (weakref.ref(features), _version(features), entry)
+        self._seen.add(features, entry)
         if torch.is_grad_enabled():
             self._latest[name] = entry
         is_open = (lambda: self._is_open) if self._gradients else None
         show(features, EntryWatcher(entry, self._measures, self._measure, num_nodes, is_open))
 
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
-        """Whether this very tensor has its row already, which then takes the name of the outermost module giving it.
-
-        A tensor is known by the object itself, alive, and by its version, which every change in place raises; addresses
-        are no help, for memory is used again.
-        """
-        found = self._seen.get(id(features))
-        if found is None or found[0]() is not features:
-            return False
-        version, entry = found[1:]
-        if version != _version(features) or (version is None and getattr(module, "inplace", False)):
+        """Whether this very tensor has its row already, which then takes the name of the outermost module giving it."""
+        entry = self._seen.entry_of(features, module)
+        if entry is None:
             return False
         if entry.name.startswith(f"{name}."):
-            entry.name, entry.module = name, type(module).__name__
+            entry.name, entry.module, entry.times = name, type(module).__name__, self._times(name)
             if torch.is_grad_enabled():
                 self._latest[name] = entry
         return True
+
+    def _times(self, name: str) -> int:
+        """How often this call of the model has used a module; parts called by themselves belong to no call."""
+        return self._seen.count(name) if self._call >= 0 else 1
 
     def _measure(self, measure: Measure, x: Tensor) -> Tensor:
         return measure.function(x, self._graph.on(x.device))
@@ -236,8 +246,3 @@ def _chosen(measures: Sequence[str | Measure]) -> tuple[Measure, ...]:
         measure_names(measures)  # refuses it
     named = [MEASURES[measure_names([m])[0]] if isinstance(m, str) else m for m in measures]
     return tuple({measure.name: measure for measure in named}.values())
-
-
-def _version(x: Tensor) -> int | None:
-    """How often a tensor was changed in place; tensors of inference mode do not count it."""
-    return None if x.is_inference() else x._version

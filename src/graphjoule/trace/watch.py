@@ -38,15 +38,22 @@ def name_matches(name: str, pattern: str) -> bool:
 
     >>> name_matches("convs.3", "convs.*"), name_matches("convs.3.lin", "convs.*")
     (True, False)
+
+    The name of a module stands for all its uses, a name with a number for one:
+
+    >>> name_matches("act#2", "act"), name_matches("act#2", "act#3")
+    (True, False)
     """
-    return fnmatch(name, pattern) and name.count(".") == pattern.count(".")
+    uses = (name, name.partition("#")[0])
+    return any(fnmatch(use, pattern) for use in uses) and name.count(".") == pattern.count(".")
 
 
 def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module below `model` but the parts of a layer.
 
     One layer is a message-passing layer of PyG, or a member of a list of modules that has at most one of those and no
-    list in it. Its linear maps, activations and norms are parts: they can be watched by name.
+    list in it; what a message-passing layer has inside does not count. Its linear maps, activations and norms are
+    parts: they can be watched by name.
     """
     seen: set[nn.Module] = set()
 
@@ -65,8 +72,16 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _is_one_layer(module: nn.Module, *, is_member: bool) -> bool:
     if _passes_messages(module):
         return True
-    inside = list(module.modules())
+    inside = list(_down_to_layers(module))
     return is_member and not any(isinstance(m, _LISTS) for m in inside) and sum(map(_passes_messages, inside)) <= 1
+
+
+def _down_to_layers(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and all below it, but nothing inside a message-passing layer: the list in GENConv is its own MLP."""
+    yield module
+    if not _passes_messages(module):
+        for child in module.children():
+            yield from _down_to_layers(child)
 
 
 def _passes_messages(module: nn.Module) -> bool:
