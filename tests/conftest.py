@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from graphjoule.graph import Propagation
 from graphjoule.tasks import NodeTask
+
+# The same examples at every run, so that a change is what makes a test fail; HYPOTHESIS_PROFILE=default looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -114,8 +114,8 @@ def mad_gap(
 
     .. math:: \text{MADGap} = \text{MAD}_{h \ge \text{far}} - \text{MAD}_{h \le \text{near}} \in [-2, 2]
 
-    Pairs count as in `mad`. Where a part has no pair at all, as the remote one of a small graph often has none, there is
-    no gap to speak of: it is NaN.
+    Pairs count as in `mad`. Where a part has no pair at all, as the remote one of a small graph often has none, there
+    is no gap to speak of: it is NaN.
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
