@@ -12,7 +12,7 @@ from hypothesis import settings
 from graphjoule.graph import Propagation
 from graphjoule.tasks import NodeTask
 
-# The same examples at every run, so that a change is what makes a test fail; HYPOTHESIS_PROFILE=default looks for new ones.
+# The same examples at every run, so that only a change makes a test fail; HYPOTHESIS_PROFILE=default looks for others.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 

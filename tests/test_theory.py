@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from graphjoule.energy import dirichlet_energy
@@ -480,6 +480,7 @@ def test_an_enclosure_that_holds_the_limit_decides_nothing():
 
 
 @given(st.floats(-2, 2), st.floats(0, 1), st.floats(-2, 2), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
+@example(0.0, 0.0, 2e-311, 0.0, 0.0, 0.0)  # 0.1 / 2e-311 overflows
 def test_interval_arithmetic_contains_every_result(a, width_a, b, width_b, at_a, at_b):
     one = Interval(np.array([a]), np.array([a + width_a]))
     other = Interval(np.array([b]), np.array([b + width_b]))

@@ -13,6 +13,7 @@ from graphjoule.spectrum.operator import Floats
 Verdict = Literal["yes", "no", "unknown"]
 
 _WIDER = 2.0**-50  # relative, after every operation: more than the rounding of its two or three steps
+_LARGEST = np.finfo(np.float64).max
 _TOLERANCE = 1e-9  # of comparisons, relative: a limit that is met with equality counts as kept
 _NOTHING = 1e-12  # and absolute: that share of an energy is none
 
@@ -100,4 +101,10 @@ class Interval:
 
 
 def _wider(low: Floats, high: Floats) -> Interval:
-    return Interval(low - np.abs(low) * _WIDER, high + np.abs(high) * _WIDER)
+    """Room for rounding; an end that has overflowed stands for numbers beyond the largest there is."""
+    low, high = np.minimum(low, _LARGEST), np.maximum(high, -_LARGEST)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Interval(
+            np.where(np.isneginf(low), low, low - np.abs(low) * _WIDER),
+            np.where(np.isposinf(high), high, high + np.abs(high) * _WIDER),
+        )
