@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from graphjoule.counting import counted
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, summarise
-from graphjoule.tasks.counting import counted
 from graphjoule.tasks.facts import Source, TableColumns, TaskFacts
 
 _MOST_CLASSES = 50

@@ -74,7 +74,7 @@ class _KeepMask(torch.autograd.Function):
 
     @staticmethod
     def forward(key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
-        return _keep_mask(key[None], shape, p, dtype)[0]
+        return keep_mask(key[None], shape, p, dtype)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -88,10 +88,10 @@ class _KeepMask(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype
     ) -> tuple[Tensor, int]:
-        return _keep_mask(key.movedim(in_dims[0], 0), shape, p, dtype), 0
+        return keep_mask(key.movedim(in_dims[0], 0), shape, p, dtype), 0
 
 
-def _keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
+def keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
     """Masks of several keys, shape ``[num_keys, *shape]``.
 
     Each 32-bit hash serves two elements: its low half the one at its own place, its high half the one half a tensor on.

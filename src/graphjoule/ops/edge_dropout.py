@@ -17,7 +17,7 @@ from graphjoule.csr import csr_tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
-from graphjoule.ops.dropout import _keep_mask, keep_scale
+from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
 
 
@@ -198,7 +198,7 @@ class _DroppedProduct(torch.autograd.Function):
 
 def _kept_values(value: Tensor, number: Tensor | None, p: float, keys: Tensor) -> Tensor:
     """``dropout(V)`` of every run, shape ``[runs, num_entries]``; an entry's mask is the one at its number."""
-    mask = _keep_mask(keys, value.shape, p, value.dtype)
+    mask = keep_mask(keys, value.shape, p, value.dtype)
     return value * (mask if number is None else mask.index_select(1, number))
 
 

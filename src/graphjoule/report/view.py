@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from graphjoule.counting import counted
 from graphjoule.examine import Examination
 from graphjoule.records import Record
 from graphjoule.report.cell import Cell, embeddings, first_layer
@@ -13,7 +14,6 @@ from graphjoule.report.words import (
     Paper,
     about_energy,
     against_paper,
-    counted,
     duration,
     percent,
     repeat_command,

@@ -41,15 +41,6 @@ def percent(value: float | None, std: float | None = None) -> str:
     return f"{100 * value:.2f}{'' if std is None else f' ± {100 * std:.2f}'}"
 
 
-def counted(number: int, what: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "run"), counted(1200, "node")
-    ('1 run', '1,200 nodes')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def duration(seconds: float) -> str:
     """A time as people say it.
 

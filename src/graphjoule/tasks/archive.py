@@ -10,11 +10,11 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features, check_features
 from graphjoule.graph import Propagation
 from graphjoule.tasks.arrays import NUMBERS, read_arrays
-from graphjoule.tasks.counting import counted
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.files import source_files
 from graphjoule.tasks.inputs import ModelInput

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features, SparseFeatures
 from graphjoule.graph import Propagation
 from graphjoule.tasks.columns import build_features
-from graphjoule.tasks.counting import counted
 from graphjoule.tasks.edges import EdgeOptions, EdgeTable, read_edges
 from graphjoule.tasks.facts import Source, SourceFile, TableColumns
 from graphjoule.tasks.inputs import ModelInput

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import check_features
-from graphjoule.tasks.counting import counted
 
 
 def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:

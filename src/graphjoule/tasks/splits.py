@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.counting import counted
 
 PARTS = ("train", "val", "test")
 

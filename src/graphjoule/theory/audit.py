@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from graphjoule.counting import counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.spectrum import Estimate, Spectrum, spectrum
@@ -85,10 +86,10 @@ class Audit:
         """The graph and the setting in one line."""
         size, set_ = self.spectrum, self.setting
         return (
-            f"{_count(size.num_nodes, 'node')}, {_count(size.num_edges, 'edge')}, "
-            f"{_count(size.num_components, 'connected component')}; "
+            f"{counted(size.num_nodes, 'node')}, {counted(size.num_edges, 'edge')}, "
+            f"{counted(size.num_components, 'connected component')}; "
             f"c_min {set_.c_min:g}, c_max {set_.c_max:g}, alpha {set_.alpha:g}, beta {set_.beta:g}, "
-            f"{_count(set_.num_layers, 'layer')}"
+            f"{counted(set_.num_layers, 'layer')}"
         )
 
 
@@ -112,10 +113,6 @@ def audit(graph: Propagation | Tensor, setting: Setting) -> Audit:
     found = spectrum(graph)
     layers = layer_ranges(found, setting)
     return Audit(found, setting, layers, lemmas(found, setting, layers), depth_limit(found, setting))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _spectrum_section(found: Spectrum) -> Section:
