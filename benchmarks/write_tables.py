@@ -11,31 +11,19 @@ from pathlib import Path
 
 from graphjoule import read_records, summarise
 from graphjoule.bench import read_bench_records
+from graphjoule.studies.paper_tables import paper_accuracies
 
 ROOT = Path(__file__).resolve().parent.parent
-# Test accuracies of EGNN in the paper's main table, percent.
-PAPER = {
-    "cora": {2: 83.2, 16: 85.4, 64: 85.7},
-    "pubmed": {2: 79.2, 16: 80.0, 64: 80.1},
-    "physics": {2: 92.6, 16: 93.1, 32: 93.3},
-}
-# The same of the baselines at 2, 16 and 64 layers.
-BASELINES = {
-    "gcn": {"cora": (82.5, 22.0, 21.9), "pubmed": (79.7, 37.9, 38.4)},
-    "pairnorm": {"cora": (74.5, 44.2, 14.2), "pubmed": (73.8, 68.6, 60.0)},
-    "dropedge": {"cora": (82.7, 23.6, 25.2), "pubmed": (79.6, 45.9, 40.0)},
-    "sgc": {"cora": (75.7, 72.1, 24.1), "pubmed": (76.1, 70.2, 38.2)},
-    "jknet": {"cora": (80.8, 74.5, 70.0), "pubmed": (77.2, 70.0, 66.1)},
-    "appnp": {"cora": (82.9, 79.4, 79.5), "pubmed": (79.3, 77.1, 76.8)},
-    "gcnii": {"cora": (82.4, 84.6, 85.4), "pubmed": (77.5, 79.8, 79.9)},
-}
+PAPER = paper_accuracies("table1")
+EGNN_CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32)}
+BASELINE_CELLS = [(dataset, layers) for dataset in ("cora", "pubmed") for layers in EGNN_CELLS[dataset]]
 _GIB = 2**30
 
 
 def accuracy_table() -> str:
     """EGNN's nine cells beside the paper's."""
     lines = ["| layers | Cora | Pubmed | layers | Coauthor-Physics |", "|---|---|---|---|---|"]
-    for shallow, deep in zip(PAPER["cora"], PAPER["physics"], strict=True):
+    for shallow, deep in zip(EGNN_CELLS["cora"], EGNN_CELLS["physics"], strict=True):
         cora, pubmed = accuracy_cell("cora", shallow), accuracy_cell("pubmed", shallow)
         lines.append(f"| {shallow} | {cora} | {pubmed} | {deep} | {accuracy_cell('physics', deep)} |")
     return "\n".join(lines)
@@ -44,13 +32,13 @@ def accuracy_table() -> str:
 def accuracy_cell(dataset: str, layers: int) -> str:
     """Mean, spread and the paper's figure."""
     ours = mean_and_spread(f"results/foundation/egnn-{dataset}.jsonl.gz", layers=layers)
-    return f"{ours} ({PAPER[dataset][layers]})"
+    return f"{ours} ({PAPER['egnn',][dataset, layers]})"
 
 
 def bodies_table() -> str:
     """EGNN's cells by the body of the ops that trained them."""
     lines = ["| dataset | layers | Triton | reference | CPU |", "|---|---|---|---|---|"]
-    for dataset, depths in PAPER.items():
+    for dataset, depths in EGNN_CELLS.items():
         for layers in depths:
             files = [
                 f"foundation/egnn-{dataset}",
@@ -77,13 +65,15 @@ def mean_and_spread(file: str, **wanted: object) -> str:
 
 def baselines_table() -> str:
     """The baselines on Cora and Pubmed beside the paper's figures."""
-    lines = ["| model | " + " | ".join(f"{d} {k}" for d in BASELINES["gcn"] for k in (2, 16, 64)) + " |"]
-    lines.append("|---" * (1 + 3 * len(BASELINES["gcn"])) + "|")
-    for model, paper in BASELINES.items():
+    lines = ["| model | " + " | ".join(f"{dataset} {layers}" for dataset, layers in BASELINE_CELLS) + " |"]
+    lines.append("|---" * (1 + len(BASELINE_CELLS)) + "|")
+    for (model,), paper in PAPER.items():
+        if model == "egnn":  # has a table of its own
+            continue
         cells = [
-            f"{mean_and_spread(f'results/table1/baselines-{dataset}.jsonl.gz', model=model, layers=layers)} ({figure})"
-            for dataset, figures in paper.items()
-            for layers, figure in zip((2, 16, 64), figures, strict=True)
+            f"{mean_and_spread(f'results/table1/baselines-{dataset}.jsonl.gz', model=model, layers=layers)} "
+            f"({paper[dataset, layers]})"
+            for dataset, layers in BASELINE_CELLS
         ]
         lines.append(f"| {model} | {' | '.join(cells)} |")
     return "\n".join(lines)
