@@ -165,9 +165,9 @@ class Laplacian:
         return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
 
     @cached_property
-    def _value32(self) -> Tensor:
-        """The entries of ``D - A`` in float32."""
-        return self._matrix.values().float()
+    def _weight32(self) -> Tensor:
+        """The weights of `edges` in float32."""
+        return self.edges[2].float()
 
     @cached_property
     def _matrix(self) -> Tensor:
@@ -199,8 +199,10 @@ class Laplacian:
         of_mean = torch.dot(self._degree_of_component, mean.double().square().sum(dim=1))
         if total < _QUICK_SHARE * of_mean:
             return None
-        products = csr_product(self.rowptr, self.col, self._value32, y).mul_(y)
-        energy = products.sum(dim=1).sum(dtype=torch.float64)
+        # Each edge once and none of the diagonal: the product, half of the cost, gathers 40 % of the rows of a layer's.
+        pattern = self._pattern
+        products = csr_product(pattern.crow_indices(), pattern.col_indices(), self._weight32, y).mul_(y)
+        energy = total - 2 * products.sum(dim=1).sum(dtype=torch.float64)
         return energy if energy >= _QUICK_RAYLEIGH * total else None
 
     def _product(self, run: Tensor, scale: Tensor) -> Tensor:
