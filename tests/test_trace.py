@@ -761,6 +761,7 @@ def test_a_graph_on_the_cpu_serves_a_float64_model():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 def test_on_a_gpu_a_graph_from_the_cpu_serves_and_nothing_waits_inside_the_hooks():
     edges, x = random_edges(), single(9, 2)
     model = GCN(2, 4, 3, num_layers=2).eval()
