@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from graphjoule.constraint import METHODS, ConstraintReport, EnergyConstraint, LayerState
+from graphjoule.constraint import METHODS, ConstraintReport, EnergyConstraint, LayerState, OrthogonalPenalty
 from graphjoule.constraint.log_energy import SmoothingGraph, log_energy
 from graphjoule.energy import dirichlet_energy
 from graphjoule.energy_limits import limits
@@ -70,6 +70,32 @@ def test_many_runs_are_those_one_by_one_with_an_axis_or_under_vmap():
     single = torch.stack([log_energy(run, graph)[0] for run in runs])
     torch.testing.assert_close(log_energy(runs, graph)[0], single)
     torch.testing.assert_close(torch.vmap(lambda x: log_energy(x, graph)[0], in_dims=1)(runs.movedim(0, 1)), single)
+
+
+@pytest.mark.parametrize("edges", [path3(), random_edges(30, 20)], ids=["one component", "several"])
+def test_all_runs_at_once_are_those_one_by_one(edges):
+    graph = SmoothingGraph.of(edges.graph64(), torch.float64)
+    runs = normal(3, edges.num_nodes, 4, seed=2)
+    size, norm, energy, product = graph.smoothness_of_all(runs)
+    for k, run in enumerate(runs):
+        one, its_norm, its_energy, its_product = graph.smoothness(run)
+        assert one == 1
+        assert float(norm[k] * size[k] ** 2) == pytest.approx(its_norm)
+        assert float(energy[k] * size[k] ** 2) == pytest.approx(its_energy)
+        torch.testing.assert_close(product[k] * size[k], its_product)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_logarithm_and_gradient_are_those_of_the_cpu():
+    edges = random_edges(300, 700, seed=5)
+    x = normal(4, 300, 64, dtype=torch.float32)
+    results = []
+    for device in ("cpu", "cuda"):
+        given = x.to(device).requires_grad_()
+        value, _ = log_energy(given, SmoothingGraph.of(edges.graph().to(device), torch.float32))
+        value.sum().backward()
+        results.append((value.detach().cpu(), given.grad.cpu()))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -448,3 +474,46 @@ def test_a_propagation_of_another_dtype_serves():
             model(x)
             found.append(constraint.gaps())
     torch.testing.assert_close(*found, rtol=0, atol=1e-14)
+
+
+# The penalty on the weights.
+
+
+def test_the_orthogonal_penalty_of_an_egnn_is_its_own():
+    torch.manual_seed(3)
+    model = EGNN(5, 4, 2, num_layers=3, gamma=0.7, c_max=0.4).double()
+    with torch.no_grad():
+        for conv in model.convs:
+            conv.weight.add_(0.3 * torch.randn(4, 4))
+    penalty = OrthogonalPenalty(model, layers="convs.*", gamma=0.7, c_max=0.4)
+    torch.testing.assert_close(penalty(), model.penalty())
+    parameters = [conv.weight for conv in model.convs]
+    for found, expected in zip(
+        torch.autograd.grad(penalty(), parameters), torch.autograd.grad(model.penalty(), parameters), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_the_orthogonal_penalty_takes_the_square_weights_of_any_model_and_its_gradient_vanishes_at_the_identity():
+    model = pyg.GCN(6, 4, num_layers=4, out_channels=3)
+    penalty = OrthogonalPenalty(model, layers="convs.*")
+    assert penalty.names == ["convs.1.lin.weight", "convs.2.lin.weight"]
+    with torch.no_grad():
+        for name in penalty.names:
+            model.get_parameter(name).copy_(torch.eye(4))
+    value = penalty()
+    value.backward()
+    assert value.item() == 0
+    assert all(model.get_parameter(name).grad.eq(0).all() for name in penalty.names)
+
+
+def test_a_model_without_square_weights_has_no_orthogonal_penalty():
+    assert OrthogonalPenalty(GCN(5, 4, 2, num_layers=2), layers="convs.*")().item() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"), [({"gamma": -1.0}, "gamma is -1.0"), ({"c_max": 0.0}, "c_max is 0.0")]
+)
+def test_bad_settings_of_the_orthogonal_penalty_are_refused_with_a_sentence(options, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        OrthogonalPenalty(GCN(5, 4, 2, num_layers=3), **options)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.recipe import Recipe, load_recipe, parse_override, parse_overrides
+from graphjoule.recipe import Recipe, load_recipe, model_options, parse_override, parse_overrides
 from graphjoule.recipes import parse_blocks
 
 
@@ -313,6 +313,17 @@ def test_every_block_names_a_dataset_that_is_tested_here():
         text = (resources.files("graphjoule") / "recipes" / f"{model}.toml").read_text()
         assert {block.dataset for block in parse_blocks(text, model)} == {None, *DATASETS[:-1]}
         assert list(tomllib.loads(text)) == ["block"]
+
+
+def test_the_checks_for_options_are_made_once_for_a_model_and_anew_for_another_of_its_name(monkeypatch):
+    class Other(Toy):
+        def __init__(self, in_channels: int, *, loud: bool = True) -> None: ...
+
+    monkeypatch.setitem(MODELS, "toy", Toy)
+    first = model_options("toy")
+    assert model_options("toy") is first
+    monkeypatch.setitem(MODELS, "toy", Other)
+    assert set(model_options("toy").model_fields) == {"loud"} < set(first.model_fields)
 
 
 def test_no_model_option_has_the_name_of_another_setting():

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from graphjoule.constraint import EnergyConstraint
+from graphjoule.constraint import EnergyConstraint, OrthogonalPenalty
 from graphjoule.diagnosis import Diagnosis, diagnose
 from graphjoule.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
 from graphjoule.energy import (
@@ -33,10 +33,12 @@ from graphjoule.nn import (
     PairNormGCN,
     SReLU,
 )
+from graphjoule.partition import cut_nodes
 from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.records import Record, read_records, summarise
 from graphjoule.saving import load_model
 from graphjoule.spectrum import energy_by_band
+from graphjoule.streaming import evaluate_in_blocks
 from graphjoule.tasks import DATASETS, NodeTask, load_task
 from graphjoule.tasks.archive import load_npz
 from graphjoule.tasks.files import load_tables
@@ -69,6 +71,7 @@ __all__ = [
     "JKNet",
     "Limits",
     "NodeTask",
+    "OrthogonalPenalty",
     "PairNormGCN",
     "Propagation",
     "Recipe",
@@ -82,10 +85,12 @@ __all__ = [
     "class_energies",
     "combinatorial_energy",
     "component_energies",
+    "cut_nodes",
     "diagnose",
     "dirichlet_energy",
     "effective_rank",
     "energy_by_band",
+    "evaluate_in_blocks",
     "feature_correlation",
     "fit",
     "kernel_distance",

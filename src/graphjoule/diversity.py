@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.group import ALONE, Group
 
 
-def mean_pair_cosine(x: Tensor) -> Tensor:
+def mean_pair_cosine(x: Tensor, group: Group = ALONE) -> Tensor:
     r"""Mean cosine similarity over all pairs of nodes, whether or not an edge joins them.
 
     .. math:: \frac{1}{m (m - 1)} \sum_{i \ne j} \cos(x_i, x_j)
@@ -20,6 +21,7 @@ def mean_pair_cosine(x: Tensor) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -29,14 +31,14 @@ def mean_pair_cosine(x: Tensor) -> Tensor:
         0.0
     """
     unit, has_direction = unit_rows(x)
-    count = has_direction.sum(dim=-1).double()
+    count = group.total(has_direction.sum(dim=-1).double())
     pairs = count * (count - 1)
-    total = unit.sum(dim=-2).square().sum(dim=-1) - unit.square().sum(dim=(-2, -1))
+    total = group.total(unit.sum(dim=-2)).square().sum(dim=-1) - group.total(unit.square().sum(dim=(-2, -1)))
     cosine = (total / torch.where(pairs == 0, 1, pairs)).clamp(-1, 1)
     return torch.where(pairs == 0, 1, cosine)
 
 
-def effective_rank(x: Tensor) -> Tensor:
+def effective_rank(x: Tensor, group: Group = ALONE) -> Tensor:
     r"""Effective rank of node features: the number of directions they fill, weak ones counting less.
 
     .. math:: \exp\Big( -\sum_k p_k \log p_k \Big), \qquad p_k = \frac{s_k}{\sum_l s_l}
@@ -47,6 +49,7 @@ def effective_rank(x: Tensor) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -55,7 +58,7 @@ def effective_rank(x: Tensor) -> Tensor:
         >>> round(float(effective_rank(torch.eye(3))), 9), round(float(effective_rank(torch.ones(3, 3))), 9)
         (3.0, 1.0)
     """
-    squared = _squared_singular_values(x)
+    squared = _squared_singular_values(x, group)
     positive = squared != 0
     values = torch.where(positive, squared, 1).sqrt() * positive
     total = values.sum(dim=-1, keepdim=True)
@@ -64,7 +67,7 @@ def effective_rank(x: Tensor) -> Tensor:
     return torch.where(positive.any(dim=-1), entropy.exp(), 0)
 
 
-def stable_rank(x: Tensor) -> Tensor:
+def stable_rank(x: Tensor, group: Group = ALONE) -> Tensor:
     r"""Stable rank of node features: how many directions as strong as the strongest would make up their size.
 
     .. math:: \frac{\|X\|_F^2}{\|X\|_2^2} = \frac{\sum_k s_k^2}{s_1^2}
@@ -74,6 +77,7 @@ def stable_rank(x: Tensor) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -82,12 +86,12 @@ def stable_rank(x: Tensor) -> Tensor:
         >>> round(float(stable_rank(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))), 9)
         1.25
     """
-    squared = _squared_singular_values(x)
+    squared = _squared_singular_values(x, group)
     largest = squared.amax(dim=-1)
     return squared.sum(dim=-1) / torch.where(largest == 0, 1, largest)
 
 
-def feature_correlation(x: Tensor) -> Tensor:
+def feature_correlation(x: Tensor, group: Group = ALONE) -> Tensor:
     r"""Mean absolute Pearson correlation of the channels (Jin et al. 2022): how much they repeat each other.
 
     .. math:: \frac{1}{c (c - 1)} \sum_{k \ne l} | \rho(x_{:k}, x_{:l}) |
@@ -97,6 +101,7 @@ def feature_correlation(x: Tensor) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -106,15 +111,15 @@ def feature_correlation(x: Tensor) -> Tensor:
         1.0
     """
     x = _checked(x)
-    centred = x - x.mean(dim=-2, keepdim=True)
-    length = torch.linalg.vector_norm(centred, dim=-2, keepdim=True)
+    centred = x - _mean_of_rows(x, group)
+    length = _column_norms(centred, group)
     # A constant column is not zero after its rounded mean is taken off; what is left is rounding, not a signal.
-    rounding = 64 * torch.finfo(torch.float64).eps * torch.linalg.vector_norm(x, dim=-2, keepdim=True)
+    rounding = 64 * torch.finfo(torch.float64).eps * _column_norms(x, group)
     varies = ~(length <= rounding)
     centred = torch.where(varies, centred / torch.where(varies, length, 1), 0)
     count = varies.sum(dim=(-2, -1)).double()
     pairs = count * (count - 1)
-    correlation = (centred.mT @ centred).abs()
+    correlation = group.total(centred.mT @ centred).abs()
     total = correlation.sum(dim=(-2, -1)) - correlation.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     return (total / torch.where(pairs == 0, 1, pairs)).clamp(max=1)
 
@@ -135,10 +140,23 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return unit, has_direction.squeeze(-1)
 
 
-def _squared_singular_values(x: Tensor) -> Tensor:
+def _mean_of_rows(x: Tensor, group: Group) -> Tensor:
+    if group.size == 1:
+        return x.mean(dim=-2, keepdim=True)
+    num_rows = group.total(torch.tensor(x.size(-2), dtype=torch.float64, device=x.device))
+    return group.total(x.sum(dim=-2, keepdim=True)) / num_rows
+
+
+def _column_norms(x: Tensor, group: Group) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-2, keepdim=True)
+    return norms if group.size == 1 else group.total(norms.square()).sqrt()
+
+
+def _squared_singular_values(x: Tensor, group: Group) -> Tensor:
     """Squares of the singular values, from the smaller Gram matrix; those lost in rounding are exactly zero."""
     x = _checked(x)
-    gram = x.mT @ x if x.size(-1) <= x.size(-2) else x @ x.mT
+    # Only the Gram matrix of the channels is a sum over rows, which processes can have parts of.
+    gram = group.total(x.mT @ x) if group.size > 1 or x.size(-1) <= x.size(-2) else x @ x.mT
     if gram.size(-1) == 0:
         return gram.new_zeros(*gram.shape[:-2], 1)
     # LAPACK refuses what is not finite; a trace of a model that blew up should say so, not stop.

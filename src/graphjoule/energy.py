@@ -90,7 +90,7 @@ def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: T
         1.0
     """
     graph = graph_of(x, graph, edge_weight)
-    return combinatorial_energy(x, graph) / (1 + graph.degree).sum()
+    return combinatorial_energy(x, graph) / graph.group.total((1 + graph.degree).sum())
 
 
 def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
@@ -113,8 +113,8 @@ def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Te
         >>> round(float(rayleigh_quotient(torch.tensor([[1.0], [-1.0]]), edge_index)), 9)
         1.0
     """
-    energy = dirichlet_energy(x, graph, edge_weight=edge_weight)
-    return _ratio(energy, torch.linalg.vector_norm(x.double(), dim=(-2, -1)).square())
+    graph = graph_of(x, graph, edge_weight)
+    return _ratio(dirichlet_energy(x, graph), frobenius_norm(x, graph).square())
 
 
 def kernel_distance(
@@ -142,8 +142,30 @@ def kernel_distance(
     """
     graph = graph_of(x, graph, edge_weight)
     rest = graph.laplacian.without_kernel(x)
-    distance = torch.linalg.vector_norm(rest, dim=(-2, -1))
-    return _ratio(distance, torch.linalg.vector_norm(x.double(), dim=(-2, -1))) if relative else distance
+    distance = frobenius_norm(rest, graph)
+    return _ratio(distance, frobenius_norm(x, graph)) if relative else distance
+
+
+def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
+    """``||X||`` over all nodes of a graph, whichever process has them, in float64, shape ``[...]``.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: the graph that they are on.
+
+    Example:
+        >>> graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
+        >>> float(frobenius_norm(torch.tensor([[3.0], [4.0]]), graph))
+        5.0
+    """
+    norm: Tensor = torch.linalg.vector_norm(x.double(), dim=(-2, -1))
+    return norm if graph.part is None else root_of_total(norm, graph)
+
+
+def root_of_total(norm: Tensor, graph: Propagation) -> Tensor:
+    """The norm of what all processes have together, from that of each; at zero the gradient is zero, not 0/0."""
+    total = graph.group.total(norm.square())
+    return torch.where(total == 0, 0, torch.where(total == 0, 1, total).sqrt())
 
 
 def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None = None) -> Propagation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphjoule.csr import Rows, row_of_entries
 from graphjoule.errors import GraphjouleError
+from graphjoule.part import Excerpt
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class SparseFeatures:
         t_rowptr: `rowptr` of the transpose, shape ``[num_features + 1]``.
         t_col: `col` of the transpose.
         to_transposed: position in `value` of every stored value of the transpose.
+        among: which stored values of a larger matrix these are, where a process has some of its rows; else None.
     """
 
     rowptr: Tensor
@@ -36,6 +38,7 @@ class SparseFeatures:
     t_rowptr: Tensor
     t_col: Tensor
     to_transposed: Tensor
+    among: Excerpt | None = None
 
     @classmethod
     def from_scipy(cls, matrix: sp.spmatrix | sp.sparray) -> SparseFeatures:
@@ -90,11 +93,12 @@ class SparseFeatures:
         """The same features on another device, or with another dtype."""
         pattern = (self.rowptr, self.col, self.t_rowptr, self.t_col, self.to_transposed)
         rowptr, col, t_rowptr, t_col, to_transposed = (t.to(device) for t in pattern)
-        return SparseFeatures(rowptr, col, self.value.to(device=device, dtype=dtype), t_rowptr, t_col, to_transposed)
+        value, among = self.value.to(device=device, dtype=dtype), self.among and self.among.to(device)
+        return SparseFeatures(rowptr, col, value, t_rowptr, t_col, to_transposed, among)
 
     def with_value(self, value: Tensor) -> SparseFeatures:
         """The same pattern with other stored values."""
-        return SparseFeatures(self.rowptr, self.col, value, self.t_rowptr, self.t_col, self.to_transposed)
+        return replace(self, value=value)
 
     def row(self) -> Tensor:
         """Row of every stored value, the counterpart of `col`."""

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from graphjoule.csr import Rows, csr_tensor, row_of_entries
+from graphjoule.edge_list import check_edges, check_symmetric, merge_edges
 from graphjoule.errors import GraphjouleError
+from graphjoule.group import ALONE, Group
 from graphjoule.laplacian import Laplacian
+from graphjoule.part import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +46,7 @@ class Propagation:
     diagonal: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        shape = (self.num_nodes, self.num_nodes)
-        object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, shape))
+        object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, self.shape))
         object.__setattr__(self, "diagonal", (self.row() == self.col).nonzero().flatten())
 
     @classmethod
@@ -69,17 +71,17 @@ class Propagation:
             symmetrize: make a directed graph undirected: an edge weighs the larger of its two directions.
             dtype: dtype of the entries of ``P``, computed in float64 and rounded once; by default torch's default.
         """
-        num_nodes = _check_edges(edge_index, edge_weight, num_nodes)
+        num_nodes = check_edges(edge_index, edge_weight, num_nodes)
         row, col = edge_index.cpu().long()
         weight = torch.ones(row.numel(), dtype=torch.float64) if edge_weight is None else edge_weight.cpu().double()
         kept = (row != col) & (weight > 0)
         row, col, weight = row[kept], col[kept], weight[kept]
-        row, col, weight = _merge(row, col, weight, num_nodes, reduce="max" if edge_weight is None else "sum")
+        row, col, weight = merge_edges(row, col, weight, num_nodes, reduce="max" if edge_weight is None else "sum")
         if symmetrize:
             both = torch.cat([row, col]), torch.cat([col, row]), weight.repeat(2)
-            row, col, weight = _merge(*both, num_nodes, reduce="max")
+            row, col, weight = merge_edges(*both, num_nodes, reduce="max")
         else:
-            _check_symmetric(row, col, weight, num_nodes)
+            check_symmetric(row, col, weight, num_nodes)
         return cls._normalised(row, col, weight, num_nodes, dtype or torch.get_default_dtype())
 
     @classmethod
@@ -104,6 +106,21 @@ class Propagation:
         return self.rowptr.numel() - 1
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns, the same unless one process has but a part of the rows."""
+        return self.num_nodes, self.num_nodes
+
+    @property
+    def part(self) -> Part | None:
+        """Which rows of a larger operator these are; None for a whole one."""
+        return None
+
+    @property
+    def group(self) -> Group:
+        """The processes that hold the graph together."""
+        return ALONE if self.part is None else self.part.group
+
+    @property
     def num_edges(self) -> int:
         """Number of undirected edges, self-loops not counted."""
         return (self.col.numel() - self.num_nodes) // 2
@@ -126,6 +143,17 @@ class Propagation:
         rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
         return Propagation(rowptr, col, value, degree)
 
+    def reach(self, x: Tensor) -> Tensor:
+        """The features of all nodes that the columns name, of which a process may have a part only.
+
+        Args:
+            x: features of the rows, shape ``[..., num_nodes, channels]``.
+
+        Returns:
+            Shape ``[..., num_columns, channels]``; of a whole graph `x` itself.
+        """
+        return x
+
     @cached_property
     def rows(self) -> Rows:
         """The pattern with hubs apart, made at first use."""
@@ -134,15 +162,30 @@ class Propagation:
     @cached_property
     def laplacian(self) -> Laplacian:
         """``D - A`` with the weights ``a_ij`` in float64, made at first use."""
-        row, col = self.row(), self.col.long()
         scale = (1 + self.degree).sqrt()
+        return Laplacian.of(self.rowptr, self.col, self._weights(scale), scale)
+
+    def _weights(self, scale: Tensor) -> Tensor:
+        """The weights ``a_ij`` from the entries of ``P`` and ``sqrt(1 + d)`` of every column; rows come first."""
+        row, col = self.row(), self.col.long()
         weight = torch.where(row == col, 0, self.value.double() * (scale[row] * scale[col]))
         # Entries of P are rounded to its dtype; whole weights are had back, as the exact degree confirms.
         whole = weight.round()
         near = torch.allclose(weight, whole, rtol=4 * torch.finfo(self.dtype).eps, atol=0)
         if near and self.degree.equal(torch.zeros_like(self.degree).index_add(0, row, whole)):
-            weight = whole
-        return Laplacian.of(self.rowptr, self.col, weight, scale)
+            return whole
+        return weight
+
+    @property
+    def column_degree(self) -> Tensor:
+        """Weighted degree of every node that the columns name, those of the rows first."""
+        return self.degree
+
+    def numbering(self) -> tuple[Tensor, Tensor, int]:
+        """The number of every stored entry, that of the entry across the diagonal, and how many numbers there are."""
+        position = torch.arange(self.col.numel(), dtype=torch.int32, device=self.device)
+        # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
+        return position, torch.argsort(self.col, stable=True).int(), self.col.numel()
 
     def row(self) -> Tensor:
         """Row of every stored entry, the counterpart of `col`."""
@@ -150,7 +193,7 @@ class Propagation:
 
     def to_dense(self) -> Tensor:
         """``P`` as a dense matrix, shape ``[num_nodes, num_nodes]``."""
-        dense = torch.zeros(self.num_nodes, self.num_nodes, dtype=self.dtype, device=self.device)
+        dense = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         dense[self.row(), self.col.long()] = self.value
         return dense
 
@@ -181,70 +224,6 @@ def exact_propagation(graph: Propagation | Tensor, num_nodes: int | None = None)
     """
     if isinstance(graph, Tensor):
         return Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=torch.float64)
+    if graph.part is not None:
+        raise GraphjouleError("This needs the whole graph, but this process has a part of it; load it in one process.")
     return graph
-
-
-def _check_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None) -> int:
-    """Refuse edges that cannot be a graph; returns the number of nodes."""
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise GraphjouleError(f"edge_index has shape {list(edge_index.shape)}; expected [2, num_edges].")
-    if edge_index.dtype.is_floating_point or edge_index.dtype.is_complex or edge_index.dtype == torch.bool:
-        raise GraphjouleError(
-            f"edge_index has dtype {edge_index.dtype}; expected an integer dtype such as torch.int64."
-        )
-    largest = int(edge_index.max()) if edge_index.numel() else -1
-    if num_nodes is None:
-        num_nodes = largest + 1
-    if num_nodes < 1:
-        raise GraphjouleError(
-            f"The graph has {num_nodes} nodes; at least one is needed. Pass num_nodes if it has no edges."
-        )
-    smallest = int(edge_index.min()) if edge_index.numel() else 0
-    if smallest < 0 or largest >= num_nodes:
-        wrong = smallest if smallest < 0 else largest
-        raise GraphjouleError(f"edge_index names node {wrong}; with {num_nodes} nodes it must be 0 to {num_nodes - 1}.")
-    if edge_weight is not None:
-        _check_weights(edge_weight, edge_index.size(1))
-    return num_nodes
-
-
-def _check_weights(edge_weight: Tensor, num_edges: int) -> None:
-    if edge_weight.shape != (num_edges,):
-        raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
-    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
-    if wrong.any():
-        at = int(wrong.nonzero()[0])
-        value = float(edge_weight[at])
-        raise GraphjouleError(f"edge_weight[{at}] is {value}; weights must be finite and not negative.")
-
-
-def _merge(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, reduce: str) -> tuple[Tensor, Tensor, Tensor]:
-    """One entry per (row, col), sorted; weights of duplicates are reduced in order of size.
-
-    The order matters: summed in any other, the two directions of an edge could differ in the last bit.
-    """
-    by_weight = torch.argsort(weight)
-    row, col, weight = row[by_weight], col[by_weight], weight[by_weight]
-    key, inverse = torch.unique(row * num_nodes + col, return_inverse=True)
-    merged = torch.zeros(key.numel(), dtype=torch.float64).scatter_reduce_(
-        0, inverse, weight, reduce="amax" if reduce == "max" else "sum"
-    )
-    return key // num_nodes, key % num_nodes, merged
-
-
-def _check_symmetric(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) -> None:
-    order = torch.argsort(col * num_nodes + row)
-    same = row.equal(col[order]) and col.equal(row[order])
-    if not same:
-        mirrored = torch.isin(col * num_nodes + row, row * num_nodes + col)
-        at = int((~mirrored).nonzero()[0])
-        found = f"the edge {int(row[at])} -> {int(col[at])} has no edge back"
-    elif not weight.equal(weight[order]):
-        at = int((weight != weight[order]).nonzero()[0])
-        found = f"the edge {int(row[at])} -> {int(col[at])} has another weight than its edge back"
-    else:
-        return
-    raise GraphjouleError(
-        f"The graph is directed: {found}. An undirected graph is expected; "
-        "pass symmetrize=True to let each edge count in both directions."
-    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from graphjoule.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
 from graphjoule.energy import (
     combinatorial_energy,
     dirichlet_energy,
+    frobenius_norm,
     kernel_distance,
     random_walk_energy,
     rayleigh_quotient,
@@ -34,6 +34,7 @@ class Measure:
         reference: where it comes from.
 
     Example:
+        >>> import torch
         >>> graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
         >>> float(MEASURES["norm"].function(torch.tensor([[3.0], [4.0]]), graph))
         5.0
@@ -47,11 +48,6 @@ class Measure:
     reference: str
 
 
-def _norm(x: Tensor, graph: Propagation) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(x.double(), dim=(-2, -1))
-    return norm
-
-
 _ROWS = (
     Measure(
         "energy",
@@ -63,7 +59,7 @@ _ROWS = (
     ),
     Measure(
         "norm",
-        _norm,
+        frobenius_norm,
         "||X|| = sqrt(sum x_ik^2)",
         "[0, inf)",
         "how large the features are",
@@ -95,7 +91,7 @@ _ROWS = (
     ),
     Measure(
         "pair_cosine",
-        lambda x, graph: mean_pair_cosine(x),
+        lambda x, graph: mean_pair_cosine(x, graph.group),
         "mean of cos(x_i, x_j) over all pairs of nodes",
         "[-1, 1]",
         "whether all nodes point the same way, neighbours or not",
@@ -103,7 +99,7 @@ _ROWS = (
     ),
     Measure(
         "effective_rank",
-        lambda x, graph: effective_rank(x),
+        lambda x, graph: effective_rank(x, graph.group),
         "exp(-sum p_k log p_k), p_k = s_k / sum s_k over the singular values s of X",
         "[1, min(num_nodes, channels)], and 0 for X = 0",
         "how many directions the features fill",
@@ -111,7 +107,7 @@ _ROWS = (
     ),
     Measure(
         "stable_rank",
-        lambda x, graph: stable_rank(x),
+        lambda x, graph: stable_rank(x, graph.group),
         "||X||^2 / s_1^2, s_1 the largest singular value of X",
         "[1, min(num_nodes, channels)], and 0 for X = 0",
         "how many directions as strong as the strongest the features fill",
@@ -119,7 +115,7 @@ _ROWS = (
     ),
     Measure(
         "correlation",
-        lambda x, graph: feature_correlation(x),
+        lambda x, graph: feature_correlation(x, graph.group),
         "mean of |Pearson correlation| over all pairs of columns of X",
         "[0, 1]",
         "how much the channels repeat each other",

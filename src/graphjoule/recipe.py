@@ -4,7 +4,8 @@ import hashlib
 import inspect
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
@@ -15,6 +16,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.recipes import Block, Source, explain, read_recipe_file, unknown
+from graphjoule.recipes.clustered import CLUSTER_NAMES, ClusterSettings, take_clusters
 from graphjoule.recipes.constrained import CONSTRAINT_NAMES, ConstraintSettings, spell_constraint, take_constraint
 from graphjoule.recipes.overrides import parse_override, parse_overrides
 from graphjoule.tasks.task import NodeTask
@@ -53,6 +55,9 @@ class Recipe(BaseModel):
             "stratified-VAL-TEST" in percent with the rest to train, or "default", the task's own.
         split_seed: What a random split is drawn from; None is the run's own seed, so a new split per seed.
         constraint: The limits that training holds every layer's energy to, see `EnergyConstraint`; None is none.
+        clusters: The clusters of nodes that training goes over, for graphs that are too large; None is the whole graph.
+        orthogonal_penalty: Factor of a penalty that pulls the model's weights to the identity, see `OrthogonalPenalty`;
+            None is none. EGNN has one of its own, `gamma`.
         sources: Where each setting comes from, by the keys of `settings`.
     """
 
@@ -72,6 +77,8 @@ class Recipe(BaseModel):
     split: str = Field(min_length=1)
     split_seed: int | None = Field(default=None, ge=0)
     constraint: ConstraintSettings | None = None
+    clusters: ClusterSettings | None = None
+    orthogonal_penalty: float | None = Field(default=None, ge=0)
     sources: dict[str, Source] = {}
 
     @field_validator("model")
@@ -96,6 +103,18 @@ class Recipe(BaseModel):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
         return {group: decay[group] for group in groups}
 
+    @field_validator("clusters")
+    @classmethod
+    def _whole_graph_for_energies(
+        cls, clusters: ClusterSettings | None, info: ValidationInfo
+    ) -> ClusterSettings | None:
+        if clusters is not None and info.data.get("constraint") is not None:
+            raise GraphjouleError(
+                "constraint and clusters cannot be had together: the energy of a layer is a fact of the whole graph, "
+                "and a step on clusters does not see it. Leave out one of them."
+            )
+        return clusters
+
     def with_split_of(self, task: NodeTask) -> Self:
         """The same recipe, in which a split called "default" has the name of the one that the task takes by default.
 
@@ -106,17 +125,21 @@ class Recipe(BaseModel):
     def settings(self) -> dict[str, Any]:
         """All settings in one flat dict; a parameter group's decay is `weight_decay.GROUP`.
 
-        Where there is no constraint, no setting is about one: recipes keep the fingerprint that they had before.
+        Where there is no constraint, no penalty and there are no clusters, no setting is about them: recipes keep the
+        fingerprint that they had before.
         """
+        apart = {"constraint": self.constraint, "clusters": self.clusters}
         flat: dict[str, Any] = {}
-        for name, value in self.model_dump(exclude={"sources", "constraint"}).items():
+        for name, value in self.model_dump(exclude={"sources", *apart}).items():
             if name == "options":
                 flat |= value
             elif name == "weight_decay":
                 flat |= {f"{name}.{group}": decay for group, decay in value.items()}
-            else:
+            elif name != "orthogonal_penalty" or value is not None:
                 flat[name] = value
-        return flat | (self.constraint.settings() if self.constraint else {})
+        for settings in apart.values():
+            flat |= settings.settings() if settings else {}
+        return flat
 
     def differences(self, other: "Recipe") -> list[str]:
         """What changes from this recipe to the other, such as "c_min: 0.2 -> 0.3"; empty when they train the same."""
@@ -147,14 +170,18 @@ class Recipe(BaseModel):
 
 def model_options(model: str) -> type[BaseModel]:
     """The checks for a model's options, read from the keyword-only parameters of its constructor."""
-    constructor = MODELS[model].__init__
+    return _options_of(MODELS[model].__init__, MODELS[model].__name__)
+
+
+@cache  # a study asks thousands of times; not by the key of `MODELS`, which may get another model
+def _options_of(constructor: Callable[..., None], name: str) -> type[BaseModel]:
     hints = typing.get_type_hints(constructor, include_extras=True)
     fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
         for name, parameter in inspect.signature(constructor).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    return create_model(f"{MODELS[model].__name__}Options", __config__=_STRICT, **fields)
+    return create_model(f"{name}Options", __config__=_STRICT, **fields)
 
 
 def load_recipe(
@@ -187,10 +214,10 @@ def load_recipe(
 
 def _setting_names(model: str) -> list[str]:
     """The keys of `Recipe.settings` that a file or an override may set."""
-    apart = {*_CHOSEN, "options", "sources", "weight_decay", "constraint"}
+    apart = {*_CHOSEN, "options", "sources", "weight_decay", "constraint", "clusters"}
     own = [name for name in Recipe.model_fields if name not in apart]
     decays = [f"weight_decay.{group}" for group in MODELS[model].parameter_group_names]
-    return [*own, *model_options(model).model_fields, *decays, *CONSTRAINT_NAMES]
+    return [*own, *model_options(model).model_fields, *decays, *CONSTRAINT_NAMES, *CLUSTER_NAMES]
 
 
 def _flatten(given: Mapping[str, Any], model: str, names: list[str]) -> dict[str, Any]:
@@ -246,17 +273,23 @@ def _refuse_chosen(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _build(model: str, dataset: str, num_layers: int, settled: dict[str, tuple[Any, Source]], file: str) -> Recipe:
-    constraint = take_constraint(settled)
+    constraint, clusters = take_constraint(settled), take_clusters(settled)
+    if settled.get("orthogonal_penalty", (None,))[0] is None:
+        settled.pop("orthogonal_penalty", None)
     values: dict[str, Any] = {key: value for key, (value, _) in settled.items()}
     values["options"] = {key: values.pop(key) for key in model_options(model).model_fields if key in values}
     values["weight_decay"] = {key.partition(".")[2]: values.pop(key) for key in list(values) if "." in key}
     if constraint is not None:
         values["constraint"] = {name: value for name, (value, _) in constraint.items()}
         settled |= {"constraint" if name == "method" else f"constraint.{name}": c for name, c in constraint.items()}
+    if clusters is not None:
+        values["clusters"] = {name: value for name, (value, _) in clusters.items()}
+        settled |= {"clusters" if name == "parts" else f"clusters.{name}": c for name, c in clusters.items()}
     values["sources"] = {key: source for key, (_, source) in settled.items()}
     try:
         return Recipe(model=model, dataset=dataset, num_layers=num_layers, **values)
     except ValidationError as error:
         key, sentence = explain(error)
-        in_file = key not in _CHOSEN and settled.get(key, (None, "default"))[1] != "override"
+        _, source = settled.get(key) or settled.get(key.partition(".")[0], (None, "default"))
+        in_file = key not in _CHOSEN and source != "override"
         raise GraphjouleError(f"{file}: {sentence}" if in_file else sentence) from error

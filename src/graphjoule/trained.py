@@ -11,11 +11,13 @@ from torch import Tensor
 
 from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import normalize_rows
+from graphjoule.features import Features, normalize_rows
+from graphjoule.graph import Propagation
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record
 from graphjoule.saving import SavedModel, read_model
+from graphjoule.streaming import evaluate_in_blocks
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.folder import RunFolder
@@ -56,15 +58,23 @@ def mean_probabilities(
         Shape ``[num_nodes, num_classes]``, float64 on the CPU; rows sum to 1.
     """
     where = resolve_device(device)
-    given = given.to(where)
+    given = given.to(where if recipe.clusters is None else "cpu")
     x = normalize_rows(given.features) if recipe.normalize_features else given.features
     total: Tensor | None = None
     for model in models:
-        one = model.to(where).eval()(x, given.graph).double().softmax(dim=-1)
+        one = _scores(model.to(where), x, given.graph, recipe).double().softmax(dim=-1)
         total = one if total is None else total + one
     if total is None:
         raise GraphjouleError("There is no model to predict with; at least one run must have finished.")
     return (total / len(models)).cpu()
+
+
+def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) -> Tensor:
+    """Scores of all nodes; in blocks if the graph was too large to train on at once."""
+    if recipe.clusters is not None:
+        return evaluate_in_blocks(model, x, graph)
+    scores: Tensor = model.eval()(x, graph)
+    return scores
 
 
 def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | None = None) -> GraphModel:

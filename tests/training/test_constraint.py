@@ -31,8 +31,9 @@ def test_every_model_of_the_zoo_trains_the_same_alone_and_among_several(model):
         assert (together.multipliers >= 0).all()
         for row, seed in enumerate(together.seeds):
             alone = make_runs(recipe, task, [seed])
-            assert largest_difference(together.current_model(row), alone.current_model(0)) <= 1e-8
-            torch.testing.assert_close(together.multipliers[row], alone.multipliers[0], rtol=0, atol=1e-8)
+            # A bias before a PairNorm has no gradient but rounding, 1e-16, which Adam divides by its eps of 1e-8.
+            assert largest_difference(together.current_model(row), alone.current_model(0)) <= 1e-7
+            torch.testing.assert_close(together.multipliers[row], alone.multipliers[0], rtol=0, atol=1e-7)
 
 
 def test_an_epoch_is_the_loop_that_anybody_would_write():
@@ -184,3 +185,14 @@ def test_the_command_of_the_issue(tmp_path, monkeypatch):
     records = list(read_records(json.loads(done.out)["records"]))
     assert [record.recipe["constraint"]["c_min"] for record in records] == [0.2]
     assert run(*arguments.replace(AL, "lagrange").split()).code == 2
+
+
+def test_a_recipe_can_ask_for_the_orthogonal_penalty_alone_which_on_egnn_is_its_own_gamma():
+    task = small_task()
+    own = small_recipe("egnn", gamma=3.0, epochs=5)
+    asked = small_recipe("egnn", gamma=0.0, orthogonal_penalty=3.0, epochs=5)
+    results = [fit(recipe, task, [0, 1], device="cpu") for recipe in (own, asked)]
+    for a, b in zip(*(result.records for result in results), strict=True):
+        assert a.curve["train_loss"] == pytest.approx(b.curve["train_loss"], rel=1e-5)
+    assert small_recipe("gcn").fingerprint() != small_recipe("gcn", orthogonal_penalty=1.0).fingerprint()
+    assert "orthogonal_penalty" not in {**small_recipe("gcn").settings(), **small_recipe("gcn").sources}

@@ -92,6 +92,8 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
     deep = small_recipe(num_layers=20)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**18)
     assert memory.runs_that_fit(deep, task, 10) < memory.runs_that_fit(recipe, task, 10)
+    held = small_recipe(constraint="penalty")
+    assert memory.runs_that_fit(held, task, 10) < memory.runs_that_fit(recipe, task, 10)
 
 
 @pytest.mark.parametrize("num_layers", [4, 100])

@@ -1,8 +1,9 @@
-"""The command line: ``graphjoule train | predict | trace | report | audit | data | demo | bench | study``."""
+"""The command line: ``graphjoule train``, ``predict``, ``trace``, ``report`` and so on; each command has its file."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Annotated
 
@@ -12,12 +13,17 @@ from graphjoule.cli.audit import audit
 from graphjoule.cli.bench import bench
 from graphjoule.cli.data import data
 from graphjoule.cli.demo import demo
+from graphjoule.cli.partition import partition
 from graphjoule.cli.predict import predict
+from graphjoule.cli.processes import rank
 from graphjoule.cli.report import report
 from graphjoule.cli.study import study
 from graphjoule.cli.trace import trace
 from graphjoule.cli.train import train
+from graphjoule.cli.tune import tune
 from graphjoule.cli.usage import UsageError, usage_sentence
+from graphjoule.distributed.launch import LOST
+from graphjoule.distributed.start import LIFELINE, RankLostError
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import TrainingInterrupted
 from graphjoule.version import __version__
@@ -40,6 +46,9 @@ app.command()(demo)
 app.command()(audit)
 app.command()(bench)
 app.command()(study)
+app.command()(tune)
+app.command()(partition)
+app.command(hidden=True)(rank)
 
 
 def _print_version(wanted: bool) -> None:
@@ -73,6 +82,10 @@ def main() -> None:
     except typer.Abort:
         typer.echo("graphjoule: stopped.", err=True)
         sys.exit(1)
+    except RankLostError as lost:
+        if LIFELINE not in os.environ:  # else the launcher tells, which knows more
+            typer.echo(f"graphjoule: {lost}.", err=True)
+        sys.exit(LOST)
     except TrainingInterrupted as stopped:
         typer.echo(f"graphjoule: {stopped}; the same command with --resume goes on from there.", err=True)
         sys.exit(130)

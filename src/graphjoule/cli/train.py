@@ -10,14 +10,26 @@ from typing import Annotated
 import typer
 
 from graphjoule.cli.beforehand import check_training
+from graphjoule.cli.processes import (
+    Job,
+    check_clustered,
+    check_processes,
+    data_of_parts,
+    train_as_rank,
+    train_clusters_in_processes,
+    train_in_processes,
+)
 from graphjoule.cli.progress import show_progress
+from graphjoule.cli.recipe_file import load_recipe_from
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.constraint import METHODS
+from graphjoule.distributed.part_files import load_part
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
+from graphjoule.group import Group
 from graphjoule.nn import MODELS
 from graphjoule.predictions import write_predictions
-from graphjoule.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.recipe import Recipe, parse_overrides
 from graphjoule.records import Summary
 from graphjoule.tasks import NodeTask
 from graphjoule.tasks.inputs import ModelInput
@@ -37,6 +49,10 @@ Examples:
 - `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
 
 - `graphjoule train --dataset cora --model gcn --layers 16 --constraint augmented_lagrangian --set c_min=0.2`
+
+- `graphjoule train --dataset physics --layers 8 --clusters 50 --clusters-per-step 5`
+
+- `graphjoule train --dataset pubmed --layers 64 --processes 2` trains exactly that, each process with half the graph
 
 - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
 
@@ -58,8 +74,31 @@ def train(
         str | None,
         typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHODS)}."),
     ] = None,
+    clusters: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train on clusters of nodes, so many in all, where the graph does not fit in memory."),
+    ] = None,
+    clusters_per_step: Annotated[
+        int | None, typer.Option(min=1, help="Clusters that one step joins; 1 by default.")
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
+    ] = None,
+    recipe_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--recipe", metavar="FILE", help="Recipe file to use, such as the best.toml of `graphjoule tune`."
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train in so many processes here, each with a part of the graph."),
+    ] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Be one of the processes that torchrun has started; needs --parts.")
+    ] = False,
+    parts: Annotated[
+        Path | None, typer.Option(help="Folder of `graphjoule partition`, for --distributed or --processes.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[
@@ -72,32 +111,69 @@ def train(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
-    chosen = {"epochs": epochs, "constraint": constraint}
+    chosen = {
+        "epochs": epochs,
+        "constraint": constraint,
+        "clusters": clusters,
+        "clusters.per_step": clusters_per_step,
+    }
     overrides = parse_overrides(
         [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
     )
-    recipe = load_recipe(model, source.name, layers, overrides)
+    name = data_of_parts(source, parts) if check_processes(processes, distributed, parts) else source.name
+    recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
+    check_clustered(recipe, processes, distributed, parts)
     numbers = parse_seeds(seeds)
-    check_training(recipe, device=device, test_fraction=source.test_fraction, out=out, resume=resume)
+    # Of many processes the first looks at the folder, for all.
+    before = None if distributed else out
+    check_training(recipe, device=device, test_fraction=source.test_fraction, out=before, resume=resume)
+    job = Job(recipe=recipe, seeds=numbers, device=device, out=out, resume=resume, checkpoint_every=checkpoint_every)
+    if distributed:
+
+        def load(group: Group) -> NodeTask:
+            return source.load() if parts is None else load_part(parts, group.rank, group)
+
+        result, is_first = train_as_rank(job, load, lambda recipe: default_folder(recipe, resume=resume))
+        if is_first:
+            is_own = source.is_own and result.summary.n > 0
+            tell(recipe, result, predict_all(recipe, source.load(), result, device) if is_own else None, json=json)
+        return
+    if processes is not None and recipe.clusters is not None:
+        train_clusters_in_processes(sys.argv[1:], processes)
+        return
     task = source.load()
     recipe = recipe.with_split_of(task)
     folder = out or default_folder(recipe, resume=resume)
-    with show_progress(f"{model}, {layers} layers, {source.name}") as on_progress:
-        result = fit(
-            recipe,
-            task,
-            numbers,
-            device=device,
-            out=folder,
-            resume=resume,
-            checkpoint_every=checkpoint_every,
-            on_progress=on_progress,
-        )
+    if processes is not None:
+        job = job.model_copy(update={"recipe": recipe, "out": folder})
+        result = train_in_processes(job, task, processes, parts)
+    else:
+        with show_progress(job.title) as on_progress:
+            result = fit(
+                recipe,
+                task,
+                numbers,
+                device=device,
+                out=folder,
+                resume=resume,
+                checkpoint_every=checkpoint_every,
+                on_progress=on_progress,
+            )
+    predictions = predict_all(recipe, task, result, device) if source.is_own and result.summary.n else None
+    tell(recipe, result, predictions, json=json)
+
+
+train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
+
+
+def tell(recipe: Recipe, result: FitResult, predictions: Path | None = None, *, json: bool) -> None:
+    """Print what came out; exit code 1 if no run finished."""
+    folder = result.folder or Path()
     told = [describe(recipe, result.summary, folder)]
     fields = summary_fields(result, folder)
-    if source.is_own and result.summary.n:
-        fields["predictions"] = str(predict_all(recipe, task, result, folder, device))
-        told.append(f"predictions: {fields['predictions']}")
+    if predictions is not None:
+        fields["predictions"] = str(predictions)
+        told.append(f"predictions: {predictions}")
     typer.echo("\n".join(told), err=json)
     if json:
         typer.echo(json_text(fields))
@@ -105,14 +181,11 @@ def train(
         sys.exit(1)
 
 
-train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
-
-
-def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, folder: Path, device: str) -> Path:
+def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
     done = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
     given = ModelInput.of(task)
-    path = folder / "predictions.csv"
+    path = (result.folder or Path()) / "predictions.csv"
     probabilities = mean_probabilities(done, recipe, given, device)
     write_predictions(path, given.node_ids, probabilities, given.labels, task.facts().classes)
     return path

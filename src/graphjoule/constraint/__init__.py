@@ -2,6 +2,7 @@
 
 from graphjoule.constraint.constraint import EnergyConstraint
 from graphjoule.constraint.methods import METHODS, Method
+from graphjoule.constraint.orthogonal import OrthogonalPenalty
 from graphjoule.constraint.report import ConstraintReport, LayerState
 
-__all__ = ["METHODS", "ConstraintReport", "EnergyConstraint", "LayerState", "Method"]
+__all__ = ["METHODS", "ConstraintReport", "EnergyConstraint", "LayerState", "Method", "OrthogonalPenalty"]

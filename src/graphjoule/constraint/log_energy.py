@@ -10,10 +10,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphjoule.csr import csr_tensor
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops import propagate
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of max |x| and of the gradient's factor: what float32 can hold with room to spare
+_PLAIN_SQUARES = 1e-12, 1e24  # of ||X||^2: between them float32 neither under- nor overflows where it would matter
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +26,7 @@ class SmoothingGraph:
         difference: ``I - P``, in the form of a `Propagation`.
         scale: ``sqrt(1 + d_i)`` of every node, shape ``[num_nodes, 1]``.
         component: number of the connected component of every node.
+        share: what part of a component's mean each node gives, ``scale_i / sum_j scale_j^2``, shape ``[num_nodes, 1]``.
         mean: the matrix from features to ``sum_i scale_i x_i / sum_i scale_i^2`` of every component, a torch CSR one;
             dense where there is but one.
     """
@@ -31,11 +34,14 @@ class SmoothingGraph:
     difference: Propagation
     scale: Tensor
     component: Tensor
+    share: Tensor
     mean: Tensor
 
     @classmethod
     def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
         """Build it once per graph and dtype; this waits for the device."""
+        if graph.part is not None:
+            raise GraphjouleError("An energy constraint needs the whole graph, and this is the part of one process.")
         laplacian = graph.laplacian
         scale, component, count = laplacian.scale, laplacian.component, laplacian.num_components
         total = scale.new_zeros(count).index_add(0, component, scale.square())
@@ -47,19 +53,40 @@ class SmoothingGraph:
             rowptr = torch.zeros(count + 1, dtype=torch.int32, device=node.device)
             rowptr[1:] = torch.bincount(component, minlength=count).cumsum(0)
             mean = csr_tensor(rowptr, node.int(), weight[node], (count, graph.num_nodes))
-        return cls(_difference(graph, dtype), scale.to(dtype)[:, None], component, mean)
+        return cls(_difference(graph, dtype), scale.to(dtype)[:, None], component, weight[:, None], mean)
 
-    def smoothness(self, run: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Largest entry ``s`` of one run's features; ``||X / s||^2``, ``E(X / s)`` and ``(I - P) X / s``."""
-        size = torch.stack(torch.aminmax(run)).abs_().amax().clamp_(min=_SMALLEST)
-        unit = run / size
-        norm = torch.dot(unit.flatten(), unit.flatten())
+    def smoothness(self, run: Tensor) -> tuple[float, float, float, Tensor]:
+        """A size ``s`` of one run's features on a CPU; ``||X / s||^2``, ``E(X / s)`` and ``(I - P) X / s``.
+
+        The size is the largest entry, or 1 where nothing needs dividing, which saves two passes over the features.
+        """
+        size, unit = 1.0, run
+        norm = float(torch.dot(unit.flatten(), unit.flatten()))
+        if not _PLAIN_SQUARES[0] < norm < _PLAIN_SQUARES[1]:
+            size = float(torch.stack(torch.aminmax(run)).abs_().amax().clamp_(min=_SMALLEST))
+            unit = run / size
+            norm = max(1.0, float(torch.dot(unit.flatten(), unit.flatten())))  # less is zero
         mean = torch.mm(self.mean, unit)
         if len(mean) > 1:
             mean = mean.index_select(0, self.component)  # a seventh of the time of mean[component]
-        rest = unit.addcmul_(self.scale, mean, value=-1)
+        rest = torch.addcmul(unit, self.scale, mean, value=-1)
         product = propagate(rest, self.difference)
-        return size, norm, torch.dot(rest.flatten(), product.flatten()), product
+        return size, norm, float(torch.dot(rest.flatten(), product.flatten())), product
+
+    def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
+        size = torch.linalg.vector_norm(runs, ord=torch.inf, dim=(1, 2)).clamp_(min=_SMALLEST)
+        unit = runs / size[:, None, None]
+        norm = unit.square().sum(dim=(1, 2)).clamp_(min=1)
+        share = unit * self.share
+        if self.mean.size(0) == 1:
+            mean = share.sum(dim=1, keepdim=True)
+        else:
+            mean = share.new_zeros(len(runs), self.mean.size(0), runs.size(2)).index_add_(1, self.component, share)
+            mean = mean.index_select(1, self.component)
+        rest = unit.addcmul_(self.scale, mean, value=-1)
+        product: Tensor = torch.vmap(propagate, in_dims=(0, None))(rest, self.difference)
+        return size, norm, (rest * product).sum(dim=(1, 2)), product
 
 
 def _difference(graph: Propagation, dtype: torch.dtype) -> Propagation:
@@ -105,15 +132,17 @@ class _LogEnergy(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         runs = x if x.dim() == 3 else x[None]
-        # Run by run: on a CPU one matrix stays in the cache from the first pass to the last.
-        parts = [graph.smoothness(run) for run in runs.unbind()]
-        sizes, norms, energies, products = zip(*parts, strict=True)
-        size, norm, energy = torch.stack([*sizes, *norms, *energies]).double().view(3, -1).unbind()
-        floor = norm.clamp_(min=1).mul_(torch.finfo(x.dtype).eps ** 2)
+        if x.device.type == "cpu":  # run by run: one matrix stays in the cache from the first pass to the last
+            sizes, norms, energies, products = zip(*(graph.smoothness(run) for run in runs.unbind()), strict=True)
+            size, norm, energy = torch.tensor([sizes, norms, energies], dtype=torch.float64)
+            product = torch.stack(products) if len(products) > 1 else products[0]
+        else:
+            *numbers, product = graph.smoothness_of_all(runs)
+            size, norm, energy = torch.stack(numbers).double().unbind()
+        floor = norm * torch.finfo(x.dtype).eps ** 2
         safe = energy.clamp_(min=0) + floor
         value = 2 * size.log() + safe.log()
         factor = 2 / (safe * size)
-        product = torch.stack(products) if len(products) > 1 else products[0]
         shape = x.shape[:-2]
         return value.view(shape), (energy <= floor).view(shape), product.view(x.shape), factor.view(shape)
 

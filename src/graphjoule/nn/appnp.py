@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
+from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops.edge_dropout import propagate_dropped
 
 
@@ -73,7 +74,7 @@ class APPNP(GraphModel):
         check_unit_interval("dropout", dropout, closed=False)
         self.dropout = dropout
         self.first = FeatureLinear(in_channels, hidden_channels)
-        self.norm = nn.BatchNorm1d(hidden_channels) if batch_norm else nn.Identity()
+        self.norm = BatchNorm(hidden_channels) if batch_norm else nn.Identity()
         self.second = FeatureLinear(hidden_channels, out_channels)
         self.convs = nn.ModuleList(TeleportHop(alpha, edge_dropout) for _ in range(num_layers))
 

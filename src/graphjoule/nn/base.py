@@ -12,6 +12,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features, SparseFeatures
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.ops import dropout, sparse_linear, split_key
+from graphjoule.part import computing_on
 
 
 class GraphModel(nn.Module):
@@ -55,7 +56,8 @@ class GraphModel(nn.Module):
             key = None
         elif key is None:
             key = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device)
-        return self.forward_keyed(x, graph, split_key(key, self.num_layers + 2))
+        with computing_on(graph.part):
+            return self.forward_keyed(x, graph, split_key(key, self.num_layers + 2))
 
     def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The network itself. Layer k drops with ``keys[k]``, the encoder with ``keys[0]``, the head with the last."""

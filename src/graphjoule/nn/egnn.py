@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.nn.base import FeatureLinear, check_choice, check_unit_interval
+from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
 from graphjoule.ops import dropout, residual_mix, srelu
@@ -80,7 +81,7 @@ class EGNNConv(ResidualConv):
         self.c_min, self.beta, self.scale = c_min, beta, scale
         self.weight_init, self.dropout = weight_init, dropout
         self.weight = nn.Parameter(torch.empty(channels, channels))
-        self.norm = nn.BatchNorm1d(channels) if batch_norm else None
+        self.norm = BatchNorm(channels) if batch_norm else None
         self.activation = _activation(activation, channels, srelu_init)
         self.reset_parameters()
 

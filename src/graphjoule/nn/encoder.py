@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from graphjoule.features import Features
 from graphjoule.nn.base import FeatureLinear, check_choice
+from graphjoule.nn.batch_norm import BatchNorm
 
 
 class Encoder(nn.Module):
@@ -26,7 +27,7 @@ class Encoder(nn.Module):
         check_choice("encoder", kind, ("linear", "mlp"))
         self.dropout = dropout
         self.first = FeatureLinear(in_channels, channels)
-        self.norm = nn.BatchNorm1d(channels) if kind == "mlp" else None
+        self.norm = BatchNorm(channels) if kind == "mlp" else None
         self.second = FeatureLinear(channels, channels) if kind == "mlp" else None
 
     def forward(self, x: Features, key: Tensor | None = None) -> Tensor:

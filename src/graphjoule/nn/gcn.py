@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
+from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_over
 
 
@@ -50,7 +51,7 @@ class GCNConv(nn.Module):
         self.dropout = dropout
         self.linear = _GlorotLinear(in_channels, out_channels, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_channels))
-        self.norm = nn.BatchNorm1d(out_channels) if batch_norm else nn.Identity()
+        self.norm = BatchNorm(out_channels) if batch_norm else nn.Identity()
         self.activation = nn.ReLU() if activation == "relu" else nn.Identity()
 
     def reset_parameters(self) -> None:

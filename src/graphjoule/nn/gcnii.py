@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.nn.base import FeatureLinear, check_unit_interval
+from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
 from graphjoule.ops import dropout, residual_mix
@@ -44,7 +45,7 @@ class GCNIIConv(ResidualConv):
         self.c_min = self.beta = alpha
         self.identity, self.dropout = identity, dropout
         self.weight = nn.Parameter(torch.empty(channels, channels))
-        self.norm = nn.BatchNorm1d(channels) if batch_norm else None
+        self.norm = BatchNorm(channels) if batch_norm else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

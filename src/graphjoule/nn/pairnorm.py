@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn.gcn import GCN
+from graphjoule.part import current_part
 
 _EPS = 1e-5  # PyG's
 
@@ -33,8 +34,14 @@ class PairNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised features, the shape of `x`."""
-        centred = x - x.mean(dim=0)
-        return centred * (self.scale * (centred.square().sum(dim=1).mean() + _EPS).rsqrt())
+        centred = x - _mean(x)
+        return centred * (self.scale * (_mean(centred.square().sum(dim=1)) + _EPS).rsqrt())
+
+
+def _mean(x: Tensor) -> Tensor:
+    """Mean over all nodes, whichever process has them."""
+    part = current_part()
+    return x.mean(dim=0) if part is None else part.group.total(x.sum(dim=0)) / part.nodes.total
 
 
 class PairNormGCN(GCN):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
 from graphjoule.nn.base import FeatureLinear, GraphModel
+from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops import propagate
 
 
@@ -56,7 +57,7 @@ class SGC(GraphModel):
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
         self.linear = FeatureLinear(in_channels, out_channels, bias=False)
         self.convs = nn.ModuleList(Hop() for _ in range(num_layers))
-        self.norm = nn.BatchNorm1d(out_channels) if batch_norm else nn.Identity()
+        self.norm = BatchNorm(out_channels) if batch_norm else nn.Identity()
 
     def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The linear map, then every step; nothing is dropped."""

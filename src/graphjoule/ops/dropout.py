@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from graphjoule.ops.body import body_for
+from graphjoule.part import Excerpt, current_part
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)
 _16, _15, _16_BITS, _17_BITS = torch.tensor([16, 15, 0xFFFF, 0x1FFFF], dtype=torch.int32)
 _MULTIPLIER_TENSORS = torch.tensor(_MULTIPLIERS, dtype=torch.int32).unbind()
 _GOLDEN = -1640531527  # 2^32 / golden ratio as int32: neighbouring counters end far apart.
+_ELEMENTS_AT_ONCE = 2**20  # of a part's mask, whose element numbers take eight bytes each
 
 
 def make_key(seed: int | Tensor) -> Tensor:
@@ -49,7 +51,7 @@ def split_key(key: Tensor | None, num: int) -> Sequence[Tensor | None]:
     return fold_in(key, torch.arange(num, dtype=torch.int32, device=key.device)).unbind()
 
 
-def dropout(x: Tensor, p: float, key: Tensor | None) -> Tensor:
+def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = None) -> Tensor:
     """``x * mask / (1 - p)`` with independent ``mask ~ Bernoulli(1 - p)``; ``x`` itself if `key` is None.
 
     `p` is rounded to a multiple of 2^-16 and the scale matches the rounded value, so the expectation is exact.
@@ -58,14 +60,18 @@ def dropout(x: Tensor, p: float, key: Tensor | None) -> Tensor:
         x: any tensor.
         p: probability that an element is set to zero, in [0, 1).
         key: int32 tensor of shape ``[2]`` from `make_key` or `fold_in`.
+        among: which rows of a larger tensor these are; they get the mask that they would have there. By default all,
+            or the nodes of the part that is computed on, see `graphjoule.part`.
     """
     if key is None or p == 0:
         return x
-    if body_for(x) == "triton" and x.numel():
+    if among is None and (part := current_part()) is not None:
+        among = part.nodes
+    if body_for(x) == "triton" and x.numel() and among is None:
         from graphjoule.ops.triton_dropout import fused_dropout
 
         return fused_dropout(x, p, key)
-    mask: Tensor = _KeepMask.apply(key, x.shape, p, x.dtype)  # type: ignore[no-untyped-call]
+    mask: Tensor = _KeepMask.apply(key, x.shape, p, x.dtype, among)  # type: ignore[no-untyped-call]
     return x * mask
 
 
@@ -73,8 +79,8 @@ class _KeepMask(torch.autograd.Function):
     """``mask / (1 - p)`` of a key; a Function only because the hash wants to see all runs' keys at once."""
 
     @staticmethod
-    def forward(key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
-        return keep_mask(key[None], shape, p, dtype)[0]
+    def forward(key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, among: Excerpt | None) -> Tensor:
+        return keep_mask(key[None], shape, p, dtype, among)[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -82,25 +88,57 @@ class _KeepMask(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-        return None, None, None, None
+        return None, None, None, None, None
 
     @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], key: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype
-    ) -> tuple[Tensor, int]:
-        return keep_mask(key.movedim(in_dims[0], 0), shape, p, dtype), 0
+    def vmap(info: Any, in_dims: tuple[Any, ...], key: Tensor, *settings: Any) -> tuple[Tensor, int]:
+        return keep_mask(key.movedim(in_dims[0], 0), *settings), 0
 
 
-def keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
+def keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, among: Excerpt | None = None) -> Tensor:
     """Masks of several keys, shape ``[num_keys, *shape]``.
 
     Each 32-bit hash serves two elements: its low half the one at its own place, its high half the one half a tensor on.
     """
+    if among is not None:
+        return _mask_of_excerpt(keys, shape, p, dtype, among)
     count = math.prod(shape)
     words = hash_words(keys, (count + 1) // 2)
     bits = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
     keep = (bits >= dropped_of_65536(p)).to(dtype)
     return keep.mul_(keep_scale(p)).view(len(keys), *shape)
+
+
+def _mask_of_excerpt(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, among: Excerpt) -> Tensor:
+    """The rows `among` of the masks of the larger tensor, some rows at a time."""
+    width = math.prod(shape[1:])
+    mask = torch.empty(len(keys), len(among), width, dtype=dtype, device=keys.device)
+    rows_at_once = max(1, _ELEMENTS_AT_ONCE // max(1, width))
+    for start in range(0, len(among), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        word, is_high = words_of_excerpt(Excerpt(among.index[rows], among.total), width)
+        words = _mix(word + keys[:, :1, None], keys[:, 1:, None])
+        mask[:, rows] = (torch.where(is_high, words >> 16, words) & 0xFFFF) >= dropped_of_65536(p)
+    return mask.mul_(keep_scale(p)).view(len(keys), *shape)
+
+
+def words_of_excerpt(among: Excerpt, width: int) -> tuple[Tensor, Tensor]:
+    """Which hash each element of some rows of a larger tensor draws from, and whether from its high half.
+
+    Args:
+        among: the rows.
+        width: number of elements of a row.
+
+    Returns:
+        int32 and bool, both of shape ``[len(among), width]``.
+    """
+    count = among.total * width
+    half = (count + 1) // 2
+    dtype = torch.int32 if count < 2**31 else torch.int64  # half the memory, where it will do
+    first = (among.index * width).to(dtype)[:, None]
+    element = first + torch.arange(width, dtype=dtype, device=first.device)
+    is_high = element >= half
+    return element.sub_(torch.where(is_high, half, 0).to(dtype)).int(), is_high
 
 
 def dropped_of_65536(p: float) -> int:

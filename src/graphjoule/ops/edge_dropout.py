@@ -19,6 +19,7 @@ from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
+from graphjoule.part import Excerpt
 
 
 def propagate_dropped(x: Tensor, graph: Propagation, p: float, key: Tensor | None) -> Tensor:
@@ -109,12 +110,14 @@ class _Entries:
         number: number of every entry; None is its position.
         mirrored_number: number of the entry across the diagonal, which the transpose has in this place.
         own: factor of an identity matrix that is added and never dropped.
+        num_total: how many numbers there are; more than entries where a process has a part of the rows.
     """
 
     value: Tensor
     number: Tensor | None
     mirrored_number: Tensor
     own: float
+    num_total: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,15 +129,14 @@ class _Numbered:
 
     @classmethod
     def of(cls, graph: Propagation) -> _Numbered:
-        position = torch.arange(graph.col.numel(), dtype=torch.int32, device=graph.device)
-        # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
-        mirror = torch.argsort(graph.col, stable=True).int()
+        position, mirror, num_total = graph.numbering()
         edge = torch.minimum(position, mirror)
-        root = (graph.degree + 1).sqrt()
+        root = (graph.column_degree + 1).sqrt()
         adjacency = graph.value.double() * root[graph.row()] * root[graph.col.long()]
         adjacency[graph.diagonal] = 0
-        edges = _Entries(adjacency.to(graph.dtype), edge, edge, own=1.0)
-        return cls(_Entries(graph.value, None, mirror, own=0.0), edges)
+        edges = _Entries(adjacency.to(graph.dtype), edge, edge, 1.0, num_total)
+        number = None if graph.part is None else position
+        return cls(_Entries(graph.value, number, mirror, 0.0, num_total), edges)
 
 
 # Sorting once per graph, as `Propagation.rows` does it; an entry goes when its graph goes.
@@ -159,7 +161,7 @@ class _DroppedProduct(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, keys: Tensor, graph: Propagation, entries: _Entries, p: float, transposed: bool) -> Tensor:
         number = entries.mirrored_number if transposed else entries.number
-        if body_for(x) == "triton":
+        if body_for(x) == "triton" and graph.part is None:
             from graphjoule.ops.triton_gather import DROP_VALUE, gather
 
             return gather(
@@ -172,10 +174,10 @@ class _DroppedProduct(torch.autograd.Function):
                 keys=keys.contiguous(),
                 value_id=number,
             )
-        shape = (graph.num_nodes, graph.num_nodes)
-        values = _kept_values(entries.value, number, p, keys)
-        products = [torch.mm(csr_tensor(graph.rowptr, graph.col, v, shape), r) for v, r in zip(values, x, strict=True)]
-        out = torch.stack(products)
+        values = _kept_values(entries, number, p, keys)
+        pattern = graph.rowptr, graph.col
+        runs = zip(values, graph.reach(x), strict=True)
+        out = torch.stack([torch.mm(csr_tensor(*pattern, value, graph.shape), run) for value, run in runs])
         return out.add_(x, alpha=entries.own * keep_scale(p)) if entries.own else out
 
     @staticmethod
@@ -196,8 +198,11 @@ class _DroppedProduct(torch.autograd.Function):
         return out.view(info.batch_size, len(out) // info.batch_size, *out.shape[1:]), 0
 
 
-def _kept_values(value: Tensor, number: Tensor | None, p: float, keys: Tensor) -> Tensor:
+def _kept_values(entries: _Entries, number: Tensor | None, p: float, keys: Tensor) -> Tensor:
     """``dropout(V)`` of every run, shape ``[runs, num_entries]``; an entry's mask is the one at its number."""
+    value = entries.value
+    if number is not None and entries.num_total != value.numel():  # nothing of the size of the whole graph is made
+        return value * keep_mask(keys, value.shape, p, value.dtype, Excerpt(number, entries.num_total))
     mask = keep_mask(keys, value.shape, p, value.dtype)
     return value * (mask if number is None else mask.index_select(1, number))
 

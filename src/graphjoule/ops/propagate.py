@@ -45,15 +45,16 @@ class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, graph: Propagation, a: float, alpha: float) -> Tensor:
         body = body_for(x)
-        if body == "triton":
+        if body == "triton" and graph.part is None:
             from graphjoule.ops.triton_gather import gather
 
             runs = x if x.dim() == 3 else x[None]
             return gather(runs.contiguous(), graph.rows, graph.value, a=a, alpha=alpha).view(x.shape)
+        reached = graph.reach(x)
         if body == "cpu":
             value = graph.value if (a, alpha) == (1.0, 0.0) else mixing_value(graph, a, alpha)
-            return _each_run(x, lambda run: csr_product(graph.rowptr, graph.col, value, run))
-        product = _each_run(x, lambda run: torch.mm(graph.matrix, run))
+            return _each_run(reached, lambda run: csr_product(graph.rowptr, graph.col, value, run))
+        product = _each_run(reached, lambda run: torch.mm(graph.matrix, run))
         return product if (a, alpha) == (1.0, 0.0) else a * product + alpha * x
 
     @staticmethod

@@ -28,11 +28,11 @@ def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor
             f"Cannot multiply sparse features of shape {list(x.shape)}, {x.dtype} by a weight of shape "
             f"{list(weight.shape)}, {weight.dtype}; use x.to(dtype=...) to match them."
         )
-    if body_for(weight) == "triton":
+    if body_for(weight) == "triton" and x.among is None:
         from graphjoule.ops.sparse_linear_triton import fused_sparse_linear
 
         return fused_sparse_linear(x, weight, p, key)
-    out: Tensor = _SparseLinear.apply(dropout(x.value, p, key), weight, x)  # type: ignore[no-untyped-call]
+    out: Tensor = _SparseLinear.apply(dropout(x.value, p, key, x.among), weight, x)  # type: ignore[no-untyped-call]
     return out
 
 

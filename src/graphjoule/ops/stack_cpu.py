@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.csr import csr_product
-from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale
+from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
 from graphjoule.ops.propagate import mixing_value
 from graphjoule.ops.stack import StackBody
 
@@ -126,7 +126,7 @@ class _Run(StackBody):
         if self._mixing_value is None:
             scale = 1.0 if self.keys is None else keep_scale(self.p)
             self._mixing_value = mixing_value(self.graph, scale * (1 - self.c_min), scale * self.alpha)
-        return csr_product(self.graph.rowptr, self.graph.col, self._mixing_value, x)
+        return csr_product(self.graph.rowptr, self.graph.col, self._mixing_value, self.graph.reach(x))
 
     def _keep(self, k: int) -> Tensor | None:
         """All ones where an element is kept, all zeros where it is dropped, as 32-bit patterns of the shape of x.
@@ -135,18 +135,27 @@ class _Run(StackBody):
         """
         if self.keys is None:
             return None
-        chunk, place = divmod(k, _LAYERS_PER_HASH)
+        # A part of a graph is large, or it would not be one, and hashes one layer at a time: memory counts there.
+        at_once = _LAYERS_PER_HASH if self.graph.part is None else 1
+        chunk, place = divmod(k, at_once)
         if self._chunk != chunk:
             self._chunk = chunk
-            self._patterns = self._hash(self.keys[chunk * _LAYERS_PER_HASH : (chunk + 1) * _LAYERS_PER_HASH])
+            self._patterns = self._hash(self.keys[chunk * at_once : (chunk + 1) * at_once])
         return self._patterns[place]
 
     def _hash(self, keys: Tensor) -> list[Tensor]:
-        count = self.x0.numel()
+        count, part = self.x0.numel(), self.graph.part
+        at_once = min(_LAYERS_PER_HASH, self.num_layers) if part is None else 1
         if self._bits is None:
-            self._counter = torch.arange((count + 1) // 2, dtype=torch.int32)
-            self._bits = self._counter.new_empty(min(_LAYERS_PER_HASH, self.num_layers), 2, len(self._counter))
+            if part is None:
+                self._counter = torch.arange((count + 1) // 2, dtype=torch.int32)
+            else:
+                word, self._is_high = words_of_excerpt(part.nodes, self.x0.size(-1))
+                self._counter = word.flatten()
+            self._bits = self._counter.new_empty(at_once, 2, len(self._counter))
         bits = hash_halves(self._counter, keys, self._bits[: len(keys)])
+        if part is not None:
+            bits = torch.where(self._is_high.flatten(), bits[:, 1], bits[:, 0])
         # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
         highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
         patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
@@ -168,6 +177,7 @@ class _Run(StackBody):
     _weight: tuple[Tensor, ...]
     _mixing_value: Tensor | None = None
     _counter: Tensor
+    _is_high: Tensor  # of a part: which half of its word each element takes
     _bits: Tensor | None = None
     _chunk: int | None = None
     _patterns: list[Tensor]

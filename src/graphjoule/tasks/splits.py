@@ -42,6 +42,11 @@ class Split:
         _check_disjoint(self)
 
     @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of training, validation and test nodes, of all processes together where they share a graph."""
+        return self.train.numel(), self.val.numel(), self.test.numel()
+
+    @property
     def sha256(self) -> str:
         """A fingerprint of the three index lists: equal exactly when they are, on whatever device they are."""
         digest = hashlib.sha256()

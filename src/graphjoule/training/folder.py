@@ -12,9 +12,10 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, write_json, write_text
 from graphjoule.model_card import model_card
+from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, append_record, read_records
-from graphjoule.saving import save_model
+from graphjoule.saving import load_model, save_model
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.loop import RunResult
@@ -97,6 +98,10 @@ class RunFolder:
     def model_path(self, seed: int) -> Path:
         """Where the model of a seed is."""
         return self.path / f"model-seed-{seed}.safetensors"
+
+    def load_model(self, seed: int, model: GraphModel) -> GraphModel:
+        """The saved model of a seed; `model` is one of its kind, for those who are not the first to read it."""
+        return load_model(self.model_path(seed))
 
     @contextmanager
     def open(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -78,7 +79,7 @@ def train(
     device = runs.parameters.device
     look_every = _LOOK_EVERY[device.type]
     num_runs = len(split_of)
-    step = CapturedStep(runs.train_epoch, device)
+    step = _step_of(runs)
     for epoch in range(int(runs.epoch), runs.recipe.epochs):
         step()
         done = epoch + 1
@@ -91,11 +92,19 @@ def train(
                 if all(stopped):
                     return
                 runs.keep([run for run, is_over in enumerate(stopped) if not is_over])
-                step = CapturedStep(runs.train_epoch, device)
-        if done % save_every == 0 or stop.requested:
+                step = _step_of(runs)
+        is_asked_to_stop = runs.group.any(stop.requested)  # a signal may reach processes in different epochs
+        if done % save_every == 0 or is_asked_to_stop:
             save(runs)
-        if stop.requested:
+        if is_asked_to_stop:
             raise TrainingInterrupted(done)
+
+
+def _step_of(runs: Runs) -> Callable[[], None]:
+    """One epoch of the runs, as a CUDA graph where it can be one: what other processes send cannot be recorded."""
+    if runs.group.size > 1 or runs.task.graph.part is not None or not runs.is_capturable:
+        return runs.train_epoch
+    return CapturedStep(runs.train_epoch, runs.parameters.device)
 
 
 def _progress(runs: Runs, epoch: int, num_runs: int) -> Progress:
@@ -129,4 +138,5 @@ def _test_accuracy(runs: Runs, run: int, split: Split) -> float:
     """Share of test nodes that the selected parameters classify rightly."""
     test = split.test.to(runs.task.labels.device)
     correct = runs.selected_logits(run)[test].argmax(dim=-1) == runs.task.labels[test]
-    return float(correct.double().mean())
+    num_test = split.sizes[2]
+    return float(runs.task.graph.group.total(correct.double().sum())) / num_test if num_test else math.nan

@@ -19,11 +19,15 @@ def runs_that_fit(recipe: Recipe, task: NodeTask, num_runs: int) -> int:
     """How many of `num_runs` runs to train at once so that they fit in the device's free memory."""
     model, device = build_model(recipe, task, seed=0), task.labels.device
     like = next(model.parameters())
-    is_fused = body_for(torch.empty(0, dtype=like.dtype, device=device)) != "reference"
+    body = body_for(torch.empty(0, dtype=like.dtype, device=device))
+    is_held = recipe.constraint is not None  # its hooks want to see every layer, and it keeps a product of each
+    is_fused = not is_held and (body == "cpu" or (body == "triton" and task.graph.part is None))
+    kept = model.kept_activations(is_fused=is_fused) + is_held * recipe.num_layers
     activation = task.num_nodes * recipe.hidden_channels * like.itemsize
     parameters = sum(parameter.nbytes for parameter in model.parameters())
-    per_run = activation * model.kept_activations(is_fused=is_fused) + parameters * _COPIES_OF_PARAMETERS
-    return max(1, min(num_runs, int(_SHARE * free_bytes(device) / per_run)))
+    per_run = activation * kept + parameters * _COPIES_OF_PARAMETERS
+    fitting = max(1, min(num_runs, int(_SHARE * free_bytes(device) / per_run)))
+    return -task.graph.group.largest(-fitting)  # the process with the least room decides for all
 
 
 def free_bytes(device: torch.device) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn.utils.rnn import pad_sequence
 
 from graphjoule.constraint import EnergyConstraint
 from graphjoule.features import normalize_rows
@@ -18,7 +19,7 @@ from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.adam import adam_step
 from graphjoule.training.layout import Layout
-from graphjoule.training.objective import Objective, build_constraint, build_model
+from graphjoule.training.objective import NO_NODE, Objective, SharedMean, build_constraint, build_model, build_penalty
 from graphjoule.training.selection import Selection
 
 
@@ -35,16 +36,22 @@ class Runs:
         splits: the split of each run.
     """
 
+    is_capturable = True  # an epoch is always the same operations on the same tensors
+
     def __init__(self, recipe: Recipe, task: NodeTask, seeds: Sequence[int], splits: Sequence[Split]) -> None:
         self.recipe, self.task, self.seeds = recipe, task, list(seeds)
+        self.group = task.graph.group
+        self._split_of = dict(zip(self.seeds, splits, strict=True))
         device = task.labels.device
         models = [build_model(recipe, task, seed).to(device) for seed in seeds]
         self.model = models[0]
         self.layout = Layout.of(self.model)
         # Two copies, because changing the mode of some hundred modules twice an epoch takes a millisecond.
-        self._eval_objective = Objective(copy.deepcopy(self.model)).eval()
+        of_train, of_val = (self._shared_mean(size) for size in splits[0].sizes[:2])
+        self._eval_objective = Objective(copy.deepcopy(self.model), shared=of_val).eval()
         self._constraint = build_constraint(recipe, self.model, task.graph)
-        self._train_objective = Objective(self.model, self._constraint).train()
+        orthogonal = build_penalty(recipe, self.model)
+        self._train_objective = Objective(self.model, self._constraint, orthogonal, shared=of_train).train()
         self.features = normalize_rows(task.features) if recipe.normalize_features else task.features
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
@@ -62,8 +69,24 @@ class Runs:
         self.curve = torch.full((len(self.seeds), recipe.epochs, 3), torch.nan, device=device)
         self.selection = Selection(len(self.seeds), recipe.select_on, recipe.patience, device)
         self.keys = make_key(torch.tensor(self.seeds)).to(device)
-        self.train_index = torch.stack([split.train for split in splits]).to(device)
-        self.val_index = torch.stack([split.val for split in splits]).to(device)
+        self.train_index, self.val_index = self._indices()
+
+    def _shared_mean(self, num_nodes: int) -> SharedMean | None:
+        """How a mean over so many nodes is made where other processes have some of them; else None."""
+        return None if self.task.graph.part is None else SharedMean(num_nodes, self.group.size)
+
+    def _indices(self) -> tuple[Tensor, Tensor]:
+        """Training and validation nodes of every run; -1 fills up where a process has fewer for one run than another.
+
+        On a whole graph nothing is filled up: runs train together only if their splits have the same sizes.
+        """
+        splits = [self._split_of[seed] for seed in self.seeds]
+        device = self.task.labels.device
+        train, val = (
+            pad_sequence([getattr(split, part) for split in splits], batch_first=True, padding_value=-1).to(device)
+            for part in ("train", "val")
+        )
+        return train, val
 
     def _settings_per_element(self) -> tuple[Tensor, Tensor]:
         """Learning rate and weight decay of every element of the parameter vector."""
@@ -89,6 +112,9 @@ class Runs:
         train_loss, gaps = self._train_losses()
         (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
         self.parameters.requires_grad_(False)
+        if self.group.size > 1:  # one call for both
+            sums = self.group.total(torch.cat([train_loss.detach()[:, None], gradient], dim=1))
+            train_loss, gradient = sums[:, 0], sums[:, 1:]
         active = self.selection.active & torch.isfinite(train_loss)
         adam_step(
             self.parameters, gradient, self.moment1, self.moment2, self.epoch + 1, self.lr, self.weight_decay, active
@@ -127,10 +153,21 @@ class Runs:
     def _validate(self) -> tuple[Tensor, Tensor]:
         def score(flat: Tensor, buffers: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
             _, task_loss, logits, _ = self._call(self._eval_objective, flat, buffers, index)
-            return task_loss, (logits.argmax(dim=-1) == self.task.labels[index]).float().mean()
+            is_right = logits.argmax(dim=-1) == self._targets(index)
+            return task_loss, is_right.float().mean() if shared is None else is_right.double().sum()
 
-        scores: tuple[Tensor, Tensor] = _each_run(score, self.parameters, self.buffers, self.val_index)
-        return scores
+        shared = self._eval_objective.shared
+        loss, accuracy = _each_run(score, self.parameters, self.buffers, self.val_index)
+        if shared is not None:
+            # Counts are divided once they are whole: equal counts must be equal accuracies, or a tie would be none.
+            total, count = self.group.total(torch.stack([loss.double(), accuracy]))
+            loss, accuracy = total.to(loss.dtype), (count / shared.num_nodes).float()
+        return loss, accuracy
+
+    def _targets(self, index: Tensor) -> Tensor:
+        """Labels of nodes, some of which may be none."""
+        labels = self.task.labels[index]
+        return labels if self.task.graph.part is None else torch.where(index < 0, NO_NODE, labels)
 
     def _call(
         self,
@@ -142,7 +179,7 @@ class Runs:
         multipliers: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
-        inputs = (self.features, self.task.graph, index, self.task.labels[index], key, multipliers)
+        inputs = (self.features, self.task.graph, index, self._targets(index), key, multipliers)
         out: tuple[Tensor, Tensor, Tensor, Tensor] = functional_call(objective, state, inputs, tie_weights=False)
         return out
 
@@ -205,6 +242,8 @@ class Runs:
         self.seeds = new.pop("seed").tolist()
         self.multipliers = self.multipliers[: len(self.seeds)]  # without a constraint they are not in the state
         self.epoch = new.pop("epoch")[0].clone()
+        if "train_index" not in new:  # a checkpoint of many processes: each has its own
+            new["train_index"], new["val_index"] = self._indices()
         for name, value in new.items():
             owner, _, key = name.partition(".")
             if owner == "selection":

@@ -1,0 +1,55 @@
+"""``graphjoule partition``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from graphjoule.cli.processes import default_method
+from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.distributed.part_files import Partition, write_partition
+from graphjoule.files import json_text
+
+_EPILOG = """
+Examples:
+
+- `graphjoule partition --dataset cora --parts 2 --out cora-2`
+
+- `torchrun --standalone --nproc-per-node 2 -m graphjoule train --distributed --parts cora-2 --layers 64`
+
+- `graphjoule partition --nodes nodes.csv --edges edges.csv --parts 4 --method blocks --out mine-4`
+"""
+
+
+@takes_a_graph
+def partition(
+    source: GraphSource,
+    parts: Annotated[int, typer.Option(min=1, help="Number of parts, one per process.")],
+    out: Annotated[Path, typer.Option(help="Folder for the parts.")],
+    method: Annotated[
+        Literal["metis", "blocks"] | None,
+        typer.Option(help="metis cuts few edges; blocks cuts nodes in their order.", show_default="metis if installed"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
+) -> None:
+    """Cut a graph into parts, one per process, for `graphjoule train --distributed`."""
+    made = write_partition(source.load(), parts, out, method or default_method())
+    typer.echo(f"{describe(made)}\nparts: {out}", err=json)
+    if json:
+        typer.echo(json_text(made.model_dump(mode="json") | {"out": str(out)}))
+
+
+partition.__doc__ = f"{partition.__doc__}\n{_EPILOG}"
+
+
+def describe(made: Partition) -> str:
+    """A partition in words: what decides how much memory and traffic a training will need."""
+    nodes, halo = made.num_nodes, made.num_halo
+    share = 100 * made.num_cut_edges / max(1, made.data.num_edges)
+    return (
+        f"{made.data.name}: {made.num_parts} parts by {made.method}, {min(nodes)} to {max(nodes)} nodes each; "
+        f"{made.num_cut_edges} of {made.data.num_edges} edges cut ({share:.1f} %), "
+        f"a part fetches {min(halo)} to {max(halo)} rows per layer"
+    )

@@ -1,0 +1,75 @@
+"""Edges as they are given: what makes no graph is refused, what stands there twice is merged."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+
+
+def check_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None) -> int:
+    """Refuse edges that cannot be a graph; returns the number of nodes."""
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise GraphjouleError(f"edge_index has shape {list(edge_index.shape)}; expected [2, num_edges].")
+    if edge_index.dtype.is_floating_point or edge_index.dtype.is_complex or edge_index.dtype == torch.bool:
+        raise GraphjouleError(
+            f"edge_index has dtype {edge_index.dtype}; expected an integer dtype such as torch.int64."
+        )
+    largest = int(edge_index.max()) if edge_index.numel() else -1
+    if num_nodes is None:
+        num_nodes = largest + 1
+    if num_nodes < 1:
+        raise GraphjouleError(
+            f"The graph has {num_nodes} nodes; at least one is needed. Pass num_nodes if it has no edges."
+        )
+    smallest = int(edge_index.min()) if edge_index.numel() else 0
+    if smallest < 0 or largest >= num_nodes:
+        wrong = smallest if smallest < 0 else largest
+        raise GraphjouleError(f"edge_index names node {wrong}; with {num_nodes} nodes it must be 0 to {num_nodes - 1}.")
+    if edge_weight is not None:
+        _check_weights(edge_weight, edge_index.size(1))
+    return num_nodes
+
+
+def _check_weights(edge_weight: Tensor, num_edges: int) -> None:
+    if edge_weight.shape != (num_edges,):
+        raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
+    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
+    if wrong.any():
+        at = int(wrong.nonzero()[0])
+        value = float(edge_weight[at])
+        raise GraphjouleError(f"edge_weight[{at}] is {value}; weights must be finite and not negative.")
+
+
+def merge_edges(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, reduce: str) -> tuple[Tensor, Tensor, Tensor]:
+    """One entry per (row, col), sorted; weights of duplicates are reduced in order of size.
+
+    The order matters: summed in any other, the two directions of an edge could differ in the last bit.
+    """
+    by_weight = torch.argsort(weight)
+    row, col, weight = row[by_weight], col[by_weight], weight[by_weight]
+    key, inverse = torch.unique(row * num_nodes + col, return_inverse=True)
+    merged = torch.zeros(key.numel(), dtype=torch.float64).scatter_reduce_(
+        0, inverse, weight, reduce="amax" if reduce == "max" else "sum"
+    )
+    return key // num_nodes, key % num_nodes, merged
+
+
+def check_symmetric(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) -> None:
+    """Refuse merged edges of which one has no edge back, or one of another weight, naming the first."""
+    order = torch.argsort(col * num_nodes + row)
+    same = row.equal(col[order]) and col.equal(row[order])
+    if not same:
+        mirrored = torch.isin(col * num_nodes + row, row * num_nodes + col)
+        at = int((~mirrored).nonzero()[0])
+        found = f"the edge {int(row[at])} -> {int(col[at])} has no edge back"
+    elif not weight.equal(weight[order]):
+        at = int((weight != weight[order]).nonzero()[0])
+        found = f"the edge {int(row[at])} -> {int(col[at])} has another weight than its edge back"
+    else:
+        return
+    raise GraphjouleError(
+        f"The graph is directed: {found}. An undirected graph is expected; "
+        "pass symmetrize=True to let each edge count in both directions."
+    )

@@ -1,0 +1,163 @@
+"""Which trial is next: every place of a search is filled exactly once, however many workers there are and die.
+
+A search of N trials has N slots. A slot's trial carries its number and an attempt; where a worker died, or was stopped,
+the next attempt has the same settings. Of two trials with the same slot and attempt, as two workers may make them at
+the same moment, the one that the storage numbered first counts and the other is never trained. Optuna lets one worker
+start a trial and one finish it, so a slot has one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphjoule.tuning.board import Board
+from graphjoule.tuning.engine import import_optuna, is_taken_over, make_sampler
+from graphjoule.tuning.ranges import Range
+
+__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "slot_of"]
+
+_STOPPED = "stopped"
+MOST_DEATHS = 8
+"""Workers that may die of one trial. One that is killed whenever it is tried, such as by a full memory, must not kill
+every worker that there will ever be."""
+
+
+@dataclass(frozen=True)
+class TrialQueue:
+    """The trials of one search, for one worker.
+
+    Attributes:
+        board: the search.
+        num_trials: how many slots there are.
+        ranges: what is drawn for a trial, by the name of each setting.
+        seed: what it is drawn from.
+        first: settings of slot 0 that are not drawn.
+    """
+
+    board: Board
+    num_trials: int
+    ranges: Mapping[str, Range]
+    seed: int = 0
+    first: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_finished(self) -> bool:
+        """Whether every slot has its result."""
+        attempts = self._attempts()
+        return all(slot in attempts and _is_over(attempts[slot][-1]) for slot in range(self.num_trials))
+
+    @contextmanager
+    def next_trial(self) -> Iterator[Any]:
+        """A trial that is ours while the block lasts, its settings drawn; None if all that is left is with others.
+
+        An error in the block, Ctrl-C too, puts it back: whoever comes next shall not have to find out that we are gone.
+        """
+        trial = None
+        with ExitStack() as held:
+            try:
+                with self.board.leases.turn():
+                    trial = self._ask()
+                    if trial is not None:
+                        held.enter_context(self.board.leases.hold(trial))
+                        self._draw(trial)
+                yield trial
+            except BaseException:
+                if trial is not None:
+                    self.put_back(trial)
+                raise
+
+    def finish(self, trial: Any, value: float) -> bool:
+        """Tell a trial's result; False if it had been taken for dead and given to another."""
+        return self._tell(trial.number, "COMPLETE", value)
+
+    def refuse(self, trial: Any) -> bool:
+        """Tell that a trial's settings cannot be trained; the sampler takes them for the worst there are."""
+        return self._tell(trial.number, "PRUNED")
+
+    def put_back(self, trial: Any) -> bool:
+        """Give up a trial of ours, for the next attempt; one that is over stays as it is."""
+        try:
+            trial.set_user_attr(_STOPPED, True)
+        except Exception as error:
+            if not is_taken_over(error):
+                raise
+        return self._tell(trial.number, "FAIL")
+
+    def _ask(self) -> Any:
+        """Start the next trial; None if there is none to start."""
+        while True:
+            self._bury()
+            attempts = self._attempts()
+            if not any(_state(tries[-1]) == "WAITING" for tries in attempts.values()):
+                slot = next((s for s in range(self.num_trials) if s not in attempts or _is_lost(attempts[s][-1])), None)
+                if slot is None:
+                    return None
+                self._submit(slot, attempts.get(slot, []))
+            trial = self.board.study.ask()
+            if self._counts(trial):
+                return trial
+            self.put_back(trial)  # another worker was as quick
+
+    def _submit(self, slot: int, tries: list[Any]) -> None:
+        """Put the next attempt of a slot in the storage, with all that has been drawn for it before."""
+        params = dict(self.first) if slot == 0 else {}
+        for trial in tries:
+            params |= trial.params
+        self.board.study.enqueue_trial(params, user_attrs={"slot": slot, "attempt": len(tries)})
+
+    def _bury(self) -> None:
+        """Mark the running trials of workers that are gone, so that they can be put back."""
+        for tries in self._attempts().values():
+            trial = tries[-1]
+            if _state(trial) == "RUNNING" and self.board.leases.is_dead(trial):
+                deaths = sum(_STOPPED not in one.user_attrs for one in tries)
+                self._tell(trial.number, "FAIL" if deaths < MOST_DEATHS else "PRUNED")
+
+    def _counts(self, trial: Any) -> bool:
+        tries = self._attempts().get(slot_of(trial), [])
+        return bool(tries) and tries[-1].number == trial.number
+
+    def _draw(self, trial: Any) -> None:
+        self.board.study.sampler = make_sampler(self.seed, slot_of(trial))
+        for name, found in self.ranges.items():
+            found.suggest(trial, name)
+
+    def _attempts(self) -> dict[int, list[Any]]:
+        return attempts_of(self.board.study)
+
+    def _tell(self, number: int, state: str, value: float | None = None) -> bool:
+        try:
+            self.board.study.tell(number, value, state=import_optuna().trial.TrialState[state])
+        except Exception as error:
+            if is_taken_over(error):
+                return False
+            raise
+        return True
+
+
+def attempts_of(study: Any) -> dict[int, list[Any]]:
+    """The trials that count, by slot in the order of their attempts."""
+    found: dict[int, dict[int, Any]] = {}
+    for trial in study.get_trials(deepcopy=False):  # in the order of their numbers
+        if (slot := slot_of(trial)) >= 0:
+            found.setdefault(slot, {}).setdefault(trial.user_attrs["attempt"], trial)
+    return {slot: [tries[attempt] for attempt in sorted(tries)] for slot, tries in found.items()}
+
+
+def slot_of(trial: Any) -> int:
+    """The place of a trial in its search; -1 for one that somebody else's program has added."""
+    return int(trial.user_attrs.get("slot", -1))
+
+
+def _state(trial: Any) -> str:
+    return str(trial.state.name)
+
+
+def _is_over(trial: Any) -> bool:
+    return _state(trial) in ("COMPLETE", "PRUNED")
+
+
+def _is_lost(trial: Any) -> bool:
+    return _state(trial) == "FAIL"

@@ -1,0 +1,68 @@
+"""The task as a search may see it: without test nodes, and without the labels that only they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.recipe import Recipe
+from graphjoule.tasks import NodeTask, Split
+
+__all__ = ["ValidationTask", "hide_test"]
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationTask(NodeTask):
+    """A task of which only the training and validation nodes of some seeds are known.
+
+    Attributes:
+        splits: the split of every seed it was made for, its test part empty.
+    """
+
+    splits: Mapping[int, Split] = field(default_factory=dict)
+
+    def split(self, name: str | None = None, seed: int = 0) -> Split:
+        """The split of a seed; another rule cannot be applied, for the labels it would need are gone."""
+        if name not in (None, self.default_split) or seed not in self.splits:
+            raise GraphjouleError(
+                f"This view of {self.name} has the split {self.default_split!r} of the seeds "
+                f"{', '.join(map(str, self.splits))} and no other; {name!r} of seed {seed} was asked for."
+            )
+        return self.splits[seed].to(self.labels.device)
+
+
+def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
+    """The task with every label unknown that no seed trains or validates on, so that no search can read a test label.
+
+    Where each seed draws a split of its own, a node that tests for one seed may train for another; its label stays, but
+    it is in no test part.
+
+    Args:
+        task: the whole task.
+        recipe: its split and split seed say how the nodes are divided.
+        seeds: the seeds that will be trained.
+
+    >>> from graphjoule import load_recipe, load_task
+    >>> seen = hide_test(load_task("digits"), load_recipe("egnn", "digits", 2), seeds=[0])
+    >>> split = seen.split(seed=0)
+    >>> int((seen.labels >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
+    (True, 0)
+    """
+    recipe = recipe.with_split_of(task)
+    keys = list(dict.fromkeys(seed if recipe.split_seed is None else recipe.split_seed for seed in seeds))
+    splits = {key: _without_test(task.split(recipe.split, key)) for key in keys}
+    seen = torch.zeros_like(task.labels, dtype=torch.bool)
+    for split in splits.values():
+        seen[split.train] = seen[split.val] = True
+    fixed = {split.name: split for split in splits.values() if split.seed is None}
+    fields = {name: getattr(task, name) for name in NodeTask.__dataclass_fields__}
+    fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
+    fields["fixed_splits"] = tuple(fixed.values())
+    return ValidationTask(**fields, splits=splits)
+
+
+def _without_test(split: Split) -> Split:
+    return replace(split, test=split.test[:0])

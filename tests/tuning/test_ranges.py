@@ -1,0 +1,158 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.nn import MODELS
+from graphjoule.recipe import load_recipe
+from graphjoule.tuning import Choices, Interval, default_ranges, fit_ranges, parse_range, parse_ranges, with_settings
+from graphjoule.tuning.settings import own_values
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lr=1e-4..1e-1:log", ("lr", Interval(1e-4, 1e-1, log=True))),
+        (" c_min = 0.05 .. 0.5 ", ("c_min", Interval(0.05, 0.5))),
+        ("dropout=0...5", ("dropout", Interval(0.0, 0.5))),
+        ("srelu_init=-10..-1", ("srelu_init", Interval(-10.0, -1.0))),
+        ("weight_decay.dense=1e-6..1e-2:log", ("weight_decay.dense", Interval(1e-6, 1e-2, log=True))),
+        ("activation=srelu,relu", ("activation", Choices(("srelu", "relu")))),
+        ("batch_norm=true,false", ("batch_norm", Choices((True, False)))),
+        ("hidden_channels=16, 64", ("hidden_channels", Choices((16, 64)))),
+    ],
+)
+def test_ranges_as_people_type_them(text, expected):
+    assert parse_range(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr", "'lr' is not a range: expected key=low..high"),
+        ("lr=", "'lr=' is not a range"),
+        ("=1..2", "'=1..2' is not a range"),
+        ("lr=0.1", "there is nothing to choose"),
+        ("lr=0.1", "fix it with --set lr=0.1"),
+        ("lr=0.1..fast", "'fast' is not a number"),
+        ("lr=0.1..nan", "'nan' is not a number"),
+        ("lr=0.1..inf", "'inf' is not a number"),
+        ("lr=..0.1", "'' is not a number"),
+        ("lr=0.1..0.01", "0.1 is not below 0.01"),
+        ("lr=0.1..0.1", "0.1 is not below 0.1"),
+        ("lr=0..0.1:log", "on a logarithmic scale 0.0 must be above 0"),
+        ("lr=0.1..1:linear", "after the colon it says 'linear', expected log"),
+        ("activation=relu,relu", "a choice is there twice"),
+        ("activation=[1],relu", "expected numbers, words, true or false"),
+    ],
+)
+def test_what_is_no_range_gets_a_sentence(text, said):
+    with pytest.raises(GraphjouleError) as caught:
+        parse_range(text)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_a_key_has_one_range():
+    with pytest.raises(GraphjouleError, match=r"lr has two ranges, 0\.1\.\.1\.0 and 0\.2\.\.1\.0: give one\."):
+        parse_ranges(["lr=0.1..1", "lr=0.2..1"])
+
+
+@given(st.floats(1e-12, 1e6), st.floats(1e-12, 1e6), st.booleans())
+def test_the_text_of_an_interval_is_read_as_the_interval(low, high, log):
+    if low < high:
+        found = Interval(low, high, log=log)
+        assert parse_range(f"x={found.text}") == ("x", found)
+
+
+# What can be searched.
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("dataset", ["cora", "digits", "somebody's own"])
+def test_every_model_has_ranges_that_can_be_searched_and_hold_the_recipe(model, dataset):
+    recipe = load_recipe(model, dataset, 4)
+    ranges = fit_ranges(recipe, default_ranges(model))
+    assert "lr" in ranges
+    assert own_values(recipe, ranges).keys() == ranges.keys()  # the first trial is the recipe itself
+
+
+def test_only_models_have_ranges():
+    with pytest.raises(GraphjouleError, match='"gat" is not a model'):
+        default_ranges("gat")
+
+
+def fitted(text, model="egnn", **overrides):
+    recipe = load_recipe(model, "digits", 4, overrides)
+    key, found = parse_range(text)
+    return fit_ranges(recipe, {key: found})[key]
+
+
+def test_whole_numbers_are_drawn_where_a_setting_takes_them():
+    assert fitted("hidden_channels=16..64:log") == Interval(16, 64, log=True, is_whole=True)
+    assert isinstance(fitted("hidden_channels=16..64").low, int)
+    assert fitted("dropout=0..0.5") == Interval(0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cmin=0.1..0.2", '"cmin" is not a setting of egnn, did you mean "c_min"?'),
+        ("alpha=0.1..0.2", "The choices are: activation, batch_norm, beta"),
+        ("num_layers=2..4", "num_layers is what a search is about"),
+        ("select_on=val_loss,val_accuracy", "it cannot be searched; choose it beforehand"),
+        ("split_seed=0..9", "split_seed is what a search is about"),
+        ("activation=0.1..0.2", "activation takes choices, such as activation=one,another"),
+        ("batch_norm=0..1", "batch_norm takes choices"),
+        ("hidden_channels=1.5..8", "hidden_channels takes whole numbers"),
+        ("lr=-1..1", "lr=-1.0..1.0 cannot be searched: lr = -1.0 cannot be used"),
+        ("lr=fast,slow", "lr = 'fast' cannot be used"),
+        ("activation=srelu,gelu", "activation=srelu,gelu cannot be searched: activation = 'gelu' cannot be used"),
+        ("dropout=0.1..1.5", "dropout=0.1..1.5 cannot be searched: dropout is 1.5"),
+        ("c_min=0.05..0.5", "beta is 0.1; it must be between 0 and c_min, which is 0.05"),
+    ],
+)
+def test_what_cannot_be_searched_gets_a_sentence(text, said):
+    with pytest.raises(GraphjouleError) as caught:
+        fitted(text)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith(".")
+
+
+def test_an_end_needs_only_some_values_of_the_others_to_work_with():
+    recipe = load_recipe("egnn", "digits", 4)
+    assert fit_ranges(recipe, parse_ranges(["c_min=0.05..0.5", "beta=0.01..0.1"]))
+
+
+def test_nothing_to_search_is_refused():
+    with pytest.raises(GraphjouleError, match="There is nothing to search"):
+        fit_ranges(load_recipe("egnn", "digits", 4), {})
+
+
+# A recipe with other settings.
+
+
+def test_settings_of_every_kind_are_replaced_and_marked():
+    recipe = load_recipe("egnn", "digits", 4, {"constraint": "penalty"})
+    changes = {"lr": 0.5, "c_min": 0.3, "weight_decay.dense": 0.1, "weight_decay": 0.2, "constraint.rho": 2.0}
+    changed = with_settings(recipe, changes)
+    assert changed.weight_decay == {"conv": 0.2, "dense": 0.1, "shift": 0.2}
+    assert (changed.lr, changed.options["c_min"], changed.constraint.rho) == (0.5, 0.3, 2.0)
+    assert {key for key, source in changed.sources.items() if source == "override"} >= {
+        *changes.keys() - {"weight_decay"},
+        "weight_decay.conv",
+        "weight_decay.shift",
+    }
+    assert recipe == load_recipe("egnn", "digits", 4, {"constraint": "penalty"})  # left as it was
+
+
+def test_a_value_that_cannot_be_used_gets_a_sentence():
+    with pytest.raises(GraphjouleError, match="lr = -1 cannot be used"):
+        with_settings(load_recipe("egnn", "digits", 4), {"lr": -1})
+
+
+def test_a_shared_weight_decay_begins_at_the_recipe_only_where_the_groups_agree():
+    ranges = parse_ranges(["weight_decay=1e-6..1e-2:log"])
+    assert own_values(load_recipe("gcn", "digits", 2), ranges) == {"weight_decay": 5e-4}
+    assert own_values(load_recipe("egnn", "digits", 2), ranges) == {}
+    assert own_values(load_recipe("gcn", "digits", 2, {"weight_decay": 0.1}), ranges) == {}

@@ -1,0 +1,246 @@
+import json
+import math
+import statistics
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.training import TrainingInterrupted, fit
+from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_ranges, tune, work
+from graphjoule.tuning.queue import TrialQueue, attempts_of
+from graphjoule.tuning.search import evaluate
+from graphjoule.tuning.settings import with_settings
+from training import small_recipe, small_task
+
+RANGES = parse_ranges(["lr=1e-3..1e-1:log", "dropout=0..0.5"])
+OPTIONS = {"seeds": [0], "device": "cpu"}
+
+
+def facts(outcome):
+    return [(row.slot, row.params, row.value, row.failure) for row in outcome.rows]
+
+
+def quadratic(params, on_progress):
+    value = (math.log10(params["lr"]) + 2) ** 2 + params["dropout"]
+    return Evaluation(value, None, {"val_loss": [value], "val_accuracy": [0.5], "epochs_run": [1], "seconds": 0.0})
+
+
+def quick_queue(storage=None, num_trials=25, seed=0):
+    return TrialQueue(Address(storage, "a").open({}, "minimize"), num_trials, RANGES, seed)
+
+
+def test_a_trial_is_worth_the_mean_of_its_seeds_as_fit_trains_them():
+    recipe = small_recipe()
+    found = tune(recipe, small_task(), RANGES, trials=2, seeds=[3, 7], device="cpu")
+    for row in found.rows:
+        records = fit(with_settings(recipe, row.params), small_task(), [3, 7], device="cpu").records
+        assert row.value == row.val_loss == pytest.approx(sum(record.val_loss for record in records) / 2)
+        assert row.val_accuracy == pytest.approx(sum(record.val_accuracy for record in records) / 2)
+
+
+def test_the_first_trial_is_the_recipe_itself():
+    found = tune(small_recipe(lr=0.02, dropout=0.3), small_task(), RANGES, trials=1, **OPTIONS)
+    assert found.rows[0].params == {"lr": 0.02, "dropout": 0.3}
+    assert found.best_recipe.settings() == small_recipe(lr=0.02, dropout=0.3).settings()
+
+
+def test_select_on_says_what_is_better():
+    for select_on, direction, pick in (("val_loss", "minimize", min), ("val_accuracy", "maximize", max)):
+        recipe = small_recipe(select_on=select_on, epochs=3)
+        found = tune(recipe, small_task(), RANGES, trials=5, **OPTIONS)
+        assert found.direction == direction
+        assert found.best.value == pick(row.value for row in found.rows)
+        assert found.best.value == getattr(found.best, select_on)
+
+
+def test_the_same_seed_gives_the_same_search_and_another_another(tmp_path):
+    first, second = (quick_queue(), quick_queue(str(tmp_path / "journal.log")))
+    other = quick_queue(seed=1)
+    for queue in (first, second, other):
+        work(queue, quadratic)
+    drawn = [[t[-1].params for t in attempts_of(q.board.study).values()] for q in (first, second, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len({str(params) for params in drawn[0]}) == 25  # nothing is repeated
+
+
+def test_a_search_that_was_stopped_again_and_again_is_the_one_that_was_not(tmp_path):
+    whole = quick_queue()
+    work(whole, quadratic)
+    calls = []
+
+    def stopping(params, on_progress):
+        calls.append(params)
+        if len(calls) % 3 == 0:
+            raise KeyboardInterrupt
+        return quadratic(params, on_progress)
+
+    queue = quick_queue(str(tmp_path / "journal.log"))
+    while not queue.is_finished():
+        with suppress(KeyboardInterrupt):
+            work(quick_queue(str(tmp_path / "journal.log")), stopping)
+    last = [tries[-1] for tries in attempts_of(queue.board.study).values()]
+    expected = [tries[-1] for tries in attempts_of(whole.board.study).values()]
+    assert [(t.params, t.value) for t in last] == [(t.params, t.value) for t in expected]
+    assert len(calls) > 25
+
+
+def test_it_learns():
+    first, last = 0.0, 0.0
+    for seed in range(3):
+        queue = quick_queue(num_trials=40, seed=seed)
+        work(queue, quadratic)
+        values = [tries[-1].value for tries in attempts_of(queue.board.study).values()]
+        first, last = first + statistics.median(values[:10]), last + statistics.median(values[-10:])
+    assert last < 0.6 * first
+
+
+def test_a_finished_search_trains_nothing_and_more_trials_go_on(tmp_path, monkeypatch):
+    arguments = {"storage": tmp_path / "journal.log", **OPTIONS}
+    first = tune(small_recipe(), small_task(), RANGES, trials=3, **arguments)
+    module = import_module("graphjoule.tuning.search")
+    monkeypatch.setattr(module, "fit", None)
+    assert facts(tune(small_recipe(), small_task(), RANGES, trials=3, **arguments)) == facts(first)
+    monkeypatch.undo()
+    more = tune(small_recipe(), small_task(), RANGES, trials=4, **arguments)
+    assert facts(more)[:3] == facts(first)
+    assert len(more.rows) == 4
+
+
+def test_the_same_settings_are_not_trained_again():
+    calls = []
+    module = import_module("graphjoule.tuning.search")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "fit", lambda *given, **options: calls.append(given) or fit(*given, **options))
+        found = tune(small_recipe(epochs=2), small_task(), parse_ranges(["lr=0.1,0.01"]), trials=6, **OPTIONS)
+    assert len(found.rows) == 6
+    assert len(calls) == len({row.value for row in found.rows}) == 2
+    assert {(row.params["lr"], row.value) for row in found.rows} == {
+        (r.params["lr"], r.value) for r in found.ranked[::5]
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ranges": parse_ranges(["lr=1e-3..1:log"])}, "range of lr: 0.001..0.1:log -> 0.001..1.0:log"),
+        ({"seeds": [0, 1]}, "seeds: [0] -> [0, 1]"),
+        ({"seed": 1}, "seed of the search: 0 -> 1"),
+        ({"recipe": small_recipe(beta=0.01)}, "beta: 0.1 -> 0.01"),
+        ({"task": small_task(labels=small_task().labels.flip(0))}, "data: "),
+    ],
+)
+def test_a_storage_goes_on_with_the_same_search_only(tmp_path, changed, said):
+    given = {"recipe": small_recipe(), "task": small_task(), "ranges": RANGES, "trials": 1, **OPTIONS}
+    given["storage"] = tmp_path / "journal.log"
+    tune(**given)
+    with pytest.raises(GraphjouleError) as caught:
+        tune(**(given | changed))
+    assert said in str(caught.value)
+
+
+def test_settings_that_diverge_fail_and_the_others_go_on():
+    recipe = small_recipe(dropout=0.3)
+    found = tune(recipe, small_task(), parse_ranges(["lr=1e30,1e-2"]), trials=12, **OPTIONS)
+    failed = [row for row in found.rows if row.value is None]
+    assert {row.params["lr"] for row in failed} == {1e30}
+    assert "the loss is not finite" in failed[0].failure
+    assert found.best.params == {"lr": 1e-2}
+
+
+def test_settings_that_do_not_go_together_fail_without_being_trained():
+    ranges = parse_ranges(["c_min=0.02..0.2", "beta=0.01..0.2"])
+    found = tune(small_recipe(epochs=2), small_task(), ranges, trials=12, **OPTIONS)
+    failed = [row for row in found.rows if row.params["beta"] > row.params["c_min"]]
+    assert failed
+    assert all("it must be between 0 and c_min" in row.failure for row in failed)
+    assert all(row.value is not None for row in found.rows if row not in failed)
+
+
+def test_when_every_trial_fails_there_is_no_best():
+    recipe = small_recipe(epochs=2)
+    found = tune(recipe, small_task(), parse_ranges(["lr=1e30,1e31"]), trials=2, **OPTIONS)
+    with pytest.raises(GraphjouleError, match="No trial has a result; the first failure: seed 0: the loss"):
+        _ = found.best
+
+
+def test_one_failed_seed_fails_the_trial(monkeypatch):
+    search = Search(small_recipe(), RANGES, seeds=(0, 1))
+    seen = hide_test(small_task(), search.recipe, search.seeds)
+    module = import_module("graphjoule.tuning.search")
+
+    def half_failed(*arguments, **options):
+        result = fit(*arguments, **options)
+        bad = result.records[1].model_copy(update={"failure": "seed 1: no.", "status": "failed", "val_loss": None})
+        return type(result)([result.records[0], bad], result.models)
+
+    monkeypatch.setattr(module, "fit", half_failed)
+    found = evaluate(search, seen, "cpu", {"lr": 0.01}, lambda progress: None)
+    assert (found.value, found.failure) == (None, "seed 1: no.")
+
+
+def test_ctrl_c_puts_the_trial_back_at_once(monkeypatch):
+    module = import_module("graphjoule.tuning.search")
+    search = Search(small_recipe(), RANGES, seeds=(0,))
+    seen = hide_test(small_task(), search.recipe, search.seeds)
+    queue = search.queue(Address(None, "a").open(search.about(seen), search.direction), 1)
+
+    def stopped(*arguments, **options):
+        raise TrainingInterrupted(3)
+
+    monkeypatch.setattr(module, "fit", stopped)
+    with pytest.raises(TrainingInterrupted):
+        work(queue, partial(evaluate, search, seen, "cpu"))
+    assert [trial.state.name for trial in queue.board.study.trials] == ["FAIL"]
+
+
+def test_a_full_disk_ends_the_search_and_the_trial_is_put_back(monkeypatch):
+    def full(params, on_progress):
+        raise GraphjouleError("No room.") from OSError(28, "No space left on device")
+
+    queue = quick_queue(num_trials=1)
+    with pytest.raises(GraphjouleError, match="No room"):
+        work(queue, full)
+    assert [trial.state.name for trial in queue.board.study.trials] == ["FAIL"]
+
+
+def test_after_the_timeout_no_trial_is_begun():
+    queue = quick_queue()
+    work(queue, quadratic, timeout=0)
+    assert queue.board.study.trials == []
+
+
+def test_a_worker_whose_parent_is_gone_begins_no_trial():
+    queue = quick_queue()
+    work(queue, quadratic, parent=-1)
+    assert queue.board.study.trials == []
+
+
+def test_progress_tells_the_trial_and_the_epochs():
+    told = []
+    tune(small_recipe(epochs=2), small_task(), RANGES, trials=2, on_progress=told.append, **OPTIONS)
+    assert [(one.slot, one.training and one.training.epoch) for one in told] == [
+        *[(0, None), (0, 1), (0, 2), (0, None)],
+        *[(1, None), (1, 1), (1, 2), (1, None)],
+    ]
+
+
+def test_the_models_own_ranges_by_default():
+    found = tune(small_recipe("sgc", epochs=2), small_task(), trials=1, **OPTIONS)
+    assert list(found.best.params) == ["lr", "weight_decay"]
+
+
+def test_at_least_one_trial():
+    with pytest.raises(GraphjouleError, match="trials is 0"):
+        tune(small_recipe(), small_task(), RANGES, trials=0)
+
+
+def test_what_is_kept_of_a_trial_holds_no_test_accuracy(tmp_path):
+    path = tmp_path / "journal.log"
+    tune(small_recipe("sgc", epochs=2), small_task(), trials=2, storage=path, **OPTIONS)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = {key for line in lines for key in line.get("user_attr", {})}
+    assert kept >= {"val_loss", "val_accuracy", "seconds"}
+    assert not any("test" in key for key in kept)
