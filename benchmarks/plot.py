@@ -106,19 +106,24 @@ def plot_curve(name: str, records: Sequence[BenchRecord], path: Path) -> None:
     plt.close(figure)
 
 
+def plot_all(file: Path, out: Path) -> list[Path]:
+    """Write the plots of a records file; a point measured again replaces the one before."""
+    records, paths = read_bench_records(file), []
+    for name, device in dict.fromkeys((r.curve, r.device) for r in records if r.curve):
+        slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+        paths.append(out / f"bench-{name}-{slug}.png")
+        plot_curve(name, [r for r in records if (r.curve, r.device) == (name, device)], paths[-1])
+    return paths
+
+
 def main() -> None:
-    """Read a records file and write its plots; a point measured again replaces the one before."""
+    """Read a records file and write its plots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", type=Path, help="a .jsonl file from `graphjoule bench --curves ... --out`")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the PNG files")
     arguments = parser.parse_args()
-    records = read_bench_records(arguments.records)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name, device in dict.fromkeys((r.curve, r.device) for r in records if r.curve):
-        slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-        path = arguments.out / f"bench-{name}-{slug}.png"
-        plot_curve(name, [r for r in records if (r.curve, r.device) == (name, device)], path)
-        print(path)
+    print(*plot_all(arguments.records, arguments.out), sep="\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ _DPI = 150
 _WITHOUT_DATE = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
+class MissingLibraryError(GraphjouleError):
+    """A picture is asked for and matplotlib is not installed."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of a panel.
@@ -78,6 +82,7 @@ class Panel:
         x_label: what grows along the panel.
         x_names: names of 0, 1, 2, ...; drawn if they are few.
         decades: how much of a logarithmic axis is shown; a line that falls further leaves the panel at its bottom.
+        is_log: whether the values' axis may be logarithmic; it is where they span much and none is negative.
     """
 
     title: str
@@ -87,6 +92,7 @@ class Panel:
     x_label: str = "layer"
     x_names: Sequence[str] = ()
     decades: float = 16.0
+    is_log: bool = True
 
 
 def draw_panels(panels: Sequence[Panel], *, title: str = "", size: tuple[float, float] = (6.4, 3.8)) -> Figure:
@@ -101,7 +107,7 @@ def draw_panels(panels: Sequence[Panel], *, title: str = "", size: tuple[float, 
         raise GraphjouleError("There is nothing to draw: no measure was recorded.")
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure: Figure = _figure_class()(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    figure = new_figure((size[0] * columns, size[1] * rows))
     for number, panel in enumerate(panels, start=1):
         draw_panel(figure.add_subplot(rows, columns, number), panel)
     if title:
@@ -109,10 +115,21 @@ def draw_panels(panels: Sequence[Panel], *, title: str = "", size: tuple[float, 
     return figure
 
 
+def new_figure(size: tuple[float, float]) -> Figure:
+    """An empty figure, or a sentence where matplotlib is not installed.
+
+    Args:
+        size: inches, across and up.
+    """
+    figure: Figure = _figure_class()(figsize=size, layout="constrained")
+    return figure
+
+
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw one panel; the values' axis is logarithmic where they span much and none is negative."""
     drawn = [*(line.y for line in panel.lines), *(edge for band in panel.bands for edge in (band.low, band.high))]
-    bottom = _log_bottom([y for values in drawn for y in values if math.isfinite(y)], panel.decades)
+    values = [y for values in drawn for y in values if math.isfinite(y)]
+    bottom = _log_bottom(values, panel.decades) if panel.is_log else None
     floor = -math.inf if bottom is None else bottom * _OUT_OF_SIGHT
     if bottom is not None:
         axes.set_yscale("log")
@@ -174,7 +191,7 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure  # not pyplot, which keeps every figure and wants a display
     except ImportError as error:
-        raise GraphjouleError(
+        raise MissingLibraryError(
             "Drawing needs matplotlib, which is not installed: pip install 'graphjoule[plot]'."
         ) from error
     return Figure

@@ -1,4 +1,5 @@
 import json
+import sys
 from importlib import import_module
 
 import pytest
@@ -7,6 +8,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.records import read_records
 from graphjoule.studies import STUDIES, StudyProgress
 from graphjoule.training import TrainingInterrupted
+from studies import made_up
 
 from . import run
 
@@ -81,8 +83,12 @@ def test_data_that_cannot_be_had_are_skipped_with_the_command_unless_asked_for_a
     asked = ("study", "table1", "--models", "gcn", "--layers", "2", "--device", "cpu", *QUICK, "--seeds", "1")
     both = run(*asked, "--datasets", "arxiv,digits")
     assert both.code == 0
-    assert "arxiv: not run: data not available here; `graphjoule study table1 --datasets arxiv` runs it." in both.err
+    command = (
+        "graphjoule study table1 --datasets arxiv --models gcn --layers 2 --seeds 1 --set hidden_channels=4 --set "
+    )
+    assert f"arxiv: not run: data not available here; `{command}epochs=2` runs it." in both.err
     assert "| not run: data not available here |" in both.out
+    assert f"What is not run: `{command}epochs=2`." in both.out
     alone = run(*asked, "--datasets", "arxiv")
     assert (alone.code, alone.err) == (2, "graphjoule: There is no arxiv here.\n")
 
@@ -92,6 +98,49 @@ def test_a_cell_that_cannot_be_trained_is_told_and_the_exit_code_is_1(here):
     result = run(*asked, "--set", "c_min=0.1", "--set", "beta=0.5", "--device", "cpu")
     assert result.code == 1
     assert "graphjoule: egnn, 2 layers, digits could not be trained: " in result.err
+
+
+def test_a_figure_is_left_beside_the_ledgers(here):
+    asked = ("study", "depth", *TINY, *QUICK, "--layers", "2,3", "--seeds", "2")
+    first = run(*asked)
+    assert first.code == 0, first.err
+    assert "depth: drawn in runs/study/depth-accuracy.png" in first.err
+    pictures = {path.name: path.read_bytes() for path in (here / "runs/study").glob("*.png")}
+    assert sorted(pictures) == ["depth-accuracy.png", "depth-energy-digits.png"]
+    assert all(content.startswith(b"\x89PNG") for content in pictures.values())
+    run(*asked)
+    assert {path.name: path.read_bytes() for path in (here / "runs/study").glob("*.png")} == pictures
+
+
+def test_without_matplotlib_all_but_the_figure_is_there(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    asked = ("study", "figure1", "--datasets", "digits", "--layers", "2", "--models", "gcn", "--seeds", "1", *QUICK)
+    result = run(*asked, "--device", "cpu")
+    assert result.code == 0
+    assert "graphjoule: nothing is drawn. Drawing needs matplotlib, which is not installed" in result.err
+    assert (here / "runs/study/figure1.md").exists()
+    assert not list((here / "runs/study").glob("*.png"))
+
+
+def test_records_of_another_set_are_a_column_of_the_ledger_where_they_change_a_verdict(here):
+    """A whole way: the command trains one reading, a ledger of the other has it beside."""
+    narrow = ("--datasets", "cora", "--models", "gcn", "--layers", "2", "--seeds", "2")
+    cells = (
+        STUDIES["table1"].cells(["cora"], ["gcn"], [2]),
+        STUDIES["table1"].cells(["cora"], ["gcn"], [2], {"hidden_channels": 256}),
+    )
+    made = [
+        made_up(cell, seed, mean + 0.001 * seed)
+        for (cell,), mean in zip(cells, (0.825, 0.3), strict=True)
+        for seed in (0, 1)
+    ]
+    (here / "made.jsonl").write_text("".join(record.model_dump_json() + "\n" for record in made))
+    asked = ("study", "table1", *narrow, "--ledger", "--records", "made.jsonl", "--out", "none")
+    assert "| under another protocol |" in run(*asked).out
+    assert "| hidden_channels = 256: 30.05 (worse) |" in run(*asked).out
+    wide = run(*asked, "--set", "hidden_channels=256").out
+    assert "| cora | gcn | 2 | 82.5 | 30.05" in wide
+    assert "| hidden_channels = 64: 82.55 (matches) |" in wide
 
 
 def test_an_interrupted_study_says_how_to_go_on(here, monkeypatch):

@@ -10,6 +10,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.recipe import load_recipe
 from graphjoule.studies import Cell, Collection, Variant, find_study, ledger_text, make_ledger, read_collection
+from graphjoule.studies.ledger import other_protocols
 from graphjoule.studies.verdict import judge
 
 from . import made_up
@@ -133,6 +134,32 @@ def test_another_reading_of_the_paper_is_told_where_it_changes_the_verdict():
     assert "hidden_channels = 256: 84.00 (worse)" in ledger_text(STUDY, [row(records)])
 
 
+@pytest.mark.parametrize(
+    ("dataset", "depth", "key", "value"),
+    [("physics", 32, "split_seed", 0), ("cora", 64, "freeze_last_shift", True), ("pubmed", 16, "hidden_channels", 256)],
+)
+def test_every_choice_that_the_paper_leaves_open_has_its_column_where_it_changes_a_verdict(dataset, depth, key, value):
+    (cell,) = STUDY.cells([dataset], ["egnn"], [depth])
+    (other,) = STUDY.cells([dataset], ["egnn"], [depth], {key: value})
+    assert cell.recipe.settings()[key] != value
+    records = [*runs(cell.paper, 0.4, cell), *runs(cell.paper - 2, 0.4, other)]
+    text = ledger_text(STUDY, make_ledger([cell], Collection(records)))
+    assert "| under another protocol |" in text
+    assert f"| {key} = {value}: {cell.paper - 2:.2f} (worse) |" in text
+    same = [*runs(cell.paper, 0.4, cell), *runs(cell.paper + 0.1, 0.4, other)]
+    assert "under another protocol" not in ledger_text(STUDY, make_ledger([cell], Collection(same)))
+    (found,) = other_protocols(cell, Collection(same))
+    assert (found.settings, found.outcome.verdict) == (f"{key} = {value}", "matches")
+    ((only,),) = (make_ledger([cell], Collection(runs(cell.paper, 0.4, other))),)
+    assert (only.outcome.verdict, only.others[0].outcome.verdict) == ("not run", "matches")
+
+
+def test_commands_for_what_is_missing_have_its_settings_and_seeds():
+    rows = make_ledger(STUDY.cells(["cora"], ["egnn"], [64], {"hidden_channels": 8}), Collection())
+    command = "graphjoule study table1 --datasets cora --models egnn --layers 64 --seeds 3 --set hidden_channels=8"
+    assert f"`{command}`" in ledger_text(STUDY, rows, seeds=range(3))
+
+
 # Files.
 
 
@@ -163,11 +190,12 @@ def test_markdown_has_a_line_per_cell_the_rule_and_the_commands_for_what_is_miss
     text = ledger_text(STUDY, ROWS)
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 1 + 6
-    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | worse | public | val_loss |" in lines
+    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | **worse** | public | val_loss |" in lines
     assert (
         "| arxiv | egnn | 2 | 68.4 |  | 0 |  |  | not run: data not available here | public | val_accuracy |" in lines
     )
-    assert "`graphjoule study table1 --datasets arxiv`" in text
+    assert "What is not run: `graphjoule study table1 --datasets cora --models egnn --layers 2,16`.  \n" in text
+    assert "What is not run: `graphjoule study table1 --datasets arxiv --models egnn`.\n" in text
     assert "5 not run, 1 worse" in text
     assert "Two-sided t-test" in text
     assert "changed" not in lines[0]

@@ -11,8 +11,9 @@ from graphjoule.training import build_model
 from . import made_up, small_plan, small_tasks
 
 
-def test_the_studies_are_the_papers_tables_and_figures_and_depth():
-    assert list(STUDIES) == ["table1", "table2", "figure1", "figure2", "figure3", "figure4", "figure5", "depth"]
+def test_the_studies_are_the_papers_tables_and_figures_and_two_of_our_own():
+    figures = [f"figure{number}" for number in range(1, 6)]
+    assert list(STUDIES) == ["table1", "table2", *figures, "depth", "constraint"]
     assert all(study.name == name for name, study in STUDIES.items())
 
 
@@ -28,6 +29,23 @@ def test_table_1_has_the_papers_96_cells_with_their_numbers_and_the_recipes_as_t
     assert all(cell.recipe == load_recipe(cell.model, cell.dataset, cell.num_layers) for cell in cells)
 
 
+def test_the_sides_of_the_constraint_study_differ_in_what_holds_them_and_in_nothing_else():
+    cells = {(c.model, c.num_layers, c.variant.value): c.recipe for c in find_study("constraint").cells(["cora"])}
+    assert len(cells) == 5 * 5 * 3
+    for model in ("gcn", "dropedge", "pairnorm", "jknet", "egnn"):
+        free, held, orthogonal = (cells[model, 16, side] for side in ("free", "constraint", "orthogonal penalty"))
+        assert {line.partition(":")[0] for line in free.differences(held)} == {
+            "constraint",
+            "constraint.c_min",
+            "constraint.c_max",
+            "constraint.rho",
+            "constraint.every",
+        }
+        assert free.differences(orthogonal) == ["orthogonal_penalty: not a setting -> 20.0"]
+        assert (free.options["dropout"], free.epochs, free.patience) == (0.0, 600, 600)
+    assert cells["egnn", 16, "constraint"].options["gamma"] == 0.0
+
+
 def test_table_2_changes_one_component_at_a_time():
     cells = {(c.dataset, c.num_layers, c.variant.component, c.variant.value): c for c in find_study("table2").cells()}
     assert len(cells) == 96
@@ -35,7 +53,7 @@ def test_table_2_changes_one_component_at_a_time():
     assert cells["arxiv", 32, "activation", "linear"].paper == 71.0
     plain = load_recipe("egnn", "pubmed", 64)
     changes = {
-        ("weight_init", "glorot"): ["weight_init: orthogonal -> glorot"],
+        ("weight_init", "glorot"): ["gamma: 20.0 -> 0.0001", "weight_init: orthogonal -> glorot"],
         ("weight_init", "orthogonal"): [],
         ("c_min", "0"): ["c_min: 0.11 -> 0.0", "beta: 0.11 -> 0.0"],
         ("c_min", "tuned"): [],

@@ -14,8 +14,10 @@ from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
 from graphjoule.environment import describe_device, resolve_device
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import ensure_folder, json_text, write_text
+from graphjoule.files import ensure_folder, json_text, write_bytes, write_text
+from graphjoule.plots import MissingLibraryError
 from graphjoule.recipe import parse_overrides
+from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.studies import (
     STUDIES,
     Cell,
@@ -31,6 +33,8 @@ from graphjoule.studies import (
     read_collection,
     work,
 )
+from graphjoule.studies.command import study_commands
+from graphjoule.studies.energy_files import read_energies
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.ledger_text import FORMATS
 from graphjoule.tasks import DATASETS, load_task, resolve_data_root
@@ -100,8 +104,9 @@ def study(
         unavailable = list(plan.unavailable)
     rows = make_ledger(cells, request.recorded(), seeds=request.seeds, unavailable=unavailable)
     if not ledger:
-        _write_ledgers(chosen, rows, out)
-    typer.echo(ledger_text(chosen, rows, form), err=json, nl=False)
+        _write_ledgers(request, rows)
+        _draw(request)
+    typer.echo(ledger_text(chosen, rows, form, request.seeds), err=json, nl=False)
     for what, why in refused.items():
         typer.echo(f"graphjoule: {what} could not be trained: {why}", err=True)
     if json:
@@ -143,8 +148,9 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
     known = request.recorded()
     plan = plan_study(request.cells, request.seeds, request.out, tasks, elsewhere=known, has_energies=has_energies)
     for dataset, why in plan.unavailable.items():
-        command = f"graphjoule study {name} --datasets {dataset}"
-        typer.echo(f"{dataset}: not run: data not available here; `{command}` runs it. {why}", err=True)
+        cells = [cell for cell in request.cells if cell.dataset == dataset]
+        commands = " and ".join(f"`{text}`" for text in study_commands(request.study, cells, request.seeds))
+        typer.echo(f"{dataset}: not run: data not available here; {commands} runs it. {why}", err=True)
     pace = Pace(where, known)
     typer.echo(f"{name}: {_announce(plan, pace)}", err=True)
     try:
@@ -166,9 +172,23 @@ def _announce(plan: Plan, pace: Pace) -> str:
     return f"{to_do} runs to train{recorded}; {pace.estimate(plan.jobs)}"
 
 
-def _write_ledgers(chosen: Study, rows: Sequence[LedgerRow], out: Path) -> None:
+def _write_ledgers(request: _Request, rows: Sequence[LedgerRow]) -> None:
     for form, ending in _ENDINGS.items():
-        write_text(out / f"{chosen.name}.{ending}", ledger_text(chosen, rows, form))
+        text = ledger_text(request.study, rows, form, request.seeds)
+        write_text(request.out / f"{request.study.name}.{ending}", text)
+
+
+def _draw(request: _Request) -> None:
+    """Leave the study's figures beside its ledgers; without matplotlib, say what would draw them."""
+    energies = read_energies([request.out, *request.records]) if request.study.has_energies else []
+    evidence = Evidence(request.study, request.cells, request.recorded(), energies, request.seeds)
+    try:
+        for drawing in drawings_of(evidence):
+            path = request.out / f"{drawing.name}.png"
+            write_bytes(path, picture(drawing))
+            typer.echo(f"{request.study.name}: drawn in {path}", err=True)
+    except MissingLibraryError as error:
+        typer.echo(f"graphjoule: nothing is drawn. {error}", err=True)
 
 
 def _fields(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +17,7 @@ from graphjoule.recipe import Recipe
 from graphjoule.records import Record
 from graphjoule.tasks import NodeTask
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.trace import LayerTrace
 
 State = Literal["initial", "trained"]
 
@@ -32,6 +33,8 @@ class EnergyRecord(BaseModel):
         first_layer: number of the first energy: 0 is ``X_0``, 1 the first graph layer of a model without an encoder.
         initial: energies at initialisation, per run and layer, six digits.
         trained: energies after training; class scores are left out.
+        effective_rank: of the same outputs after training; empty in records that are older than the field.
+        gradient: ``||dL/dX_k||`` of the same outputs after training, for classes drawn at random; empty likewise.
         test_accuracy: per run.
         epochs_run: per run.
         seconds: of all runs together.
@@ -49,6 +52,8 @@ class EnergyRecord(BaseModel):
     first_layer: int
     initial: list[list[float]]
     trained: list[list[float]]
+    effective_rank: list[list[float]] = []
+    gradient: list[list[float]] = []
     test_accuracy: list[float | None]
     epochs_run: list[int]
     seconds: float
@@ -86,15 +91,18 @@ def measure_energies(
     """
     seeds, given = [record.seed for record in records], ModelInput.of(task)
     first = [initialised(recipe, task.num_features, task.num_classes, seed) for seed in seeds]
-    traced = [[_energies(model, recipe, given, device) for model in state] for state in (first, models)]
+    before = [_layers(model, recipe, given, device, measures=["energy"]) for model in first]
+    after = [_layers(model, recipe, given, device, ["energy", "effective_rank"], gradients=True) for model in models]
     return EnergyRecord(
         dataset=task.name,
         model=recipe.model,
         recipe=recipe.settings(),
         seeds=seeds,
-        first_layer=traced[0][0][0],
-        initial=[energies for _, energies in traced[0]],
-        trained=[energies for _, energies in traced[1]],
+        first_layer=int(before[0][0].name == "convs.0"),
+        initial=[_six_digits(row["energy"] for row in rows) for rows in before],
+        trained=[_six_digits(row["energy"] for row in rows) for rows in after],
+        effective_rank=[_six_digits(row["effective_rank"] for row in rows) for rows in after],
+        gradient=[_six_digits(row.gradient or 0.0 for row in rows) for rows in after],
         test_accuracy=[record.test_accuracy for record in records],
         epochs_run=[record.epochs_run for record in records],
         seconds=round(sum(record.seconds for record in records), 3),
@@ -103,8 +111,19 @@ def measure_energies(
     )
 
 
-def _energies(model: GraphModel, recipe: Recipe, given: ModelInput, device: str) -> tuple[int, list[float]]:
-    """Number of the first row, and energies of all rows as wide as the hidden layers."""
-    found = examine(model, recipe, given, measures=["energy"], device=device)
-    rows = [row for row in graph_layers(found.trace).layers if row.channels == recipe.hidden_channels]
-    return int(rows[0].name == "convs.0"), [float(f"{row.energy:.6g}") for row in rows]
+def _layers(
+    model: GraphModel,
+    recipe: Recipe,
+    given: ModelInput,
+    device: str,
+    measures: Sequence[str],
+    *,
+    gradients: bool = False,
+) -> list[LayerTrace]:
+    """The rows of all outputs as wide as the hidden layers."""
+    found = examine(model, recipe, given, measures=measures, gradients=gradients, device=device)
+    return [row for row in graph_layers(found.trace).layers if row.channels == recipe.hidden_channels]
+
+
+def _six_digits(numbers: Iterable[float]) -> list[float]:
+    return [float(f"{number:.6g}") for number in numbers]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.nn import MODELS
-from graphjoule.plots import BLUE, GREEN, VERMILION, Band, Line, Panel, draw_panels, save_figure
+from graphjoule.plots import BLUE, GREEN, PURPLE, VERMILION, Band, Line, Panel, draw_panels, save_figure
 from graphjoule.recipe import Recipe, load_recipe, model_options
 from graphjoule.studies.energies import EnergyRecord, State, measure_energies
 from graphjoule.tasks import NodeTask, load_task
@@ -38,6 +38,8 @@ STYLES = {"gcn": (VERMILION, ":"), "gcnii": (GREEN, "--"), "egnn": (BLUE, "-")}
 LAYERS, SEEDS = 64, 5
 _STATES: dict[State, str] = {"initial": "at initialisation", "trained": "after training"}
 _DECADES = 7  # shown: a GCN at initialisation falls through 25, and EGNN with its limits takes two or three
+SIZE = (6.4, 3.4)
+"""Inches of one panel."""
 RECORDS, PICTURE = Path("results/figure1"), Path("docs/images/figure1.png")
 
 
@@ -130,16 +132,23 @@ def _held(record: EnergyRecord) -> str:
 
 
 def draw(records: Sequence[EnergyRecord]) -> Figure:
-    """The figure: a panel per dataset and state, every run a thin line, the median in bold, the limits as a band."""
+    """The figure from the records of its networks."""
+    return draw_panels(panels(records), size=SIZE)
+
+
+def panels(records: Sequence[EnergyRecord]) -> list[Panel]:
+    """A panel per dataset and state: every run a thin line, the median in bold, the limits as a band."""
     datasets = dict.fromkeys(record.dataset for record in records)
-    return draw_panels(
-        [
-            _panel([record for record in records if record.dataset == dataset], state)
-            for state in _STATES
-            for dataset in datasets
-        ],
-        size=(6.4, 3.4),
-    )
+    return [
+        _panel([record for record in records if record.dataset == dataset], state)
+        for state in _STATES
+        for dataset in datasets
+    ]
+
+
+def style_of(model: str) -> tuple[str, str]:
+    """Colour and line style of a model, the same in every figure; those the paper does not draw share one."""
+    return STYLES.get(model, (PURPLE, "-."))
 
 
 def _panel(records: Sequence[EnergyRecord], state: State) -> Panel:
@@ -154,7 +163,7 @@ def _panel(records: Sequence[EnergyRecord], state: State) -> Panel:
 
 
 def _lines(record: EnergyRecord, state: State) -> list[Line]:
-    colour, style = STYLES[record.model]
+    colour, style = style_of(record.model)
     energies = record.energies(state)
     x = range(record.first_layer, record.first_layer + len(energies[0]))
     runs = [Line("", run, x, colour, width=0.8, alpha=0.25) for run in energies]
@@ -168,7 +177,7 @@ def _band(record: EnergyRecord, state: State) -> Band | None:
         return None
     lower, upper = found
     label = f"limits of {record.model.upper()}"
-    return Band(label, range(1, len(lower) + 1), lower, [upper] * len(lower), STYLES[record.model][0])
+    return Band(label, range(1, len(lower) + 1), lower, [upper] * len(lower), style_of(record.model)[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from graphjoule.studies.collection import Collection
 from graphjoule.studies.study import Cell
 from graphjoule.studies.verdict import Outcome, judge
 
-__all__ = ["LedgerRow", "OtherProtocol", "make_ledger"]
+__all__ = ["LedgerRow", "OtherProtocol", "make_ledger", "other_protocols"]
 
 PROTOCOL: Final = frozenset({"hidden_channels", "split_seed", "freeze_last_shift", "select_on"})
 """Settings that the paper leaves open; see the recipes for what they are by default."""
@@ -109,7 +109,7 @@ def _row(cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None
         _split_rule(cell.recipe, split),
         cell.recipe.select_on,
         tuple(sorted({record.device for record in records})),
-        _others(cell, recorded, seeds, outcome),
+        tuple(o for o in other_protocols(cell, recorded, seeds) if o.outcome.verdict != outcome.verdict),
         "data not available here" if is_unavailable and not records else "",
     )
 
@@ -122,10 +122,16 @@ def _split_rule(recipe: Recipe, split: str) -> str:
     return split if recipe.split_seed is None else f"{split}, drawn from {recipe.split_seed} for all runs"
 
 
-def _others(
-    cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None, outcome: Outcome
-) -> tuple[OtherProtocol, ...]:
-    """Recorded recipes that differ in nothing but the protocol, where that changes the verdict."""
+def other_protocols(
+    cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None = None
+) -> list[OtherProtocol]:
+    """What a cell comes to under every recorded reading of the paper that differs in nothing but the protocol.
+
+    Args:
+        cell: the cell.
+        recorded: any records.
+        seeds: count only these seeds; None counts all that are recorded.
+    """
     found = []
     for recipe in recorded.recipes():
         if _place(recipe) != _place(cell.recipe):
@@ -133,10 +139,10 @@ def _others(
         changed = _changed(cell.recipe, recipe)
         if not changed or not changed.keys() <= PROTOCOL:
             continue
-        other = judge(_counted(recorded.of(recipe), seeds), cell.paper)
-        if other.n and other.verdict != outcome.verdict:
-            found.append(OtherProtocol(", ".join(f"{key} = {value}" for key, value in changed.items()), other))
-    return tuple(sorted(found, key=lambda one: one.settings))
+        outcome = judge(_counted(recorded.of(recipe), seeds), cell.paper)
+        if outcome.n:
+            found.append(OtherProtocol(", ".join(f"{key} = {value}" for key, value in changed.items()), outcome))
+    return sorted(found, key=lambda one: one.settings)
 
 
 def _place(recipe: Recipe) -> tuple[str, str, int]:

@@ -12,6 +12,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.recipe import Recipe, load_recipe, model_options
 from graphjoule.recipes import unknown
+from graphjoule.recipes.constrained import CONSTRAINT_NAMES
 from graphjoule.studies.paper_tables import Place
 from graphjoule.tasks import DATASETS
 
@@ -69,7 +70,7 @@ class Cell:
     @cached_property
     def recipe(self) -> Recipe:
         """All settings of the cell, resolved."""
-        known = {*model_options(self.model).model_fields, *Recipe.model_fields}
+        known = {*model_options(self.model).model_fields, *Recipe.model_fields, *CONSTRAINT_NAMES}
         changes = {key: value for key, value in self.variant.settings.items() if key in known}
         plain = load_recipe(self.model, self.dataset, self.num_layers, self.overrides)
         capped = {

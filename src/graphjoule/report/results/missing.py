@@ -1,0 +1,21 @@
+"""What of a study is not run, and the commands that run it."""
+
+from __future__ import annotations
+
+from graphjoule.counting import counted
+from graphjoule.report.drawings.evidence import Evidence
+from graphjoule.studies.command import study_commands
+
+__all__ = ["say_missing"]
+
+
+def say_missing(evidence: Evidence) -> list[str]:
+    """How many cells are not run, why where it is known, and what runs them; nothing where all are."""
+    missing = [row for row in evidence.rows if row.outcome.verdict == "not run"]
+    if not missing:
+        return []
+    why = {row.cell.dataset: row.note for row in missing if row.note}
+    reason = f": {'; '.join(f'{note} ({dataset})' for dataset, note in why.items())}" if why else ""
+    commands = study_commands(evidence.study, (row.cell for row in missing))
+    told = "  \n".join(f"`{command}`" for command in commands)
+    return [f"{counted(len(missing), 'cell')} of {len(evidence.cells)} not run{reason}. What runs them:  \n{told}"]

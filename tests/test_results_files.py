@@ -1,0 +1,75 @@
+"""The page of results and its pictures are what the one command makes of the committed records."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from graphjoule.report.drawings import drawn_with
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def command():
+    spec = importlib.util.spec_from_file_location("write_results", ROOT / "benchmarks/write_results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(command):
+    return command.results_files()
+
+
+def without_versions(content):
+    fields = json.loads(content)
+    return fields.pop("drawn_with", None), fields
+
+
+def test_texts_and_numbers_are_those_of_the_records(made):
+    for name, content in made.items():
+        there = (ROOT / name).read_bytes()
+        if name.startswith("docs/data/") and name.endswith(".json"):
+            assert without_versions(there)[1] == without_versions(content)[1], name
+        elif not name.endswith(".png"):
+            assert there == content, name
+
+
+def test_accuracies_that_the_page_of_the_constraint_tells_by_hand_are_those_of_a_table():
+    page = (ROOT / "docs/constraint.md").read_text()
+    tables = page + (ROOT / "docs/results.md").read_text()
+    known = [float(found) for found in re.findall(r"\| (\d+\.\d\d) ± ", tables)]
+    parts = [page.split(head)[1].split("\n#")[0] for head in ("## Three ways to satisfy it", "### What it means")]
+    told = [float(found) for part in parts for found in re.findall(r"\b[2-9]\d\.\d\b", part)]
+    assert len(told) > 20
+    assert [number for number in told if not any(abs(number - mean) < 0.0501 for mean in known)] == []
+
+
+def test_pictures_are_the_same_bytes_where_the_same_versions_draw_them(made):
+    pictures = [name for name in made if name.endswith(".png")]
+    assert pictures
+    for name in pictures:
+        data = ROOT / "docs/data" / f"{Path(name).stem}.json"
+        if without_versions(data.read_bytes())[0] == drawn_with():
+            assert (ROOT / name).read_bytes() == made[name], name
+
+
+def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
+    assert {path.name for path in (ROOT / "docs/data").iterdir()} == {
+        Path(name).name for name in made if name.startswith("docs/data/")
+    }
+
+
+def test_the_command_gives_the_same_bytes_twice(command, made):
+    assert command.results_files() == made
+
+
+@pytest.mark.slow
+def test_nothing_else_in_the_docs_differs_from_its_records(command):
+    for name, content in command.other_files().items():
+        if not name.endswith(".png"):
+            assert (ROOT / name).read_bytes() == content, name
