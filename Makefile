@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphjoule demo
@@ -13,11 +13,17 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed-lint
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks docs
+	$(BIN)/ruff format --check src tests examples benchmarks docs/*.py docs/extensions
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m doctest docs/extensions/mathml.py docs/extensions/offline.py
+	rm -rf build/docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -d build/doctrees docs build/docs
+	@echo "the site: build/docs/index.html"
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""docs/trace.md: its examples run one after the other, its table is that of the constants."""
+"""docs/trace.md: its table is that of the constants."""
 
 import re
 from pathlib import Path
@@ -6,15 +6,6 @@ from pathlib import Path
 from graphjoule import symptoms
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "trace.md").read_text()
-
-
-def test_the_examples_run_in_their_order(capsys):
-    names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == 3
-    for number, block in enumerate(blocks):
-        exec(compile(block, f"docs/trace.md, example {number}", "exec"), names)
-        assert capsys.readouterr().out
 
 
 def test_the_verdicts_and_their_thresholds_are_those_of_the_code():

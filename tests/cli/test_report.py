@@ -3,7 +3,6 @@ import re
 import shlex
 import shutil
 import webbrowser
-from pathlib import Path
 
 import pytest
 
@@ -128,10 +127,3 @@ def test_a_run_without_a_finished_seed_says_so(study, tmp_path):
     text = (tmp_path / "run/report.html").read_text()
     assert "No run has finished, so there is no trained network to look at." in text
     assert "epoch 1: &lt;b&gt;" in text
-
-
-def test_the_example_in_the_documentation_runs(capsys):
-    text = (Path(__file__).parents[2] / "docs/report.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(compile(example, "docs/report.md", "exec"), {})
-    assert re.fullmatch(r"\d\d,\d{3} characters\n", capsys.readouterr().out)
