@@ -1,39 +1,28 @@
 """A recipe: every setting of one training, resolved, checked, and marked with where it comes from."""
 
 import hashlib
-import inspect
 import json
-import typing
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
-from graphjoule.recipes import Block, Source, explain, read_recipe_file, unknown
+from graphjoule.recipes import Source, explain, read_recipe_file, unknown
 from graphjoule.recipes.clustered import CLUSTER_NAMES, ClusterSettings, take_clusters
 from graphjoule.recipes.constrained import CONSTRAINT_NAMES, ConstraintSettings, spell_constraint, take_constraint
+from graphjoule.recipes.flat import CHOSEN, block_settings, flatten, refuse_chosen
+from graphjoule.recipes.options import STRICT, model_options
 from graphjoule.recipes.overrides import parse_override, parse_overrides
 from graphjoule.tasks.task import NodeTask
 
 __all__ = ["Recipe", "load_recipe", "model_options", "parse_override", "parse_overrides"]
 
-# "0.3" in quotes is a mistake in a file, not a number; an integer where a float is meant is none.
-_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# What a run is chosen by, and the command's option for it: not settings, so that a recipe is never about another run.
-_CHOSEN = {
-    "model": "--model",
-    "dataset": "--dataset",
-    "num_layers": "--layers",
-    "layers": "--layers",
-    "seeds": "--seeds",
-}
 
 
 class Recipe(BaseModel):
@@ -61,7 +50,7 @@ class Recipe(BaseModel):
         sources: Where each setting comes from, by the keys of `settings`.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     model: str
     dataset: str = Field(min_length=1)
@@ -168,22 +157,6 @@ class Recipe(BaseModel):
             raise GraphjouleError(f"This is not a recipe graphjoule can use: {explain(error)[1]}") from error
 
 
-def model_options(model: str) -> type[BaseModel]:
-    """The checks for a model's options, read from the keyword-only parameters of its constructor."""
-    return _options_of(MODELS[model].__init__, MODELS[model].__name__)
-
-
-@cache  # a study asks thousands of times; not by the key of `MODELS`, which may get another model
-def _options_of(constructor: Callable[..., None], name: str) -> type[BaseModel]:
-    hints = typing.get_type_hints(constructor, include_extras=True)
-    fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    return create_model(f"{name}Options", __config__=_STRICT, **fields)
-
-
 def load_recipe(
     model: str, dataset: str, num_layers: int, overrides: Mapping[str, Any] = _NOTHING, *, file: Path | None = None
 ) -> Recipe:
@@ -204,41 +177,20 @@ def load_recipe(
     names = _setting_names(model)
     settled = _defaults(model)
     for block in read_recipe_file(model, file):
-        settings = _block_settings(block, model, names)
+        settings = block_settings(block, model, names)
         if block.applies_to(dataset, num_layers):
             settled |= settings
-    overrides = spell_constraint(_refuse_chosen(overrides), model_options(model).model_fields)
-    settled |= {key: (value, "override") for key, value in _flatten(overrides, model, names).items()}
+    overrides = spell_constraint(refuse_chosen(overrides), model_options(model).model_fields)
+    settled |= {key: (value, "override") for key, value in flatten(overrides, model, names).items()}
     return _build(model, dataset, num_layers, settled, str(file or f"{model}.toml"))
 
 
 def _setting_names(model: str) -> list[str]:
     """The keys of `Recipe.settings` that a file or an override may set."""
-    apart = {*_CHOSEN, "options", "sources", "weight_decay", "constraint", "clusters"}
+    apart = {*CHOSEN, "options", "sources", "weight_decay", "constraint", "clusters"}
     own = [name for name in Recipe.model_fields if name not in apart]
     decays = [f"weight_decay.{group}" for group in MODELS[model].parameter_group_names]
     return [*own, *model_options(model).model_fields, *decays, *CONSTRAINT_NAMES, *CLUSTER_NAMES]
-
-
-def _flatten(given: Mapping[str, Any], model: str, names: list[str]) -> dict[str, Any]:
-    """Check the names of some settings and spell them as `Recipe.settings` does, one weight decay per parameter group.
-
-    `weight_decay = x` stands for every group that is not also named by itself.
-    """
-    shared = given.get("weight_decay")
-    spelled = [(key, value) for key, value in given.items() if key != "weight_decay"]
-    if isinstance(shared, Mapping):
-        spelled += [(f"weight_decay.{group}", value) for group, value in shared.items()]
-    flat: dict[str, Any] = {}
-    for key, value in spelled:
-        if key not in names:
-            raise GraphjouleError(unknown(key, [*names, "weight_decay"], f"setting of {model}"))
-        if key in flat:
-            raise GraphjouleError(f"{key} is set twice, to {flat[key]!r} and to {value!r}: give it once.")
-        flat[key] = value
-    if "weight_decay" in given and not isinstance(shared, Mapping):
-        flat = dict.fromkeys((name for name in names if name.startswith("weight_decay.")), shared) | flat
-    return flat
 
 
 def _defaults(model: str) -> dict[str, tuple[Any, Source]]:
@@ -246,30 +198,6 @@ def _defaults(model: str) -> dict[str, tuple[Any, Source]]:
     fields = Recipe.model_fields | model_options(model).model_fields
     names = [name for name in _setting_names(model) if name in fields and not fields[name].is_required()]
     return {name: (fields[name].default, "default") for name in names}
-
-
-def _block_settings(block: Block, model: str, names: list[str]) -> dict[str, tuple[Any, Source]]:
-    """A block's settings, each with its one source; checked whether or not the block applies to this run."""
-    settings: dict[str, tuple[Any, Source]] = {}
-    for source, given in block.settings():
-        try:
-            flat = _flatten(given, model, names)
-        except GraphjouleError as error:
-            raise GraphjouleError(f"{block.where}: {error}") from error
-        for key, value in flat.items():
-            if key in settings:
-                raise GraphjouleError(
-                    f"{block.where}: {key} has two sources, {settings[key][1]} and {source}: keep one."
-                )
-            settings[key] = (value, source)
-    return settings
-
-
-def _refuse_chosen(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    for key in overrides:
-        if key in _CHOSEN:
-            raise GraphjouleError(f"{key} is not a setting to override: choose it with {_CHOSEN[key]}.")
-    return overrides
 
 
 def _build(model: str, dataset: str, num_layers: int, settled: dict[str, tuple[Any, Source]], file: str) -> Recipe:
@@ -291,5 +219,5 @@ def _build(model: str, dataset: str, num_layers: int, settled: dict[str, tuple[A
     except ValidationError as error:
         key, sentence = explain(error)
         _, source = settled.get(key) or settled.get(key.partition(".")[0], (None, "default"))
-        in_file = key not in _CHOSEN and source != "override"
+        in_file = key not in CHOSEN and source != "override"
         raise GraphjouleError(f"{file}: {sentence}" if in_file else sentence) from error
