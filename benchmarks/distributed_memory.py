@@ -1,6 +1,7 @@
 """Memory and traffic of a training over 1, 2 and 4 processes against the formulas of docs/distributed.md.
 
     python benchmarks/distributed_memory.py [--out results/distributed/memory.json]
+    python benchmarks/distributed_memory.py --default-malloc --graphs ring --out FILE
 
 Two graphs of the size of ogbn-arxiv: one drawn without any locality, where almost every node of another process is in
 the halo, and a ring of nodes that know their near ones, where almost none is. EGNN, dense features, one run, on CPUs.
@@ -142,8 +143,8 @@ def measure(name, folder, sizes):
     for size in sizes:
         parts = folder / f"{name}-{size}"
         command = [sys.executable, __file__, "--rank", str(parts)]
-        if (outcome := launch(command, size)).code:
-            sys.exit(outcome.sentence(size))
+        if (ending := launch(command, size)).code:
+            sys.exit(ending.sentence(size))
         for rank in range(size):
             found = json.loads((parts / f"rank-{rank}.json").read_text())
             part = Part(**found.pop("part"))
@@ -166,13 +167,15 @@ def main():
     parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS), choices=list(GRAPHS))
+    parser.add_argument("--default-malloc", action="store_true", help="leave MALLOC_MMAP_THRESHOLD_ as it is")
     parser.add_argument("--out", type=Path, default=Path("results/distributed/memory.json"))
     given = parser.parse_args()
     if given.rank is not None:
         measure_rank(given.rank, given.rank)
         return
-    # Else glibc keeps freed blocks of less than 32 MiB for later, and what is resident tells more of it than of us.
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    if not given.default_malloc:
+        # Else glibc keeps freed blocks of less than 32 MiB for later, and what is resident tells more of it than of us.
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in given.graphs:
@@ -188,6 +191,7 @@ def main():
                 )
     ensure_folder(given.out.parent)
     about = {"layers": LAYERS, "width": WIDTH, "features": FEATURES, "epochs": EPOCHS, "versions": versions()}
+    about["malloc_mmap_threshold"] = os.environ.get("MALLOC_MMAP_THRESHOLD_")
     write_json(given.out, about | {"device": describe_device(torch.device("cpu")), "rows": rows})
 
 

@@ -45,6 +45,46 @@ def row_of_entries(rowptr: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(rowptr.numel() - 1, device=rowptr.device), rowptr.diff())
 
 
+def row_starts(row: Tensor, num_rows: int) -> Tensor:
+    """Start of every row among entries with these rows once they are sorted by row; a row may have none.
+
+    Args:
+        row: row of every entry, in any order, shape ``[num_entries]``.
+        num_rows: number of rows.
+
+    Returns:
+        The `rowptr` of a CSR matrix, int32, shape ``[num_rows + 1]``.
+
+    Example:
+        >>> row_starts(torch.tensor([3, 0, 0, 2]), num_rows=4)
+        tensor([0, 2, 2, 3, 4], dtype=torch.int32)
+    """
+    starts = torch.zeros(num_rows + 1, dtype=torch.int32, device=row.device)
+    starts[1:] = torch.bincount(row, minlength=num_rows).cumsum(0)
+    return starts
+
+
+def entries_of_rows(rowptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The stored entries of some rows, row after row in the order given.
+
+    Args:
+        rowptr: start of every row, shape ``[num_rows + 1]``.
+        rows: which rows, shape ``[num_chosen]``.
+
+    Returns:
+        Of every entry the place of its row among `rows`, and the place of the entry in the matrix, both int64.
+
+    Example:
+        >>> entries_of_rows(torch.tensor([0, 2, 2, 3, 5]), torch.tensor([3, 1, 0]))
+        (tensor([0, 0, 2, 2]), tensor([3, 4, 0, 1]))
+    """
+    start, end = rowptr[rows].long(), rowptr[rows + 1].long()
+    length = end - start
+    row = torch.repeat_interleave(torch.arange(rows.numel(), device=rowptr.device), length)
+    before = length.cumsum(0) - length
+    return row, torch.arange(row.numel(), device=rowptr.device) + (start - before)[row]
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """The pattern of a CSR matrix with its rows in an order that keeps parallel work even.

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from graphjoule.csr import Rows, csr_tensor, row_of_entries
+from graphjoule.csr import Rows, csr_tensor, row_of_entries, row_starts
 from graphjoule.edge_list import check_edges, check_symmetric, merge_edges
 from graphjoule.errors import GraphjouleError
 from graphjoule.group import ALONE, Group
@@ -96,9 +96,7 @@ class Propagation:
         scale = (degree + 1).rsqrt()
         # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
         value = (weight * (scale[row] * scale[col])).to(dtype)
-        rowptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-        rowptr[1:] = torch.bincount(row, minlength=num_nodes).cumsum(0)
-        return cls(rowptr.int(), col.int(), value, degree)
+        return cls(row_starts(row, num_nodes), col.int(), value, degree)
 
     @property
     def num_nodes(self) -> int:

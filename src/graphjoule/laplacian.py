@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from graphjoule.csr import csr_product, csr_tensor, row_of_entries
+from graphjoule.csr import csr_product, csr_tensor, row_of_entries, row_starts
+from graphjoule.self_adjoint import quadratic_form, self_adjoint
 
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
 _QUICK_NUMEL = 2**18  # below, float64 costs microseconds
@@ -89,8 +89,7 @@ class Laplacian:
         Returns:
             Float64 numbers, shape ``[...]``.
         """
-        out: Tensor = _Form.apply(x, self, scale)  # type: ignore[no-untyped-call]
-        return out
+        return quadratic_form(x, lambda run: self._form(run, scale), lambda run: self._product(run, scale))
 
     def without_kernel(self, x: Tensor) -> Tensor:
         """Features less their orthogonal projection onto `scale` on each component, in float64, shape as given."""
@@ -98,13 +97,11 @@ class Laplacian:
         def rest(run: Tensor) -> Tensor:
             return self._centred(run.double(), self.scale).mul_(self.scale[:, None])
 
-        out: Tensor = _SelfAdjoint.apply(x, rest)  # type: ignore[no-untyped-call]
-        return out
+        return self_adjoint(x, rest)
 
     def neighbour_sum(self, y: Tensor) -> Tensor:
         """Sum of ``y_j`` over the neighbours of every node, weights aside, in float64, shape as given."""
-        out: Tensor = _SelfAdjoint.apply(y, lambda run: torch.mm(self._neighbours, run.double()))  # type: ignore[no-untyped-call]
-        return out
+        return self_adjoint(y, lambda run: torch.mm(self._neighbours, run.double()))
 
     def distances(self, y: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """``||y_i - y_j||^2`` of the undirected edges, a piece at a time: which of `edges`, and ``[..., piece]``."""
@@ -148,7 +145,7 @@ class Laplacian:
     def _pool(self) -> Tensor:
         """The matrix of the means of all components."""
         node = torch.argsort(self.component, stable=True)
-        rowptr = _offsets(self.component, self.num_components)
+        rowptr = row_starts(self.component, self.num_components)
         return csr_tensor(rowptr, node.int(), self._share[node], (self.num_components, self.num_nodes))
 
     @cached_property
@@ -156,7 +153,7 @@ class Laplacian:
         """The pattern of `edges` as a torch CSR matrix."""
         row, col, weight = self.edges
         shape = (self.num_nodes, self.num_nodes)
-        return csr_tensor(_offsets(row, self.num_nodes), col.int(), torch.zeros_like(weight), shape)
+        return csr_tensor(row_starts(row, self.num_nodes), col.int(), torch.zeros_like(weight), shape)
 
     @cached_property
     def _neighbours(self) -> Tensor:
@@ -207,63 +204,3 @@ class Laplacian:
 
     def _product(self, run: Tensor, scale: Tensor) -> Tensor:
         return torch.mm(self._matrix, self._centred(run, scale)).div_(scale[:, None])
-
-
-def _offsets(sorted_rows: Tensor, num_rows: int) -> Tensor:
-    """Start of every row among entries with these rows, of which a row may have none; int32."""
-    start = torch.zeros(num_rows + 1, dtype=torch.int32, device=sorted_rows.device)
-    start[1:] = torch.bincount(sorted_rows, minlength=num_rows).cumsum(0)
-    return start
-
-
-def _each_run(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply a function of one matrix to all matrices of ``[..., num_nodes, channels]``."""
-    if x.dim() == 2:
-        return function(x)
-    return torch.stack([_each_run(function, run) for run in x])
-
-
-class _SelfAdjoint(torch.autograd.Function):
-    """A self-adjoint linear map of every run's features, computed in float64; its gradient is the same map."""
-
-    @staticmethod
-    def forward(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        return _each_run(function, x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Any], output: Tensor) -> None:
-        ctx.dtype, ctx.function = inputs[0].dtype, inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _SelfAdjoint.apply(grads[0], ctx.function).to(ctx.dtype), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, function: Any) -> tuple[Tensor, int]:
-        return _SelfAdjoint.apply(x.movedim(in_dims[0], 0), function), 0  # type: ignore[no-untyped-call]
-
-
-class _Form(torch.autograd.Function):
-    """``Laplacian.form`` of every run; its gradient is twice the product with the Laplacian."""
-
-    @staticmethod
-    def forward(x: Tensor, laplacian: Laplacian, scale: Tensor) -> Tensor:
-        return _each_run(lambda run: laplacian._form(run, scale), x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Laplacian, Tensor], output: Tensor) -> None:
-        x, ctx.laplacian, ctx.scale = inputs
-        ctx.save_for_backward(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
-        laplacian, scale = ctx.laplacian, ctx.scale
-        product = _SelfAdjoint.apply(x, lambda run: laplacian._product(run, scale))  # type: ignore[no-untyped-call]
-        return (2 * grads[0][..., None, None] * product).to(x.dtype), None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int, None, None], x: Tensor, laplacian: Laplacian, scale: Tensor
-    ) -> tuple[Tensor, int]:
-        return _Form.apply(x.movedim(in_dims[0], 0), laplacian, scale), 0  # type: ignore[no-untyped-call]

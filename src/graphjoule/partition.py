@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from graphjoule.csr import row_starts
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 
@@ -87,8 +88,7 @@ def _metis(graph: Propagation, num_parts: int, seed: int) -> Tensor:
         ) from error
     row, col = graph.row().cpu(), graph.col.cpu().long()
     edge = row != col
-    starts = torch.zeros(graph.num_nodes + 1, dtype=torch.int64)
-    starts[1:] = torch.bincount(row[edge], minlength=graph.num_nodes).cumsum(0)
+    starts = row_starts(row[edge], graph.num_nodes).long()
     _, part = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(starts.numpy(), col[edge].numpy()),

@@ -13,8 +13,14 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.recipes import Source, explain, read_recipe_file, unknown
-from graphjoule.recipes.clustered import CLUSTER_NAMES, ClusterSettings, take_clusters
-from graphjoule.recipes.constrained import CONSTRAINT_NAMES, ConstraintSettings, spell_constraint, take_constraint
+from graphjoule.recipes.clustered import CLUSTER_NAMES, ClusterSettings, cluster_setting, take_clusters
+from graphjoule.recipes.constrained import (
+    CONSTRAINT_NAMES,
+    ConstraintSettings,
+    constraint_setting,
+    spell_constraint,
+    take_constraint,
+)
 from graphjoule.recipes.flat import CHOSEN, block_settings, flatten, refuse_chosen
 from graphjoule.recipes.options import STRICT, model_options
 from graphjoule.recipes.overrides import parse_override, parse_overrides
@@ -209,10 +215,10 @@ def _build(model: str, dataset: str, num_layers: int, settled: dict[str, tuple[A
     values["weight_decay"] = {key.partition(".")[2]: values.pop(key) for key in list(values) if "." in key}
     if constraint is not None:
         values["constraint"] = {name: value for name, (value, _) in constraint.items()}
-        settled |= {"constraint" if name == "method" else f"constraint.{name}": c for name, c in constraint.items()}
+        settled |= {constraint_setting(name): setting for name, setting in constraint.items()}
     if clusters is not None:
         values["clusters"] = {name: value for name, (value, _) in clusters.items()}
-        settled |= {"clusters" if name == "parts" else f"clusters.{name}": c for name, c in clusters.items()}
+        settled |= {cluster_setting(name): setting for name, setting in clusters.items()}
     values["sources"] = {key: source for key, (_, source) in settled.items()}
     try:
         return Recipe(model=model, dataset=dataset, num_layers=num_layers, **values)

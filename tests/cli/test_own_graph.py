@@ -91,6 +91,7 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert "nodes.csv: 40 nodes, 3 features; 30 labelled with 2 classes (blue, red), 10 to predict" in caplog.text
     folder = here / "runs" / "nodes-egnn-2"
     assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
         "MODEL_CARD.md",
         "model-seed-0.safetensors",
         "model-seed-1.safetensors",

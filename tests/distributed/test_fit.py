@@ -1,5 +1,8 @@
 """`fit` over several processes: early stopping, records, failures and the run folder are those of one process."""
 
+import time
+from pathlib import Path
+
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -10,8 +13,9 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.records import read_records
 from graphjoule.training import TrainingInterrupted, fit
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.joint_folder import JointFolder
 
-from .tasks import ring_task, small_recipe
+from .tasks import Sized, ring_task, small_recipe
 
 STOPPING = {"lr": 0.1, "patience": 3, "epochs": 30}
 NUMBERS = ("epochs_run", "selected_epoch", "val_accuracy", "test_accuracy", "run_id", "status", "failure")
@@ -80,7 +84,7 @@ def test_a_finished_folder_is_refused_extended_and_read_by_all(world, tmp_path):
     assert [record.seed for record in read_records(out / "records.jsonl")] == [0, 1]
     assert (out / "MODEL_CARD.md").exists()
     assert not list(out.glob("checkpoint*"))
-    assert not list(out.glob(".*"))
+    assert [path.name for path in out.glob(".*")] == [".lock"]
 
 
 class StopAt:
@@ -118,6 +122,50 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_epoch(world, tmp_path):
         assert all(states[0][name].equal(value) for name, value in whole_states[0].items())
 
 
+def save_slowly(group, out, is_broken):
+    """What a rank finds on the disk as soon as it may go on."""
+    folder = JointFolder(out, group)
+    save = folder._own.save_checkpoint
+
+    def save_late(*given):
+        time.sleep(0.5)
+        if is_broken:
+            raise GraphjouleError("The disk is full.")
+        save(*given)
+
+    folder._own.save_checkpoint = save_late
+    with folder.open():
+        try:
+            folder.save_checkpoint({"epoch": torch.zeros(1)}, small_recipe(), [0], 1.0)
+        except GraphjouleError as error:
+            return str(error)
+        return [path.name for path in Path(out).glob("checkpoint*")]
+
+
+def test_no_rank_goes_on_before_the_checkpoint_is_whole(world, tmp_path):
+    """Else one that was asked to stop would end while the first still writes, and be taken for a failure."""
+    assert world.run(save_slowly, 2, str(tmp_path), False) == [["checkpoint.safetensors"]] * 2
+
+
+def test_all_ranks_hear_that_a_checkpoint_cannot_be_written(world, tmp_path):
+    assert world.run(save_slowly, 2, str(tmp_path), True) == ["The disk is full."] * 2
+
+
+def test_changed_splits_are_refused_by_all(world, tmp_path):
+    recipe, out = small_recipe("gcn", 2, epochs=3), tmp_path / "out"
+    write_partition(ring_task(), 2, tmp_path / "old", "blocks")
+    write_partition(ring_task(train=torch.arange(9)), 2, tmp_path / "new", "blocks")
+    world.run(fit_with, 2, str(tmp_path / "old"), recipe, [0], {"out": str(out)})
+    for said in world.run(refused_fit, 2, str(tmp_path / "new"), recipe, {"out": str(out), "resume": True}):
+        assert "was trained with other nodes in the split 'public' of seed 0" in said
+
+
+def test_processes_with_nothing_to_share_are_refused(tmp_path):
+    with pytest.raises(GraphjouleError, match=r"There are 2 processes, each with the whole graph of ring.*nothing"):
+        fit(small_recipe("gcn", 2), ring_task(), device="cpu", out=tmp_path / "out", group=Sized(2))
+    assert not (tmp_path / "out").exists()
+
+
 def test_constraints_are_refused(world, tmp_path, monkeypatch):
     recipe = small_recipe("gcn", 3, constraint="augmented_lagrangian")
     write_partition(ring_task(), 2, tmp_path, "blocks")
@@ -130,7 +178,7 @@ def test_constraints_are_refused(world, tmp_path, monkeypatch):
     assert not RunFolder("none").path.exists()
 
 
-def refused_fit(group, folder, recipe):
+def refused_fit(group, folder, recipe, options=None):
     with pytest.raises(GraphjouleError) as error:
-        fit_part(group, folder, recipe, [0])
+        fit_part(group, folder, recipe, [0], **options or {})
     return str(error.value)

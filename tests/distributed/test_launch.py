@@ -2,22 +2,27 @@
 
 import csv
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from typer.testing import CliRunner
 
 from graphjoule.cli import app
 from graphjoule.cli.processes import Job
-from graphjoule.distributed import load_part, write_partition
-from graphjoule.distributed.launch import LOST, Outcome, launch
+from graphjoule.distributed import load_part, read_partition, write_partition
+from graphjoule.distributed.launch import LOST, Ending, _patience, launch
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
 from graphjoule.records import read_records
@@ -64,7 +69,7 @@ def job_of(out: Path, recipe, *, resume: bool = False) -> Job:
     return Job(recipe=recipe, seeds=[0, 1], device="cpu", out=out, resume=resume, checkpoint_every=2)
 
 
-def start(job: Job, parts: Path, *program: str, ending: tuple[str, ...] = ()) -> Outcome:
+def start(job: Job, parts: Path, *program: str, ending: tuple[str, ...] = ()) -> Ending:
     path = parts / "job.json"
     write_json(path, job.model_dump(mode="json"))
     return launch([sys.executable, *program, str(path), str(parts), *ending], 2)
@@ -84,10 +89,10 @@ def assert_same_results(folder: Path, expected: Path) -> None:
 def kill_and_resume(tmp_path: Path, recipe, parts: Path, expected: Path, rank: int, epoch: int) -> None:
     out = tmp_path / f"killed-{rank}-{epoch}"
     began = time.monotonic()
-    outcome = start(job_of(out, recipe), parts, DYING_RANK, ending=(str(rank), str(epoch)))
+    ending = start(job_of(out, recipe), parts, DYING_RANK, ending=(str(rank), str(epoch)))
     assert time.monotonic() - began < 60
-    assert (outcome.code, outcome.rank) == (-signal.SIGKILL, rank)
-    assert f"process {rank} of 2 was killed by SIGKILL" in outcome.sentence(2)
+    assert (ending.code, ending.rank) == (-signal.SIGKILL, rank)
+    assert f"process {rank} of 2 was killed by SIGKILL" in ending.sentence(2)
     assert start(job_of(out, recipe, resume=True), parts, "-m", "graphjoule", "rank").code == 0
     assert_same_results(out, expected)
 
@@ -132,6 +137,8 @@ def test_processes_option_trains_writes_and_predicts_like_one_process(tmp_path, 
             torch.tensor(theirs.curve["train_loss"]), torch.tensor(mine.curve["train_loss"]), rtol=1e-4, atol=0
         )
     assert (tmp_path / "two" / "predictions.csv").exists()
+    names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("one", "two")]
+    assert names[0] == names[1]  # the parts are gone, and what the processes were told
     again = CliRunner().invoke(app, ["train", *options, "--out", "two", "--processes", "2"])
     assert again.exit_code == 1  # raised as a GraphjouleError, which `main` makes a sentence and exit code 2
     assert "already holds a training" in str(again.exception)
@@ -174,19 +181,184 @@ def test_bad_timeout_is_one_sentence(monkeypatch):
         _timeout_seconds()
 
 
-def test_outcome_blames_the_process_that_failed_and_not_those_that_lost_it():
+def test_the_ending_blames_the_process_that_failed_and_not_those_that_lost_it():
     script = f"import os, sys; sys.exit({LOST} if os.environ['RANK'] == '0' else print('why', file=sys.stderr) or 3)"
-    outcome = launch([sys.executable, "-c", script], 2)
-    assert outcome == Outcome(3, 1, "why")
-    assert outcome.sentence(2).startswith("process 1 of 2 ended with exit code 3 (why), so the others were ended")
+    ending = launch([sys.executable, "-c", script], 2)
+    assert ending == Ending(3, 1, "why")
+    assert ending.sentence(2).startswith("process 1 of 2 ended with exit code 3 (why), so the others were ended")
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr("graphjoule.distributed.launch._GRACE_SECONDS", 0.5)
     script = "import os, sys, time; time.sleep(100) if os.environ['RANK'] == '0' else sys.exit(4)"
     began = time.monotonic()
-    assert launch([sys.executable, "-c", script], 2) == Outcome(4, 1, "")
+    assert launch([sys.executable, "-c", script], 2) == Ending(4, 1, "")
     assert time.monotonic() - began < 30
+
+
+def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphjoule.distributed.launch._GRACE_SECONDS", 0.2)
+    script = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        f"folder, rank = Path({str(tmp_path)!r}), os.environ['RANK']\n"
+        "def stop(*_):\n"
+        "    if rank == '0':\n"
+        "        time.sleep(1.5)\n"
+        "        (folder / 'saved').touch()\n"
+        "    os._exit(130)\n"
+        "signal.signal(signal.SIGINT, stop)\n"
+        "(folder / f'ready-{rank}').touch()\n"
+        "time.sleep(60)\n"
+    )
+
+    def interrupt():
+        deadline = time.monotonic() + 30
+        while len(list(tmp_path.glob("ready-*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert launch([sys.executable, "-c", script], 2) == Ending(130, 0, "")
+    thread.join()
+    assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_stopping", "seconds"),
+    [
+        ([None, None], True, math.inf),
+        ([None, 0], False, math.inf),
+        ([None, 130], True, 600.0),
+        ([None, 130], False, 10.0),
+        ([None, 130, LOST], True, 10.0),
+        ([None, -9], True, 10.0),
+    ],
+)
+def test_how_long_the_others_are_waited_for(codes, is_stopping, seconds):
+    assert _patience(codes, is_stopping=is_stopping) == seconds
+
+
+def write_archive(path: Path, task) -> list[str]:
+    """The task with its masks as a user's archive, and the options that name it."""
+    nodes, size, split = np.arange(task.num_nodes), (task.num_nodes, task.num_nodes), task.split("public")
+    row, col = task.graph.row().numpy(), task.graph.col.numpy()
+    adj = sp.csr_array((np.ones(row.size), (row, col)), size)
+    adj.setdiag(0)
+    pieces = {f"adj_{name}": getattr(adj, name) for name in ("data", "indices", "indptr", "shape")}
+    masks = {f"{part}_mask": np.isin(nodes, getattr(split, part)) for part in ("train", "val", "test")}
+    np.savez(path, features=task.features.numpy(), labels=task.labels.numpy(), **pieces, **masks)
+    return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2"]
+
+
+@pytest.fixture
+def endings(monkeypatch):
+    """Stands for the processes: what each start was told, what there was then, and how it ends."""
+    started = SimpleNamespace(ending=Ending(2), commands=[], jobs=[], partitions=[], meanwhile=lambda job: None)
+
+    def start(command, num_processes):
+        started.commands.append([*command[3:], num_processes])
+        started.jobs.append(Job.model_validate_json(Path(command[4]).read_bytes()))
+        started.partitions += [read_partition(parts) for parts in command[5:]]
+        started.meanwhile(started.jobs[-1])
+        return started.ending
+
+    monkeypatch.setattr("graphjoule.cli.processes.launch", start)
+    return started
+
+
+def test_a_partition_with_the_masks_of_before_is_refused(tmp_path, endings):
+    options = write_archive(tmp_path / "a.npz", ring_task())
+    parts = str(tmp_path / "parts")
+    cut = CliRunner().invoke(app, ["partition", *options[:2], "--parts", "2", "--out", parts, "--method", "blocks"])
+    assert cut.exit_code == 0, cut.output
+    options += ["--parts", parts, "--out", str(tmp_path / "out")]
+    CliRunner().invoke(app, ["train", *options])
+    assert len(endings.commands) == 1  # of the same masks: it is taken
+    write_archive(tmp_path / "a.npz", ring_task(train=torch.arange(9)))
+    done = CliRunner().invoke(app, ["train", *options])
+    assert "is not a partition of a.npz as it is now: its data or its splits are others" in str(done.exception)
+    assert len(endings.commands) == 1
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "parts" / "partition.json").exists()
+
+
+def test_parts_of_another_number_are_refused_before_anything_starts(tmp_path, endings):
+    options = write_archive(tmp_path / "a.npz", ring_task())
+    CliRunner().invoke(app, ["partition", *options[:2], "--parts", "3", "--out", str(tmp_path / "parts")])
+    done = CliRunner().invoke(
+        app, ["train", *options, "--parts", str(tmp_path / "parts"), "--out", str(tmp_path / "o")]
+    )
+    assert "is cut into 3 parts, but there are 2 processes" in str(done.exception)
+    assert not endings.commands
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_partition_that_a_kill_left_is_used_again_unless_the_masks_have_changed(tmp_path, endings):
+    options = [*write_archive(tmp_path / "a.npz", ring_task()), "--out", str(tmp_path / "out")]
+    parts = tmp_path / "out" / "parts-2"
+    done = CliRunner().invoke(app, ["partition", *options[:2], "--parts", "2", "--out", str(parts)])
+    assert done.exit_code == 0, done.output
+    left = read_partition(parts)
+    os.utime(parts / "part-0.safetensors", (0, 0))
+    assert CliRunner().invoke(app, ["train", *options]).exit_code == 2
+    assert endings.partitions == [left]
+    assert (parts / "part-0.safetensors").stat().st_mtime == 0
+    write_archive(tmp_path / "a.npz", ring_task(train=torch.arange(9)))
+    assert CliRunner().invoke(app, ["train", *options]).exit_code == 2
+    assert endings.partitions[1].splits_sha256 != left.splits_sha256
+    assert endings.partitions[1].data.sha256 == left.data.sha256
+    assert not parts.exists()
+
+
+def test_a_training_that_breaks_off_keeps_its_parts_for_resume(tmp_path, endings):
+    endings.ending = Ending(-9, 1)
+    out = tmp_path / "out"
+    options = [*write_archive(tmp_path / "a.npz", ring_task()), "--out", str(out)]
+    endings.meanwhile = lambda job: RunFolder(out).begin(job.recipe, [[0]])
+    done = CliRunner().invoke(app, ["train", *options])
+    assert done.exit_code == 1
+    assert "process 1 of 2 was killed by SIGKILL" in done.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["parts-2", "run.json"]
+    CliRunner().invoke(app, ["train", *options, "--resume"])
+    assert endings.partitions[0] == endings.partitions[1]
+
+
+@pytest.mark.parametrize("split", ["nosuch", "per-class-5-0", "per-class-100-1"])
+def test_a_bad_split_is_refused_before_anything_is_written(tmp_path, monkeypatch, endings, split):
+    monkeypatch.chdir(tmp_path)
+    options = write_archive(tmp_path / "a.npz", ring_task())
+    done = CliRunner().invoke(app, ["train", *options, "--set", f"split={split}"])
+    assert isinstance(done.exception, GraphjouleError)
+    assert split in str(done.exception)
+    assert not endings.commands
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("out", [[], ["--out", "deep/er/out"]])
+def test_what_the_processes_refuse_leaves_nothing(tmp_path, monkeypatch, endings, out):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["train", *write_archive(tmp_path / "a.npz", ring_task()), *out])
+    assert done.exit_code == 2
+    assert len(endings.commands) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    assert not Path(endings.commands[0][1]).exists()  # what they were told
+
+
+def test_processes_on_clusters_are_told_what_was_asked_for_and_not_what_the_program_was_called_with(
+    tmp_path, monkeypatch, endings
+):
+    monkeypatch.setattr(sys, "argv", ["notebook", "--flag", "--processes", "7"])
+    options = write_archive(tmp_path / "a.npz", ring_task())
+    options += ["--processes", "2", "--clusters", "4", "--set", "clusters.accumulate=2", "--seeds", "3,5", "--json"]
+    done = CliRunner().invoke(app, ["train", *options])
+    assert done.exit_code == 2
+    (command, path, size), (job,) = endings.commands[0], endings.jobs
+    assert (command, size) == ("rank", 2)
+    assert not Path(path).exists()
+    assert (job.seeds, job.is_json, job.source.npz) == ([3, 5], True, tmp_path / "a.npz")
+    assert job.recipe.clusters.parts == 4
 
 
 @pytest.mark.slow

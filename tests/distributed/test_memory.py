@@ -1,6 +1,8 @@
 """Peak bytes of a rank against the formula of docs/distributed.md, on a small graph with every tensor counted."""
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,12 @@ from ops.live_bytes import LiveBytes
 from .tasks import small_recipe
 
 LAYERS, WIDTH = 8, 32
+ROOT = Path(__file__).parents[2]
 
 
 def formula():
     """The class of the benchmark, which states the formula once."""
-    path = Path(__file__).parents[2] / "benchmarks" / "distributed_memory.py"
+    path = ROOT / "benchmarks" / "distributed_memory.py"
     if not path.exists():
         pytest.skip("the benchmarks are not in this checkout")
     spec = importlib.util.spec_from_file_location("distributed_memory", path)
@@ -57,3 +60,18 @@ def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
         assert peak == pytest.approx(expected, rel=0.15)
         assert received == part.received_bytes()
         assert part.nodes == pytest.approx(6000 / size, abs=1)
+
+
+def test_what_the_page_tells_of_an_untouched_malloc_is_what_was_recorded():
+    record = json.loads((ROOT / "results/distributed/memory-default-malloc.json").read_text())
+    assert record["malloc_mmap_threshold"] is None
+    ratios: dict[int, list[float]] = {}
+    for row in record["rows"]:
+        ratios.setdefault(row["processes"], []).append(row["ratio"])
+    page = " ".join((ROOT / "docs/distributed.md").read_text().split())
+    said = re.search(
+        r"with ([\d.]+) times the formula in one process, ([\d.]+) to ([\d.]+) times in 2 and ([\d.]+) to ([\d.]+)",
+        page,
+    )
+    ends = [min(ratios[1]), min(ratios[2]), max(ratios[2]), min(ratios[4]), max(ratios[4])]
+    assert list(said.groups()) == [f"{end:.2f}" for end in ends]

@@ -1,6 +1,7 @@
 """A partition on disk: its parts are the whole task, and what is damaged, missing or of another one is a sentence."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from graphjoule.cli import app
 from graphjoule.distributed import load_part, read_partition, write_partition
+from graphjoule.distributed.part_files import is_partition_of, remove_partition
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures, normalize_rows
 from graphjoule.graph import Propagation
@@ -110,8 +112,6 @@ def test_weights_and_class_names_survive(tmp_path):
     row, col = task.graph.row(), task.graph.col.long()
     weight = 1 + (row * col % 5).double() / 3
     graph = Propagation.from_edge_index(torch.stack([row, col]), weight, task.num_nodes)
-    from dataclasses import replace
-
     task = replace(task, graph=graph, class_names=("a", "b", "c"))
     part = parts_of(task, tmp_path)[2]
     assert part.class_names == ("a", "b", "c")
@@ -150,6 +150,49 @@ def test_a_part_of_another_partition_is_refused(tmp_path):
     (tmp_path / "b" / "part-1.safetensors").rename(tmp_path / "b" / "part-0.safetensors")
     with pytest.raises(GraphjouleError, match="is not part 0 of this partition"):
         load_part(tmp_path / "b", 0, Sized(2))
+
+
+def test_labels_of_another_partition_are_refused(tmp_path):
+    """They have the same shape; a split by rule would be drawn from them without complaint."""
+    (part, _) = parts_of(ring_task(), tmp_path / "a", num_parts=2)
+    other = replace(ring_task(), labels=ring_task().labels.roll(1))
+    write_partition(other, 2, tmp_path / "b", "blocks")
+    (tmp_path / "b" / "labels.safetensors").replace(tmp_path / "a" / "labels.safetensors")
+    assert part.split("public").sizes == ring_task().split("public").sizes
+    with pytest.raises(GraphjouleError, match=r"labels\.safetensors is of another partition than the parts"):
+        part.split("per-class-3-4")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ring_task(train=torch.arange(9)),
+        replace(ring_task(), default_split="per-class-3-4"),
+        replace(ring_task(), fixed_splits=(), default_split="per-class-3-4"),
+    ],
+    ids=["other nodes", "other default", "none"],
+)
+def test_a_partition_knows_its_splits(tmp_path, other):
+    made, task = write_partition(ring_task(), 2, tmp_path, "blocks"), ring_task()
+    assert made.is_of(task.facts(), task)
+    assert is_partition_of(tmp_path, task.facts(), task)
+    assert other.facts() == task.facts()
+    assert not made.is_of(other.facts(), other)
+    assert not is_partition_of(tmp_path, other.facts(), other)
+    assert write_partition(other, 2, tmp_path / "other", "blocks").id != made.id
+    with pytest.raises(GraphjouleError, match="already holds another partition"):
+        write_partition(other, 2, tmp_path, "blocks")
+
+
+def test_a_partition_is_removed_and_nothing_else(tmp_path):
+    write_partition(ring_task(), 2, tmp_path / "a", "blocks")
+    remove_partition(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    write_partition(ring_task(), 2, tmp_path / "b", "blocks")
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    remove_partition(tmp_path / "b")
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["notes.txt"]
+    remove_partition(tmp_path / "nothing")
 
 
 def test_the_number_of_processes_must_be_that_of_the_parts(tmp_path):

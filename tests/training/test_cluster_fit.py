@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -5,7 +7,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.records import read_records
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trained import mean_probabilities, read_runs
-from graphjoule.training import fit
+from graphjoule.training import fit, loop
 
 from . import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 
@@ -59,6 +61,33 @@ def test_an_interrupted_training_goes_on_to_the_bit(tmp_path, stop_at):
         fit(recipe, task, [0, 3], out=tmp_path / "cut", checkpoint_every=2, on_progress=stop)
     fit(recipe, task, [0, 3], out=tmp_path / "cut", resume=True)
     assert_same_training(tmp_path / "cut", tmp_path / "whole")
+
+
+SELDOM = {**CLUSTERS, "clusters.validate_every": 4, "lr": 0.1, "patience": 6, "epochs": 60}
+
+
+def test_a_run_ends_in_the_epoch_that_stops_it_however_seldom_a_device_is_looked_at(monkeypatch):
+    recipe = small_recipe("gcn", **SELDOM)
+    (want,) = fit(recipe, small_task(), [0], device="cpu").records
+    monkeypatch.setitem(loop._LOOK_EVERY, "cpu", 7)  # a GPU is looked at every 10 epochs
+    epochs = []
+    (seldom,) = fit(recipe, small_task(), [0], device="cpu", on_progress=lambda p: epochs.append(p.epoch)).records
+    assert want.epochs_run < 60
+    assert want.epochs_run % 7, "it should stop between two looks for this test to mean something"
+    assert facts(seldom) == facts(want)
+    assert len(seldom.curve["val_loss"]) == seldom.epochs_run
+    assert epochs == list(range(1, want.epochs_run + 1))  # and it stops there: no epoch is made in vain
+
+
+def test_progress_tells_the_last_validation_there_was():
+    told = []
+    (record,) = fit(small_recipe("gcn", **SELDOM), small_task(), [0], device="cpu", on_progress=told.append).records
+    assert all(math.isnan(progress.val_loss) and math.isnan(progress.val_accuracy) for progress in told[:3])
+    for progress in told[3:]:
+        at = progress.epoch - progress.epoch % 4 - 1
+        assert progress.val_loss == pytest.approx(record.curve["val_loss"][at], rel=1e-4)  # curves are rounded
+        assert progress.val_accuracy == pytest.approx(record.curve["val_accuracy"][at], rel=1e-4)
+    assert [progress.train_loss for progress in told] == pytest.approx(record.curve["train_loss"], rel=1e-4)
 
 
 def test_prediction_is_made_in_blocks_and_agrees_with_the_forward(tmp_path):

@@ -134,6 +134,32 @@ def test_validation_is_made_when_it_is_due_and_at_the_end():
     assert runs.selection.state["last_epoch"].tolist() == [7]
 
 
+def test_a_run_that_has_stopped_keeps_its_last_epoch_though_epochs_go_on():
+    recipe = small_recipe(clusters=3, **{"clusters.validate_every": 2}, patience=2, epochs=20)
+    runs = cluster_runs(recipe, small_task(), torch.arange(30) % 3)
+    runs.lr.zero_()  # nothing gets better after the first validation, which is of epoch 1
+    for _ in range(9):  # of epochs 0 to 8; the last one is not validated
+        runs.train_epoch()
+    state = runs.selection.state
+    assert (state["stopped"].item(), state["best_epoch"].item(), state["last_epoch"].item()) == (True, 1, 3)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_of_its_groups_however_many_a_step_has():
+    with double_precision():
+        losses = []
+        for accumulate in (1, 2, 3):  # three groups: steps of 1, 1, 1; of 2, 1; of 3
+            settings = {"clusters": 3, "clusters.accumulate": accumulate, "split": "uneven"} | STILL
+            runs = cluster_runs(small_recipe(**settings), three_components(), torch.arange(30) % 3)
+            runs.lr.zero_()
+            runs.train_epoch()
+            losses.append(float(runs.curve[0, 0, 0]))
+        exact = Runs(
+            small_recipe(split="uneven", **STILL), three_components(), [0], [three_components().split("uneven")]
+        )
+        exact.train_epoch()
+    assert losses == pytest.approx([float(exact.curve[0, 0, 0])] * 3, rel=1e-12)
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_before_the_step():
     runs = cluster_runs(small_recipe(clusters=3, **{"clusters.validate_every": 5}), small_task(), torch.arange(30) % 3)
     runs.train_epoch()

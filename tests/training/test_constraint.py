@@ -187,6 +187,27 @@ def test_the_command_of_the_issue(tmp_path, monkeypatch):
     assert run(*arguments.replace(AL, "lagrange").split()).code == 2
 
 
+@pytest.mark.parametrize("num_layers", [1, 2, 8])
+@pytest.mark.parametrize("model", MODELS)
+def test_an_orthogonal_penalty_that_no_depth_could_use_is_refused_and_nothing_is_written(tmp_path, model, num_layers):
+    recipe = small_recipe(model, num_layers, orthogonal_penalty=2.0, epochs=1)
+    has_weights = any(weight.dim() == 2 for weight in build_model(recipe, small_task(), 0).convs.parameters())
+    if has_weights:  # a GCN of two layers has none that is square, but is the same model as a deeper one
+        fit(recipe, small_task(), [0], device="cpu", out=tmp_path / "run")
+        return
+    with pytest.raises(
+        GraphjouleError, match=rf"orthogonal_penalty is 2.0, but a graph layer of {model} has no square"
+    ):
+        fit(recipe, small_task(), [0], device="cpu", out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_for_weights_at_a_greater_depth_draws_no_random_number():
+    state = torch.get_rng_state()
+    fit(small_recipe("gcn", 2, orthogonal_penalty=2.0, epochs=1), small_task(), [0], device="cpu")
+    assert torch.get_rng_state().equal(state)
+
+
 def test_a_recipe_can_ask_for_the_orthogonal_penalty_alone_which_on_egnn_is_its_own_gamma():
     task = small_task()
     own = small_recipe("egnn", gamma=3.0, epochs=5)

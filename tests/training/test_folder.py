@@ -9,6 +9,7 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.records import read_records
+from graphjoule.tasks import Split
 from graphjoule.training import fit, folder
 from graphjoule.training.folder import RunFolder
 
@@ -83,7 +84,8 @@ def refuses(path, task, match, **options):
 
 def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_else(finished):
     models = [f"model-seed-{seed}.safetensors" for seed in SEEDS]
-    assert list(contents(finished)) == ["MODEL_CARD.md", *models, "records.jsonl", "run.json"]
+    assert list(contents(finished)) == [".lock", "MODEL_CARD.md", *models, "records.jsonl", "run.json"]
+    assert contents(finished)[".lock"] == b""
     assert sorted(r.seed for r in read_records(finished / "records.jsonl")) == SEEDS
     assert len({r.epochs_run for r in read_records(finished / "records.jsonl")}) > 1
     assert json.loads((finished / "run.json").read_text())["groups"] == [[0, 1], [2, 3], [4]]
@@ -275,6 +277,44 @@ def test_a_folder_from_before_the_data_was_hashed_goes_on(tmp_path, task, finish
     assert_same_training(tmp_path / "run", finished)
 
 
+def swapped(task):
+    """The same data, where a node that tested trains, and the other way round."""
+    old = task.split("public")
+    train, test = old.train.clone(), old.test.clone()
+    train[0], test[0] = old.test[0], old.train[0]
+    return replace(task, fixed_splits=(Split("public", None, train, old.val, test),))
+
+
+def test_other_splits_are_refused_before_and_after_the_first_record(tmp_path, task, finished):
+    assert swapped(task).facts() == task.facts()
+    said = r"was trained with other nodes in the split 'public' of seed \d: it has changed since"
+    shutil.copytree(finished, tmp_path / "run")
+    refuses(tmp_path / "run", swapped(task), said)
+    refuses(kill(task, tmp_path / "killed", epoch=2), swapped(task), said)
+    with pytest.raises(GraphjouleError, match=said):  # a new seed would train on what the others were scored on
+        resume(swapped(task), tmp_path / "run", seeds=[5])
+
+
+def test_splits_that_are_not_used_may_change(tmp_path, task):
+    recipe = small_recipe("gcn", split="per-class-2-2", epochs=2)
+    path = tmp_path / "run"
+    fit(recipe, task, [0], out=path)
+    assert resume(swapped(task), path, seeds=[0], recipe=recipe)[1] == 0
+
+
+def test_a_folder_from_before_splits_were_hashed_goes_on_and_its_records_are_compared(tmp_path, task, finished):
+    path = shutil.copytree(finished, tmp_path / "run")
+    about = json.loads((path / "run.json").read_text())
+    assert about.pop("splits") == {str(seed): task.split("public").sha256 for seed in SEEDS}
+    (path / "run.json").write_text(json.dumps(about))
+    refuses(path, swapped(task), "of seed 0")
+    resume(task, path)
+    assert_same_training(path, finished)
+    killed = kill(task, tmp_path / "killed", epoch=2)
+    (killed / "run.json").write_text(json.dumps(about))
+    resume(swapped(task), killed)  # nothing to compare
+
+
 def test_settings_are_compared_and_not_where_they_came_from(tmp_path, task, finished):
     path = shutil.copytree(finished, tmp_path / "run")
     spelled_out = small_recipe("gcn", lr=0.1, patience=3, epochs=12, dropout=0.5)
@@ -357,9 +397,20 @@ def test_a_folder_in_use_is_refused_and_left_to_the_one_who_uses_it(tmp_path, ta
 
 def test_the_folder_is_free_again_after_an_error(tmp_path, task):
     path = kill(task, tmp_path / "run", epoch=2)
-    assert list(contents(path)) == ["run.json"]
+    assert list(contents(path)) == [".lock", "run.json"]
     with RunFolder(path).open():
         pass
+
+
+def test_a_lock_that_is_waited_for_when_it_is_let_go_keeps_others_out(tmp_path, task):
+    """Were the file removed at the end, one process could lock the old file and another a new one."""
+    fcntl = pytest.importorskip("fcntl")
+    path = tmp_path / "run"
+    with RunFolder(path).open():
+        waiting = (path / ".lock").open()
+    with waiting:
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        refuses(path, task, "^Another process is training in")
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "file/far/below"])

@@ -15,14 +15,13 @@ from graphjoule.cli.data import data
 from graphjoule.cli.demo import demo
 from graphjoule.cli.partition import partition
 from graphjoule.cli.predict import predict
-from graphjoule.cli.processes import rank
 from graphjoule.cli.report import report
 from graphjoule.cli.study import study
 from graphjoule.cli.trace import trace
-from graphjoule.cli.train import train
+from graphjoule.cli.train import rank, train
 from graphjoule.cli.tune import tune
 from graphjoule.cli.usage import UsageError, usage_sentence
-from graphjoule.distributed.launch import LOST
+from graphjoule.distributed.launch import LOST, STOPPED
 from graphjoule.distributed.start import LIFELINE, RankLostError
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import TrainingInterrupted
@@ -88,4 +87,4 @@ def main() -> None:
         sys.exit(LOST)
     except TrainingInterrupted as stopped:
         typer.echo(f"graphjoule: {stopped}; the same command with --resume goes on from there.", err=True)
-        sys.exit(130)
+        sys.exit(STOPPED)

@@ -5,26 +5,35 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+import torch
 import typer
 from pydantic import BaseModel
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
-from graphjoule.distributed.launch import launch
-from graphjoule.distributed.part_files import load_part, read_partition, write_partition
+from graphjoule.distributed.launch import STOPPED, launch
+from graphjoule.distributed.part_files import (
+    is_partition_of,
+    load_part,
+    read_partition,
+    remove_partition,
+    write_partition,
+)
 from graphjoule.distributed.start import joined_processes
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, write_json
-from graphjoule.group import Group
+from graphjoule.files import write_json
+from graphjoule.group import ALONE
 from graphjoule.partition import CutMethod
 from graphjoule.recipe import Recipe
 from graphjoule.saving import load_model
 from graphjoule.tasks import NodeTask
 from graphjoule.training import FitResult, fit
+from graphjoule.training.campaign import Campaign
 from graphjoule.training.cluster_runs import check_shares
 from graphjoule.training.folder import RunFolder
 
@@ -41,6 +50,8 @@ class Job(BaseModel):
         out: the run folder.
         resume: whether to go on with what it holds.
         checkpoint_every: epochs between two checkpoints.
+        source: which graph, where every process reads all of it.
+        is_json: whether to tell the result as JSON.
     """
 
     recipe: Recipe
@@ -49,6 +60,8 @@ class Job(BaseModel):
     out: Path | None
     resume: bool
     checkpoint_every: int
+    source: GraphSource = GraphSource()
+    is_json: bool = False
 
     @property
     def title(self) -> str:
@@ -100,14 +113,12 @@ def default_method() -> CutMethod:
     return "blocks" if importlib.util.find_spec("pymetis") is None else "metis"
 
 
-def train_as_rank(
-    job: Job, load: Callable[[Group], NodeTask], name_folder: Callable[[Recipe], Path]
-) -> tuple[FitResult, bool]:
+def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], Path]) -> tuple[FitResult, bool]:
     """Train as one of the processes that have been started already.
 
     Args:
         job: what to train; without an `out`, the first process names the folder.
-        load: gives a process its task: its part of the graph, or the whole one if the recipe has clusters.
+        parts: folder of the graph's parts; None if every process reads the whole graph, for clusters of it.
         name_folder: the folder for a recipe.
 
     Returns:
@@ -116,7 +127,7 @@ def train_as_rank(
     with joined_processes(job.device) as (group, device):
         if not group.is_first:
             logger.setLevel(logging.ERROR)
-        task = group.together(lambda: load(group))
+        task = group.together(lambda: job.source.load() if parts is None else load_part(parts, group.rank, group))
         recipe = job.recipe.with_split_of(task)
         folder = Path(group.from_first(lambda: str(job.out or name_folder(recipe))))
         with show_progress(job.title) if group.is_first else nullcontext(lambda progress: None) as on_progress:
@@ -137,11 +148,13 @@ def train_as_rank(
 def train_in_processes(job: Job, task: NodeTask, num_processes: int, parts: Path | None) -> FitResult:
     """Cut a task, train it in several processes on this machine, and read the result from the run folder.
 
+    What `fit` would refuse in every process is refused before anything is written.
+
     Args:
         job: what to train; it has an `out`.
         task: the whole task.
         num_processes: how many processes.
-        parts: folder of a partition that is there already; None makes one in the run folder.
+        parts: folder of a partition that is there already; None makes one in the run folder for as long as it trains.
     """
     assert job.out is not None
     if job.recipe.constraint is not None:
@@ -149,50 +162,66 @@ def train_in_processes(job: Job, task: NodeTask, num_processes: int, parts: Path
             f"--processes is {num_processes}, but the recipe has a constraint, which needs the whole graph in one "
             "process; leave one of the two out."
         )
-    folder, facts = RunFolder(job.out), task.facts()
-    folder.check(job.recipe, facts, resume=job.resume)
-    if parts is None:
-        parts = job.out / f"parts-{num_processes}"
-        if not (parts / "partition.json").exists() or read_partition(parts).data.sha256 != facts.sha256:
-            write_partition(task, num_processes, parts, default_method())
-    elif read_partition(parts).data.sha256 != facts.sha256:
-        raise GraphjouleError(f"{parts} is a partition of other data than {task.name}; give one of it, or none.")
-    ensure_folder(job.out)
-    path = job.out / "job.json"
-    write_json(path, job.model_dump(mode="json"))
-    _launched(["rank", str(path), str(parts)], num_processes)
-    path.unlink(missing_ok=True)
+    training = Campaign(job.recipe, task.to("cpu"), torch.device("cpu"), ALONE, job.seeds, job.checkpoint_every)
+    folder = RunFolder(job.out)
+    folder.check(job.recipe, training.facts, training.draw_split, resume=job.resume)
+    if parts is not None:
+        _check_parts(parts, training, num_processes)
+        start_processes(job, num_processes, parts)
+    else:
+        with _own_parts(folder, training, num_processes) as parts:
+            start_processes(job, num_processes, parts)
     records = folder.records()
     models = [load_model(folder.model_path(seed)) for seed in job.seeds]
     return FitResult([records[seed] for seed in job.seeds], models, job.out)
 
 
-def train_clusters_in_processes(arguments: Sequence[str], num_processes: int) -> None:
-    """Run a ``train`` command again in several processes, which share the steps on clusters; the first one tells.
+def _check_parts(parts: Path, training: Campaign, num_processes: int) -> None:
+    """Refuse a partition of other data or splits, on which the processes would train without complaint."""
+    partition, task = read_partition(parts), training.task
+    if not partition.is_of(training.facts, task):
+        raise GraphjouleError(
+            f"{parts} is not a partition of {task.name} as it is now: its data or its splits are others; cut it anew "
+            "with `graphjoule partition`, or leave --parts out."
+        )
+    partition.check_size(parts, num_processes)
+
+
+@contextmanager
+def _own_parts(folder: RunFolder, training: Campaign, num_parts: int) -> Iterator[Path]:
+    """A partition in the run folder, until the training is done; `--resume` finds it if that broke off."""
+    path = folder.path / f"parts-{num_parts}"
+    missing = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
+    is_found, is_done = is_partition_of(path, training.facts, training.task), False
+    try:
+        if not is_found:
+            remove_partition(path)
+            write_partition(training.task, num_parts, path, default_method())
+        yield path
+        is_done = True
+    finally:
+        if is_done or not (is_found or folder.is_taken):  # a training that has not begun leaves nothing
+            remove_partition(path)
+        for place in missing:  # only those that are empty can be removed
+            with suppress(OSError):
+                place.rmdir()
+
+
+def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> None:
+    """Run a training in several processes and wait for them; if it fails, exit as it did.
 
     Args:
-        arguments: of the command that was given, with its ``--processes``.
-        num_processes: how many.
+        job: what to train.
+        num_processes: how many processes.
+        parts: folder of the graph's parts; None if every process reads the whole graph, and the first one tells.
     """
-    given = list(arguments)
-    for at, word in enumerate(given):
-        if word.partition("=")[0] == "--processes":
-            given[at : at + (1 if "=" in word else 2)] = ["--distributed"]
-            break
-    _launched(given, num_processes)
-
-
-def _launched(arguments: Sequence[str], num_processes: int) -> None:
-    """Run ``graphjoule ARGUMENTS`` in several processes; if it fails, exit as it did."""
-    outcome = launch([sys.executable, "-m", "graphjoule", *arguments], num_processes)
-    if outcome.code in (2, 130) and not outcome.last_words:  # the first process has told why
-        raise typer.Exit(outcome.code)
-    if outcome.code:
-        typer.echo(f"graphjoule: {outcome.sentence(num_processes)}.", err=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "job.json")
+        write_json(path, job.model_dump(mode="json"))
+        arguments = ["rank", str(path), *([] if parts is None else [str(parts)])]
+        ending = launch([sys.executable, "-m", "graphjoule", *arguments], num_processes)
+    if ending.code in (2, STOPPED) and not ending.last_words:  # the first process has told why
+        raise typer.Exit(ending.code)
+    if ending.code:
+        typer.echo(f"graphjoule: {ending.sentence(num_processes)}.", err=True)
         raise typer.Exit(1)
-
-
-def rank(job: Path, parts: Path) -> None:
-    """Train as one of several processes: what `--processes` of `train` starts."""
-    told = Job.model_validate_json(job.read_bytes())
-    train_as_rank(told, lambda group: load_part(parts, group.rank, group), lambda recipe: told.out or Path())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -54,7 +55,10 @@ class _Lines:
 
 
 def _state(progress: Progress) -> str:
-    return (
+    trained = (
         f"epoch {progress.epoch}/{progress.epochs}, {progress.num_active}/{progress.num_runs} runs, "
-        f"train loss {progress.train_loss:.3f}, val loss {progress.val_loss:.3f}, val acc {progress.val_accuracy:.3f}"
+        f"train loss {progress.train_loss:.3f}"
     )
+    if math.isnan(progress.val_accuracy):  # no validation yet; one that failed has an accuracy all the same
+        return trained
+    return f"{trained}, val loss {progress.val_loss:.3f}, val acc {progress.val_accuracy:.3f}"

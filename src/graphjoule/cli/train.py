@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,22 +14,19 @@ from graphjoule.cli.processes import (
     check_clustered,
     check_processes,
     data_of_parts,
+    start_processes,
     train_as_rank,
-    train_clusters_in_processes,
     train_in_processes,
 )
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.recipe_file import load_recipe_from
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.cli.train_text import tell
 from graphjoule.constraint import METHODS
-from graphjoule.distributed.part_files import load_part
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import json_text
-from graphjoule.group import Group
 from graphjoule.nn import MODELS
 from graphjoule.predictions import write_predictions
 from graphjoule.recipe import Recipe, parse_overrides
-from graphjoule.records import Summary
 from graphjoule.tasks import NodeTask
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trained import mean_probabilities
@@ -127,19 +123,21 @@ def train(
     # Of many processes the first looks at the folder, for all.
     before = None if distributed else out
     check_training(recipe, device=device, test_fraction=source.test_fraction, out=before, resume=resume)
-    job = Job(recipe=recipe, seeds=numbers, device=device, out=out, resume=resume, checkpoint_every=checkpoint_every)
+    job = Job(
+        recipe=recipe,
+        seeds=numbers,
+        device=device,
+        out=out,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        source=source,
+        is_json=json,
+    )
     if distributed:
-
-        def load(group: Group) -> NodeTask:
-            return source.load() if parts is None else load_part(parts, group.rank, group)
-
-        result, is_first = train_as_rank(job, load, lambda recipe: default_folder(recipe, resume=resume))
-        if is_first:
-            is_own = source.is_own and result.summary.n > 0
-            tell(recipe, result, predict_all(recipe, source.load(), result, device) if is_own else None, json=json)
+        train_and_tell(job, parts)
         return
     if processes is not None and recipe.clusters is not None:
-        train_clusters_in_processes(sys.argv[1:], processes)
+        start_processes(job, processes)
         return
     task = source.load()
     recipe = recipe.with_split_of(task)
@@ -166,19 +164,22 @@ def train(
 train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
 
 
-def tell(recipe: Recipe, result: FitResult, predictions: Path | None = None, *, json: bool) -> None:
-    """Print what came out; exit code 1 if no run finished."""
-    folder = result.folder or Path()
-    told = [describe(recipe, result.summary, folder)]
-    fields = summary_fields(result, folder)
-    if predictions is not None:
-        fields["predictions"] = str(predictions)
-        told.append(f"predictions: {predictions}")
-    typer.echo("\n".join(told), err=json)
-    if json:
-        typer.echo(json_text(fields))
-    if result.summary.n == 0:
-        sys.exit(1)
+def rank(job: Path, parts: Annotated[Path | None, typer.Argument()] = None) -> None:
+    """Train as one of several processes: what `--processes` of `train` starts."""
+    told = Job.model_validate_json(job.read_bytes())
+    if parts is None:
+        train_and_tell(told, None)
+    else:  # the process that has cut the graph tells
+        train_as_rank(told, parts, lambda recipe: default_folder(recipe, resume=told.resume))
+
+
+def train_and_tell(job: Job, parts: Path | None) -> None:
+    """Train as one of several processes, the first of which tells the result, and predicts a graph of one's own."""
+    result, is_first = train_as_rank(job, parts, lambda recipe: default_folder(recipe, resume=job.resume))
+    if is_first:
+        is_own = job.source.is_own and result.summary.n > 0
+        predictions = predict_all(job.recipe, job.source.load(), result, job.device) if is_own else None
+        tell(job.recipe, result, predictions, json=job.is_json)
 
 
 def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, device: str) -> Path:
@@ -219,40 +220,3 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
         if same:
             return same[-1]
     return next(path for path in candidates if path not in taken)
-
-
-def describe(recipe: Recipe, summary: Summary, folder: Path) -> str:
-    """The result in words."""
-    what = f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}"
-    failed = f", {summary.num_failed} failed" if summary.num_failed else ""
-    runs = f"(n = {summary.n}{failed})"
-    if summary.val_mean is None:
-        result = f"no run finished{failed}"
-    elif summary.test_mean is None:  # a split without test nodes
-        validation = _percent(summary.val_mean, summary.val_std)
-        result = f"validation accuracy {validation} {runs}, no test nodes, {summary.seconds:.0f} s"
-    else:
-        result = (
-            f"test accuracy {_percent(summary.test_mean, summary.test_std)} {runs}, "
-            f"validation {_percent(summary.val_mean)}, {summary.seconds:.0f} s"
-        )
-    return f"{what}: {result}\nrecords and models: {folder}"
-
-
-def _percent(mean: float, std: float | None = None) -> str:
-    spread = f" ± {100 * std:.2f}" if std is not None else ""
-    return f"{100 * mean:.2f}{spread} %"
-
-
-def summary_fields(result: FitResult, folder: Path) -> dict[str, object]:
-    """What ``--json`` prints; accuracies are fractions."""
-    summary = result.summary
-    return {
-        "test_mean": summary.test_mean,
-        "test_std": summary.test_std,
-        "n": summary.n,
-        "num_failed": summary.num_failed,
-        "val_mean": summary.val_mean,
-        "seconds": round(summary.seconds, 3),
-        "records": str(RunFolder(folder).records_path),
-    }

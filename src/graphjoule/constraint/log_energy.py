@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphjoule.csr import csr_tensor
+from graphjoule.csr import csr_tensor, row_starts
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops import propagate
@@ -50,9 +50,7 @@ class SmoothingGraph:
             mean = weight[None]
         else:
             node = torch.argsort(component, stable=True)
-            rowptr = torch.zeros(count + 1, dtype=torch.int32, device=node.device)
-            rowptr[1:] = torch.bincount(component, minlength=count).cumsum(0)
-            mean = csr_tensor(rowptr, node.int(), weight[node], (count, graph.num_nodes))
+            mean = csr_tensor(row_starts(component, count), node.int(), weight[node], (count, graph.num_nodes))
         return cls(_difference(graph, dtype), scale.to(dtype)[:, None], component, weight[:, None], mean)
 
     def smoothness(self, run: Tensor) -> tuple[float, float, float, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.csr import entries_of_rows, row_starts
 from graphjoule.distributed.task import SplitPart
 from graphjoule.features import SparseFeatures
 from graphjoule.tasks import NodeTask
@@ -71,14 +72,14 @@ class Cut:
     def _rows(self, part: int, nodes: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The rows of ``P`` with columns renumbered: own nodes first, then the halo by owner and number."""
         graph, laplacian = self.task.graph, self.task.graph.laplacian
-        position, rowptr = _entries_of(graph.rowptr, nodes)
+        row, position = entries_of_rows(graph.rowptr, nodes)
         needer, owner, node = self._needs
         halo, sent = node[needer == part], (owner == part)
         columns = torch.cat([nodes, halo])
         number = torch.full((graph.num_nodes,), -1)
         number[columns] = torch.arange(columns.numel())
         tensors = {
-            "rowptr": rowptr.int(),
+            "rowptr": row_starts(row, nodes.numel()),
             "col": number[graph.col[position].long()].int(),
             "value": graph.value[position],
             "degree": graph.degree[nodes],
@@ -101,9 +102,9 @@ class Cut:
         x = self.task.features
         if not isinstance(x, SparseFeatures):
             return {"features": x[nodes]}, {"is_sparse": False}
-        position, rowptr = _entries_of(x.rowptr, nodes)
+        row, position = entries_of_rows(x.rowptr, nodes)
         tensors = {
-            "features.rowptr": rowptr.int(),
+            "features.rowptr": row_starts(row, nodes.numel()),
             "features.col": x.col[position],
             "features.value": x.value[position],
             "features.entries": position,
@@ -113,13 +114,3 @@ class Cut:
     def all_pieces(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
         """The pieces of every part, made one after the other."""
         return (self.pieces(part) for part in range(self.num_parts))
-
-
-def _entries_of(rowptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the stored entries of some rows, and where each row starts among them."""
-    rowptr = rowptr.long()
-    length = rowptr.diff()[rows]
-    starts = torch.zeros(rows.numel() + 1, dtype=torch.int64)
-    starts[1:] = length.cumsum(0)
-    shift = torch.repeat_interleave(rowptr[rows] - starts[:-1], length)
-    return torch.arange(int(starts[-1])) + shift, starts

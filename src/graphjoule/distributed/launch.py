@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -20,12 +21,15 @@ from graphjoule.training.interrupt import StopRequest, deferred_interrupt
 
 LOST = 75
 """Exit code of a process that ends because another one did."""
+STOPPED = 130
+"""Exit code of a process that ends because it was asked to."""
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 10.0  # for the others to say what they have to say once one has ended in failure
+_SAVE_SECONDS = 600.0  # for the others to end too, and the first to save its state, once one has stopped on request
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Ending:
     """How a training in several processes ended.
 
     Attributes:
@@ -48,7 +52,7 @@ class Outcome:
         )
 
 
-def launch(command: Sequence[str], num_processes: int) -> Outcome:
+def launch(command: Sequence[str], num_processes: int) -> Ending:
     """Run a command as so many processes that can join each other, and wait for them.
 
     The first one has this process's standard output and error. If any fails, all are ended. Ctrl-C is handed on, so
@@ -71,7 +75,7 @@ def launch(command: Sequence[str], num_processes: int) -> Outcome:
         ]
         ended_here = _wait(processes, stop)
         codes = [process.returncode for process in processes]
-        return _outcome(codes, ended_here, outputs)
+        return _ending(codes, ended_here, outputs)
 
 
 @contextmanager
@@ -115,16 +119,16 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], stop: StopRequest) -> set[int]:
     """Wait for all; returns the ranks that had to be ended from here."""
-    is_handed_on, deadline = False, None
+    is_handed_on, deadline = False, math.inf
     while any(process.poll() is None for process in processes):
         time.sleep(_POLL_SECONDS)
         if stop.requested and not is_handed_on:
             is_handed_on = True
             for process in processes:
                 process.send_signal(signal.SIGINT)
-        if deadline is None and any(process.poll() not in (None, 0) for process in processes):
-            deadline = time.monotonic() + _GRACE_SECONDS
-        if deadline is not None and time.monotonic() > deadline:
+        patience = _patience([process.poll() for process in processes], is_stopping=is_handed_on)
+        deadline = min(deadline, time.monotonic() + patience)
+        if time.monotonic() > deadline:
             late = {rank for rank, process in enumerate(processes) if process.poll() is None}
             for rank in late:
                 processes[rank].kill()
@@ -134,15 +138,23 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], stop: StopRequest) -> se
     return set()
 
 
-def _outcome(codes: Sequence[int], ended_here: set[int], outputs: Sequence[IO[bytes]]) -> Outcome:
+def _patience(codes: Sequence[int | None], *, is_stopping: bool) -> float:
+    """Seconds to wait for the others, by the exit codes so far; to end on request is no failure."""
+    ended = {code for code in codes if code not in (None, 0)}
+    if not ended:
+        return math.inf
+    return _SAVE_SECONDS if is_stopping and ended == {STOPPED} else _GRACE_SECONDS
+
+
+def _ending(codes: Sequence[int], ended_here: set[int], outputs: Sequence[IO[bytes]]) -> Ending:
     """Who decided it: not one that was ended from here, nor if possible one that only lost another."""
     failed = [rank for rank, code in enumerate(codes) if code != 0 and rank not in ended_here]
     if not failed:
-        return Outcome(0)
+        return Ending(0)
     rank = next((rank for rank in failed if codes[rank] != LOST), failed[0])
     outputs[rank].seek(0)
     lines = outputs[rank].read().decode(errors="replace").strip().splitlines()
-    return Outcome(codes[rank], rank, lines[-1] if lines else "")
+    return Ending(codes[rank], rank, lines[-1] if lines else "")
 
 
 def _signal_name(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from graphjoule.distributed.operator import Halo, PartedPropagation
 from graphjoule.distributed.task import SplitPart, TaskPart
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features, SparseFeatures
-from graphjoule.files import ensure_folder, write_json
+from graphjoule.files import ensure_folder, json_text, write_json
 from graphjoule.group import ALONE, Group
 from graphjoule.part import Excerpt
 from graphjoule.partition import CutMethod, cut_edges, cut_nodes
@@ -34,9 +35,10 @@ class Partition(BaseModel):
 
     Attributes:
         format: version of this list of fields.
-        id: what makes the partition this one: a hash of the task and of the part of every node.
+        id: what makes the partition this one: a hash of the task, its splits and the part of every node.
         data: facts of the whole task.
         default_split: the split that is used when none is asked for.
+        splits_sha256: of the splits that came with the data, which `data` leaves out, and of `default_split`.
         method: how the nodes were cut.
         num_parts: number of parts, each for one process.
         num_nodes: number of nodes of every part.
@@ -50,11 +52,24 @@ class Partition(BaseModel):
     id: str
     data: TaskFacts
     default_split: str
+    splits_sha256: str
     method: str
     num_parts: int
     num_nodes: tuple[int, ...]
     num_halo: tuple[int, ...]
     num_cut_edges: int
+
+    def is_of(self, facts: TaskFacts, task: NodeTask) -> bool:
+        """Whether it is a partition of a task with these facts, whose splits are the same too."""
+        return (self.data.sha256, self.splits_sha256) == (facts.sha256, _splits_sha256(task))
+
+    def check_size(self, folder: str | Path, num_processes: int) -> None:
+        """Refuse another number of processes than there are parts in the folder."""
+        if num_processes != self.num_parts:
+            raise GraphjouleError(
+                f"{folder} is cut into {self.num_parts} parts, but there are {num_processes} processes; start as many "
+                "processes as parts, or cut anew with `graphjoule partition`."
+            )
 
 
 def write_partition(
@@ -74,12 +89,14 @@ def write_partition(
     """
     folder, task = Path(folder), task.to("cpu")
     owner = cut_nodes(task.graph, num_parts, method, seed)
-    cut, facts = Cut(task, owner, num_parts), task.facts()
-    name = hashlib.sha256(facts.sha256.encode() + owner.numpy().astype(np.int64).tobytes()).hexdigest()[:16]
+    cut, facts, splits = Cut(task, owner, num_parts), task.facts(), _splits_sha256(task)
+    whose = f"{facts.sha256} {splits} ".encode()
+    name = hashlib.sha256(whose + owner.numpy().astype(np.int64).tobytes()).hexdigest()[:16]
     partition = Partition(
         id=name,
         data=facts,
         default_split=task.default_split,
+        splits_sha256=splits,
         method=method,
         num_parts=num_parts,
         num_nodes=tuple(torch.bincount(owner, minlength=num_parts).tolist()),
@@ -108,6 +125,24 @@ def read_partition(folder: str | Path) -> Partition:
         raise GraphjouleError(f"{path} is damaged; make the partition anew with `graphjoule partition`.") from error
 
 
+def is_partition_of(folder: str | Path, facts: TaskFacts, task: NodeTask) -> bool:
+    """Whether a folder holds a whole partition of a task, see `Partition.is_of`."""
+    try:
+        return read_partition(folder).is_of(facts, task)
+    except GraphjouleError:  # there is none, or it is damaged
+        return False
+
+
+def remove_partition(folder: str | Path) -> None:
+    """Remove the files of a partition, and their folder if it holds nothing else; without one, nothing happens."""
+    folder = Path(folder)
+    _about_path(folder).unlink(missing_ok=True)  # first: without it nobody takes the rest for a whole partition
+    for path in (_labels_path(folder), *folder.glob("part-*.safetensors"), *folder.glob(".*.tmp")):
+        path.unlink(missing_ok=True)
+    with suppress(OSError):  # there is none, or something else is in it
+        folder.rmdir()
+
+
 def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
     """One process's part of a task, checked against its checksum and against the partition it shall be of.
 
@@ -121,11 +156,7 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
     """
     folder = Path(folder)
     partition = read_partition(folder)
-    if group.size != partition.num_parts:
-        raise GraphjouleError(
-            f"{folder} is cut into {partition.num_parts} parts, but there are {group.size} processes; start as many "
-            "processes as parts, or cut anew with `graphjoule partition`."
-        )
+    partition.check_size(folder, group.size)
     path = _part_path(folder, part)
     tensors, about = read_tensors(path, _KIND)
     if about["id"] != partition.id or about["part"] != part:
@@ -143,6 +174,7 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
         whole=partition.data,
         nodes=tensors["nodes"],
         labels_path=_labels_path(folder),
+        partition_id=partition.id,
     )
 
 
@@ -190,6 +222,12 @@ def _check_free(folder: Path, partition: Partition) -> None:
     """Refuse to mix the files of two partitions; one that broke off may be made anew."""
     if _about_path(folder).exists() and read_partition(folder).id != partition.id:
         raise GraphjouleError(f"{folder} already holds another partition; choose another folder with --out.")
+
+
+def _splits_sha256(task: NodeTask) -> str:
+    """A hash of what a task says about splits: the default one's name, and names and nodes of those it came with."""
+    said = [task.default_split, *((split.name, split.sha256) for split in task.fixed_splits)]
+    return hashlib.sha256(json_text(said).encode()).hexdigest()
 
 
 def _about_path(folder: Path) -> Path:

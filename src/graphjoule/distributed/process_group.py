@@ -121,40 +121,36 @@ class ProcessGroup(Group):
         return summed.to(x.device)
 
 
-class _Total(torch.autograd.Function):
-    """A sum over processes; under vmap all runs are in one call."""
+class _SumOfGradients(torch.autograd.Function):
+    """What has a sum over processes for its gradient; under vmap all runs are in one call."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ProcessGroup], output: Tensor) -> None:
+        ctx.group = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.group.total(grads[0]), None
+
+
+class _Total(_SumOfGradients):
+    """A sum over processes."""
 
     @staticmethod
     def forward(x: Tensor, group: ProcessGroup) -> Tensor:
         return group._sum(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ProcessGroup], output: Tensor) -> None:
-        ctx.group = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.total(grads[0]), None
-
-    @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, group: ProcessGroup) -> tuple[Tensor, int]:
         return group.total(x), in_dims[0]
 
 
-class _Joined(torch.autograd.Function):
-    """The identity, with a sum over processes for its gradient."""
+class _Joined(_SumOfGradients):
+    """The identity."""
 
     @staticmethod
     def forward(x: Tensor, group: ProcessGroup) -> Tensor:
         return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ProcessGroup], output: Tensor) -> None:
-        ctx.group = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.total(grads[0]), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, group: ProcessGroup) -> tuple[Tensor, int]:

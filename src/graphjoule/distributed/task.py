@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.features import check_features
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.tasks.facts import TaskFacts
@@ -70,11 +71,13 @@ class TaskPart(NodeTask):
         whole: facts of the whole task.
         nodes: number in the whole graph of every row, sorted.
         labels_path: the labels of all nodes, read only to draw a split by a rule.
+        partition_id: the partition that the part, and so the file of labels, must be of.
     """
 
     whole: TaskFacts
     nodes: Tensor
     labels_path: Path
+    partition_id: str
 
     def __post_init__(self) -> None:
         # The whole task was checked when it was cut; a part may have no label at all.
@@ -87,9 +90,17 @@ class TaskPart(NodeTask):
         fixed = {split.name for split in self.fixed_splits}
         if name in fixed or not is_rule(name):
             return super().split(name, seed)
-        labels = read_tensors(self.labels_path, "labels of a partition")[0]["labels"]
-        whole = draw_split(name, labels.long(), self.num_classes, seed, self.class_names)
+        whole = draw_split(name, self._all_labels(), self.num_classes, seed, self.class_names)
         return SplitPart.of(whole, self.nodes).to(self.labels.device)
+
+    def _all_labels(self) -> Tensor:
+        """The labels of the whole task, in whose numbers a split is drawn."""
+        tensors, about = read_tensors(self.labels_path, "labels of a partition")
+        if about.get("id") != self.partition_id:
+            raise GraphjouleError(
+                f"{self.labels_path} is of another partition than the parts; make it anew with `graphjoule partition`."
+            )
+        return tensors["labels"].long()
 
     def facts(self) -> TaskFacts:
         """The facts of the whole task."""

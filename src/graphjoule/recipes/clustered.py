@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graphjoule.errors import GraphjouleError
 from graphjoule.partition import CutMethod
 
-__all__ = ["CLUSTER_NAMES", "ClusterSettings", "take_clusters"]
+__all__ = ["CLUSTER_NAMES", "ClusterSettings", "cluster_setting", "take_clusters"]
 
 
 class ClusterSettings(BaseModel):
@@ -45,14 +45,19 @@ class ClusterSettings(BaseModel):
         >>> list(ClusterSettings(parts=50, per_step=5).settings().items())[:2]
         [('clusters', 50), ('clusters.per_step', 5)]
         """
-        return {_spelled(name): value for name, value in self.model_dump().items()}
+        return {cluster_setting(name): value for name, value in self.model_dump().items()}
 
 
-def _spelled(name: str) -> str:
+def cluster_setting(name: str) -> str:
+    """How `Recipe.settings` spells a field of `ClusterSettings`.
+
+    >>> cluster_setting("parts"), cluster_setting("per_step")
+    ('clusters', 'clusters.per_step')
+    """
     return "clusters" if name == "parts" else f"clusters.{name}"
 
 
-CLUSTER_NAMES = tuple(_spelled(name) for name in ClusterSettings.model_fields)
+CLUSTER_NAMES = tuple(cluster_setting(name) for name in ClusterSettings.model_fields)
 """The keys of `ClusterSettings.settings`."""
 
 
@@ -69,4 +74,4 @@ def take_clusters(settled: dict[str, tuple[Any, Any]]) -> dict[str, Any] | None:
                 raise GraphjouleError(f"{name} is set, but there are no clusters: say how many with --clusters.")
         return None
     fields = ClusterSettings.model_fields.items()
-    return {name: found.get(_spelled(name), (field.default, "default")) for name, field in fields}
+    return {name: found.get(cluster_setting(name), (field.default, "default")) for name, field in fields}

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graphjoule.constraint.methods import check_settings
 from graphjoule.errors import GraphjouleError
 
-__all__ = ["CONSTRAINT_NAMES", "ConstraintSettings", "spell_constraint", "take_constraint"]
+__all__ = ["CONSTRAINT_NAMES", "ConstraintSettings", "constraint_setting", "spell_constraint", "take_constraint"]
 
 
 class ConstraintSettings(BaseModel):
@@ -45,14 +45,19 @@ class ConstraintSettings(BaseModel):
         >>> list(ConstraintSettings(method="penalty", c_min=0.5).settings().items())[:2]
         [('constraint', 'penalty'), ('constraint.c_min', 0.5)]
         """
-        return {_spelled(name): value for name, value in self.model_dump().items()}
+        return {constraint_setting(name): value for name, value in self.model_dump().items()}
 
 
-def _spelled(name: str) -> str:
+def constraint_setting(name: str) -> str:
+    """How `Recipe.settings` spells a field of `ConstraintSettings`.
+
+    >>> constraint_setting("method"), constraint_setting("rho")
+    ('constraint', 'constraint.rho')
+    """
     return "constraint" if name == "method" else f"constraint.{name}"
 
 
-CONSTRAINT_NAMES = tuple(_spelled(name) for name in ConstraintSettings.model_fields)
+CONSTRAINT_NAMES = tuple(constraint_setting(name) for name in ConstraintSettings.model_fields)
 """The keys of `ConstraintSettings.settings`."""
 
 
@@ -68,7 +73,9 @@ def spell_constraint(given: Mapping[str, Any], options: Collection[str]) -> dict
     """
     if given.get("constraint") is None:
         return dict(given)
-    short = {name: _spelled(name) for name in ConstraintSettings.model_fields if name not in {"method", *options}}
+    short = {
+        name: constraint_setting(name) for name in ConstraintSettings.model_fields if name not in {"method", *options}
+    }
     for name, full in short.items():
         if name in given and full in given:
             raise GraphjouleError(f"{name} and {full} are the same setting: give one of them.")
@@ -90,5 +97,5 @@ def take_constraint(settled: dict[str, tuple[Any, Any]]) -> dict[str, Any] | Non
         return None
     for name, field in ConstraintSettings.model_fields.items():
         if name != "method":
-            settled.setdefault(_spelled(name), settled.get(name, (field.default, "default")))
-    return {name: settled.pop(_spelled(name)) for name in ConstraintSettings.model_fields}
+            settled.setdefault(constraint_setting(name), settled.get(name, (field.default, "default")))
+    return {name: settled.pop(constraint_setting(name)) for name in ConstraintSettings.model_fields}

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
 from graphjoule.recipe import Recipe
 from graphjoule.records import read_records
-from graphjoule.studies.claim import claim
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.study import Cell

@@ -52,7 +52,7 @@ class Campaign:
     group: Group
     seeds: list[int]
     checkpoint_every: int
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[Progress], None] = lambda progress: None
     folder: RunFolder | None = None
     groups: list[list[int]] = field(default_factory=list)
     records: dict[int, Record] = field(default_factory=dict)
@@ -60,19 +60,20 @@ class Campaign:
 
     def __post_init__(self) -> None:
         recipe = self.recipe
+        _check_group(recipe, self.task, self.group)
         self.facts = self.task.facts()
-        self.split_of: dict[int, Split] = {
-            seed: self.task.split(recipe.split, seed if recipe.split_seed is None else recipe.split_seed)
-            for seed in self.seeds
-        }
+        self.split_of: dict[int, Split] = {seed: self.draw_split(seed) for seed in self.seeds}
         if any(not split.sizes[1] for split in self.split_of.values()):
             raise GraphjouleError(
                 f"The split {recipe.split!r} of {self.task.name} has no validation nodes to select by."
             )
-        _check_parted(recipe, self.task)
         self.clusters = None if recipe.clusters is None else cut_clusters(self.task.graph, recipe.clusters)
         # Settings that a model refuses are refused here, before the output folder is made.
         self._runs(self.seeds[:1])
+
+    def draw_split(self, seed: int) -> Split:
+        """The split of any seed, one of this call or not."""
+        return self.task.split(self.recipe.split, seed if self.recipe.split_seed is None else self.recipe.split_seed)
 
     def _runs(self, seeds: list[int]) -> Runs:
         """The state of some runs before their first epoch."""
@@ -115,7 +116,8 @@ class Campaign:
         """Say which seeds train together, in the folder too: after a kill they must be the same."""
         self.groups = groups
         if self.folder is not None:
-            self.folder.begin(self.recipe, groups, self.facts)
+            splits = {seed: self.split_of[seed].sha256 for group in groups for seed in group}
+            self.folder.begin(self.recipe, groups, self.facts, splits)
 
     def _train_or_halve(self, group: list[int], stop: StopRequest) -> None:
         """Train one group, or if it does not fit in memory, make no group larger than half of it."""
@@ -223,14 +225,19 @@ class _ShareClock:
         self._last = now
 
 
-def _check_parted(recipe: Recipe, task: NodeTask) -> None:
-    """Refuse what needs the whole graph in one process."""
+def _check_group(recipe: Recipe, task: NodeTask, group: Group) -> None:
+    """Refuse what needs the whole graph in one process, and processes that would all do the same."""
     for name, setting in (("constraint", recipe.constraint), ("clusters", recipe.clusters)):
         if setting is not None and task.graph.part is not None:
             raise GraphjouleError(
                 f"The recipe has {name}, which needs the whole graph in one process, but the graph is in "
                 f"{task.graph.group.size} parts; leave one of the two out."
             )
+    if group.size > 1 and task.graph.part is None and recipe.clusters is None:
+        raise GraphjouleError(
+            f"There are {group.size} processes, each with the whole graph of {task.name}, and they have nothing to "
+            "share; give each its part of the graph (`load_part`), or a recipe with clusters."
+        )
 
 
 def _chunks(seeds: list[int], size: int) -> list[list[int]]:

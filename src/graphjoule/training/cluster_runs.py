@@ -57,7 +57,7 @@ class ClusterRuns(Runs):
     ) -> None:
         assert recipe.clusters is not None
         super().__init__(recipe, task, seeds, splits)
-        self.clusters, self.settings, self.group = clusters, recipe.clusters, group
+        self.clusters, self.settings, self.processes = clusters, recipe.clusters, group
         self.device = device
         self.steps = torch.zeros(1, dtype=torch.int64)
         self.cut_sha256 = torch.frombuffer(bytearray.fromhex(clusters.sha256), dtype=torch.uint8)[None].clone()
@@ -69,38 +69,42 @@ class ClusterRuns(Runs):
         check_shares(self.settings, group.size)
         self._move()
 
+    def last_validation(self, epoch: int) -> int:
+        """See `Runs.last_validation`; one every so many epochs, and one in the last epoch."""
+        return epoch if epoch == self.recipe.epochs else epoch - epoch % self.settings.validate_every
+
     def train_epoch(self) -> None:
         """One epoch: all steps, then validation if it is due, and selection."""
         epoch = int(self.epoch)
         key = fold_in(self.keys[0], epoch)
         train_loss = self._all_steps(fold_in(key, _OF_DROPOUT), fold_in(key, _OF_ORDER))
-        is_last = epoch + 1 == self.recipe.epochs
-        if is_last or (epoch + 1) % self.settings.validate_every == 0 or not bool(torch.isfinite(train_loss)):
+        if self.last_validation(epoch + 1) == epoch + 1 or not bool(torch.isfinite(train_loss)):
             val_loss, val_accuracy = self._validate()
             self._keep_best(self.selection.update(self.epoch, train_loss[None], val_loss, val_accuracy))
         else:
             val_loss = val_accuracy = torch.full_like(train_loss, torch.nan)[None]
-            self.selection.state["last_epoch"].copy_(self.epoch)
+            last_epoch = self.selection.state["last_epoch"]
+            last_epoch.copy_(torch.where(self.selection.active, self.epoch, last_epoch))
         self.curve[0, epoch] = torch.stack([train_loss, val_loss[0], val_accuracy[0]])
         self.epoch.add_(1)
 
     def _all_steps(self, dropout_key: Tensor, order_key: Tensor) -> Tensor:
-        """The steps of an epoch; returns the mean of their losses, the first one that is not finite if there is one."""
+        """The steps of an epoch; returns the mean loss of its groups, of one step alone if that is not finite."""
         groups = self.clusters.groups(order_key, self.settings.per_step)
         groups = [nodes for nodes in groups if bool(self._is_train[nodes].any())]
         numbers, losses = range(len(groups)), []
         for start in numbers[:: self.settings.accumulate]:
             together = numbers[start : start + self.settings.accumulate]
             total = self._no_sums()
-            for number in together[self.group.rank :: self.group.size]:
+            for number in together[self.processes.rank :: self.processes.size]:
                 total += self._sums(groups[number], fold_in(dropout_key, number), len(groups))
-            total = self.group.total(total) / len(together)
+            total = self.processes.total(total) / len(together)
             loss, gradient, buffers = total[0], total[1 : 1 + self.layout.size], total[1 + self.layout.size :]
-            losses.append(loss)
+            losses.append(len(together) * loss)  # the last step may have fewer groups
             if not bool(torch.isfinite(loss)):
                 return loss
             self._step(gradient, buffers)
-        return torch.stack(losses).mean()
+        return torch.stack(losses).sum() / len(groups)
 
     def _no_sums(self) -> Tensor:
         size = 1 + self.layout.size + sum(buffer[0].numel() for buffer in self.buffers.values())
@@ -141,14 +145,14 @@ class ClusterRuns(Runs):
     def _validate(self) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of the validation nodes in the whole graph, each of shape ``[1]``; the first process's."""
         scores = self.parameters.new_zeros(2, 1)
-        if self.group.is_first:
+        if self.processes.is_first:
             state = self.layout.unflatten(self.parameters[0]) | {name: b[0] for name, b in self.buffers.items()}
             self._eval_model.load_state_dict(state)
             logits = self._scores(self._eval_model)[self.val_index[0]]
             target = self.task.labels[self.val_index[0]]
             scores[0] = F.cross_entropy(logits, target)
             scores[1] = (logits.argmax(dim=-1) == target).float().mean()
-        loss, accuracy = self.group.total(scores)
+        loss, accuracy = self.processes.total(scores)
         return loss, accuracy
 
     @torch.no_grad()

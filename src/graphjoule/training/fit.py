@@ -69,8 +69,8 @@ def fit(
             clusters. What `resume` goes on with stays together as it was.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called about once an epoch with the mean losses.
-        group: the processes that share the steps on clusters, if the recipe has any; all of them make this call, with
-            the whole task. By default those that hold the graph together.
+        group: the processes that share the steps on clusters, which the recipe must have; all of them make this call,
+            with the whole task. By default those that hold the graph together.
 
     Returns:
         Records and models of all seeds.
@@ -93,7 +93,7 @@ def fit(
         training.run(runs_at_once)
     else:
         folder = training.folder = RunFolder(out) if group.size == 1 else JointFolder(out, group)
-        folder.check(recipe, training.facts, resume=resume)
+        folder.check(recipe, training.facts, training.draw_split, resume=resume)
         with folder.open():
             training.run(runs_at_once)
     path = None if training.folder is None else training.folder.path

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import BaseModel
 from torch import Tensor
 
+from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, write_json, write_text
 from graphjoule.model_card import model_card
@@ -16,14 +17,10 @@ from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, append_record, read_records
 from graphjoule.saving import load_model, save_model
+from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.loop import RunResult
-
-try:
-    import fcntl
-except ImportError:  # Windows: two trainings in one folder are the user's own care there
-    fcntl = None  # type: ignore[assignment]
 
 
 class About(BaseModel):
@@ -33,18 +30,20 @@ class About(BaseModel):
         recipe: the settings.
         groups: which seeds train together: the same groups give the same bits.
         data: what is trained on; None in a folder that is older than the field.
+        splits: fingerprint of the split of every seed in `groups`; empty in a folder that is older than the field.
     """
 
     recipe: Recipe
     groups: list[list[int]]
     data: TaskFacts | None = None
+    splits: dict[int, str] = {}
 
 
 class RunFolder:
     """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, ``MODEL_CARD.md``.
 
-    While it trains there is a checkpoint too. Every file is whole at any moment. A seed counts as done when its record
-    is there; its model is written first.
+    While it trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is
+    whole at any moment. A seed counts as done when its record is there; its model is written first.
 
     Args:
         path: the folder; created by `open`.
@@ -57,12 +56,25 @@ class RunFolder:
         self._checkpoint_path = self.path / "checkpoint.safetensors"
         self.card_path = self.path / "MODEL_CARD.md"
 
-    def check(self, recipe: Recipe, data: TaskFacts | None = None, *, resume: bool) -> None:
+    def check(
+        self,
+        recipe: Recipe,
+        data: TaskFacts | None = None,
+        split_of: Callable[[int], Split] | None = None,
+        *,
+        resume: bool,
+    ) -> None:
         """Refuse a folder that holds another training, before anything is written.
 
+        Args:
+            recipe: the settings to train with.
+            data: what to train on; None if that is not known yet.
+            split_of: the split of a seed; None if that is not known yet.
+            resume: whether the folder may hold this training already.
+
         Raises:
-            GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings or on
-                other data.
+            GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings, on
+                other data or with other splits.
         """
         if not self.is_taken:
             return
@@ -80,6 +92,18 @@ class RunFolder:
                 f"{self.path} was trained on other data: {data.name} has changed since; "
                 "choose another folder with --out."
             )
+        if split_of is not None:
+            self._check_splits(before, split_of)
+
+    def _check_splits(self, before: About, split_of: Callable[[int], Split]) -> None:
+        """Refuse to go on where nodes that tested or validated would train now, in any run that the folder has."""
+        known = before.splits | {seed: record.split_sha256 for seed, record in self.records().items()}
+        for seed, sha256 in known.items():
+            if (split := split_of(seed)).sha256 != sha256:
+                raise GraphjouleError(
+                    f"{self.path} was trained with other nodes in the split {split.name!r} of seed {seed}: it has "
+                    "changed since; choose another folder with --out."
+                )
 
     @property
     def is_taken(self) -> bool:
@@ -107,28 +131,27 @@ class RunFolder:
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        path = self.path / ".lock"
-        with path.open("w") as lock:
-            try:
-                if fcntl is not None:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.") from error
-            try:
-                self._sweep()
-                yield
-            finally:
-                with suppress(OSError):  # Windows keeps a file that is open
-                    path.unlink()
+        with claim(self.path / ".lock") as is_ours:
+            if not is_ours:
+                raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.")
+            self._sweep()
+            yield
 
     def _sweep(self) -> None:
         """Remove half-written files that a killed process left."""
         for path in self.path.glob(".*.tmp"):
             path.unlink(missing_ok=True)
 
-    def begin(self, recipe: Recipe, groups: list[list[int]], data: TaskFacts | None = None) -> None:
-        """Write ``run.json``."""
-        write_json(self._about_path, About(recipe=recipe, groups=groups, data=data).model_dump(mode="json"))
+    def begin(
+        self,
+        recipe: Recipe,
+        groups: list[list[int]],
+        data: TaskFacts | None = None,
+        splits: Mapping[int, str] | None = None,
+    ) -> None:
+        """Write ``run.json``; see `About` for what is given."""
+        about = About(recipe=recipe, groups=groups, data=data, splits=dict(splits or {}))
+        write_json(self._about_path, about.model_dump(mode="json"))
 
     def records(self) -> dict[int, Record]:
         """The records so far, by seed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from graphjoule.group import Group
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record
+from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.training.folder import About, RunFolder
 from graphjoule.training.loop import RunResult
@@ -22,8 +23,8 @@ _OF_EACH_PROCESS = ("train_index", "val_index")  # of a checkpoint; everything e
 class JointFolder(RunFolder):
     """A `RunFolder` that only the first process touches, so that the others need not even see its disk.
 
-    What is read, and what is wrong with it, all processes are told; so they go the same way. Where writing fails, the
-    first process ends, and with it the training.
+    What is read, and what is wrong with it, all processes are told; so they go the same way. They wait for a checkpoint
+    to be whole. Where writing something else fails, the first process ends, and with it the training.
 
     Args:
         path: the folder.
@@ -35,9 +36,16 @@ class JointFolder(RunFolder):
         self._group = group
         self._own = RunFolder(path)  # of the first process: methods of this class that call each other would call all
 
-    def check(self, recipe: Recipe, data: TaskFacts | None = None, *, resume: bool) -> None:
+    def check(
+        self,
+        recipe: Recipe,
+        data: TaskFacts | None = None,
+        split_of: Callable[[int], Split] | None = None,
+        *,
+        resume: bool,
+    ) -> None:
         """See `RunFolder.check`."""
-        self._group.from_first(lambda: self._own.check(recipe, data, resume=resume))
+        self._group.from_first(lambda: self._own.check(recipe, data, split_of, resume=resume))
 
     @property
     def is_taken(self) -> bool:
@@ -55,10 +63,16 @@ class JointFolder(RunFolder):
             self._group.from_first(lambda: stack.enter_context(self._own.open()))
             yield
 
-    def begin(self, recipe: Recipe, groups: list[list[int]], data: TaskFacts | None = None) -> None:
+    def begin(
+        self,
+        recipe: Recipe,
+        groups: list[list[int]],
+        data: TaskFacts | None = None,
+        splits: Mapping[int, str] | None = None,
+    ) -> None:
         """See `RunFolder.begin`."""
         if self._group.is_first:
-            self._own.begin(recipe, groups, data)
+            self._own.begin(recipe, groups, data, splits)
 
     def records(self) -> dict[int, Record]:
         """See `RunFolder.records`."""
@@ -79,9 +93,9 @@ class JointFolder(RunFolder):
 
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """See `RunFolder.save_checkpoint`; without what each process has for itself."""
-        if self._group.is_first:
-            shared = {name: value for name, value in state.items() if name not in _OF_EACH_PROCESS}
-            self._own.save_checkpoint(shared, recipe, group, seconds)
+        shared = {name: value for name, value in state.items() if name not in _OF_EACH_PROCESS}
+        # All wait: one that ended earlier, on Ctrl-C, would be taken for a failure, and the first be ended too.
+        self._group.from_first(lambda: self._own.save_checkpoint(shared, recipe, group, seconds))
 
     def load_checkpoint(self, recipe: Recipe, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
         """See `RunFolder.load_checkpoint`."""

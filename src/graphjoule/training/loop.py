@@ -14,7 +14,8 @@ from graphjoule.training.interrupt import StopRequest
 from graphjoule.training.runs import Runs
 
 CURVE_NAMES = ("train_loss", "val_loss", "val_accuracy")
-# How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue.
+# How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue, unless an
+# epoch has to wait for the device anyway.
 _LOOK_EVERY = {"cpu": 1, "cuda": 10}
 
 
@@ -28,7 +29,17 @@ class TrainingInterrupted(Exception):  # noqa: N818 - asked for, not an error
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a group of runs is: what a progress bar shows."""
+    """How far a group of runs is: what a progress bar shows.
+
+    Attributes:
+        epoch: number of epochs done.
+        epochs: the most there can be.
+        num_active: number of runs that still train.
+        num_runs: number of all runs.
+        train_loss: of this epoch, the mean over the runs that still train, or over all if none does.
+        val_loss: the same mean in the last epoch that was validated; NaN before the first one.
+        val_accuracy: likewise.
+    """
 
     epoch: int
     epochs: int
@@ -77,7 +88,7 @@ def train(
         on_progress: called whenever the host looks at the device.
     """
     device = runs.parameters.device
-    look_every = _LOOK_EVERY[device.type]
+    look_every = _LOOK_EVERY[device.type] if runs.is_capturable else 1
     num_runs = len(split_of)
     step = _step_of(runs)
     for epoch in range(int(runs.epoch), runs.recipe.epochs):
@@ -93,7 +104,7 @@ def train(
                     return
                 runs.keep([run for run, is_over in enumerate(stopped) if not is_over])
                 step = _step_of(runs)
-        is_asked_to_stop = runs.group.any(stop.requested)  # a signal may reach processes in different epochs
+        is_asked_to_stop = runs.processes.any(stop.requested)  # a signal may reach processes in different epochs
         if done % save_every == 0 or is_asked_to_stop:
             save(runs)
         if is_asked_to_stop:
@@ -102,14 +113,16 @@ def train(
 
 def _step_of(runs: Runs) -> Callable[[], None]:
     """One epoch of the runs, as a CUDA graph where it can be one: what other processes send cannot be recorded."""
-    if runs.group.size > 1 or runs.task.graph.part is not None or not runs.is_capturable:
+    if runs.processes.size > 1 or runs.task.graph.part is not None or not runs.is_capturable:
         return runs.train_epoch
     return CapturedStep(runs.train_epoch, runs.parameters.device)
 
 
 def _progress(runs: Runs, epoch: int, num_runs: int) -> Progress:
     active = runs.selection.active
-    rows = runs.curve[:, epoch - 1]
+    validated = runs.last_validation(epoch)
+    rows = runs.curve[:, epoch - 1].clone()
+    rows[:, 1:] = runs.curve[:, validated - 1, 1:] if validated else math.nan
     means = (rows[active] if bool(active.any()) else rows).mean(dim=0).tolist()
     return Progress(epoch, runs.recipe.epochs, int(active.sum()), num_runs, *means)
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphjoule.constraint import EnergyConstraint, OrthogonalPenalty
+from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS, GraphModel
@@ -37,11 +38,28 @@ def build_constraint(recipe: Recipe, model: GraphModel, graph: Propagation) -> E
 
 
 def build_penalty(recipe: Recipe, model: GraphModel) -> OrthogonalPenalty | None:
-    """The recipe's penalty on the weights of every graph layer, or None; the model's own is not meant."""
+    """The recipe's penalty on the weights of every graph layer, or None; the model's own is not meant.
+
+    Raises:
+        GraphjouleError: the model has no such weights, and would have none at any depth.
+    """
     if recipe.orthogonal_penalty is None:
         return None
     c_max = recipe.options.get("c_max", 1.0)
-    return OrthogonalPenalty(model, layers="convs.*", gamma=recipe.orthogonal_penalty, c_max=c_max)
+    penalty = OrthogonalPenalty(model, layers="convs.*", gamma=recipe.orthogonal_penalty, c_max=c_max)
+    if not penalty.names and not OrthogonalPenalty(_deeper(recipe, model), layers="convs.*").names:
+        raise GraphjouleError(
+            f"orthogonal_penalty is {recipe.orthogonal_penalty}, but a graph layer of {recipe.model} has no square "
+            "weight that it could pull to the identity, at any depth; leave it out or choose another model."
+        )
+    return penalty
+
+
+def _deeper(recipe: Recipe, model: GraphModel) -> GraphModel:
+    """The same model with two layers more: one between the first and the last, if those are not like the others."""
+    with torch.random.fork_rng(devices=[]):
+        widths = model.in_channels, model.hidden_channels, model.out_channels
+        return MODELS[recipe.model](*widths, model.num_layers + 2, **recipe.options)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.adam import adam_step
 from graphjoule.training.layout import Layout
 from graphjoule.training.objective import NO_NODE, Objective, SharedMean, build_constraint, build_model, build_penalty
+from graphjoule.training.run_state import RunState
 from graphjoule.training.selection import Selection
 
 
-class Runs:
+class Runs(RunState):
     """The training state of several runs: one row each in a few matrices, and the epoch that moves them all.
 
     Each run has its own initial parameters, split and dropout stream, all derived from its seed alone, so it computes
@@ -40,7 +41,7 @@ class Runs:
 
     def __init__(self, recipe: Recipe, task: NodeTask, seeds: Sequence[int], splits: Sequence[Split]) -> None:
         self.recipe, self.task, self.seeds = recipe, task, list(seeds)
-        self.group = task.graph.group
+        self.processes = task.graph.group
         self._split_of = dict(zip(self.seeds, splits, strict=True))
         device = task.labels.device
         models = [build_model(recipe, task, seed).to(device) for seed in seeds]
@@ -69,18 +70,18 @@ class Runs:
         self.curve = torch.full((len(self.seeds), recipe.epochs, 3), torch.nan, device=device)
         self.selection = Selection(len(self.seeds), recipe.select_on, recipe.patience, device)
         self.keys = make_key(torch.tensor(self.seeds)).to(device)
-        self.train_index, self.val_index = self._indices()
+        self.train_index, self.val_index = self._indices(self.seeds)
 
     def _shared_mean(self, num_nodes: int) -> SharedMean | None:
         """How a mean over so many nodes is made where other processes have some of them; else None."""
-        return None if self.task.graph.part is None else SharedMean(num_nodes, self.group.size)
+        return None if self.task.graph.part is None else SharedMean(num_nodes, self.processes.size)
 
-    def _indices(self) -> tuple[Tensor, Tensor]:
+    def _indices(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Training and validation nodes of every run; -1 fills up where a process has fewer for one run than another.
 
         On a whole graph nothing is filled up: runs train together only if their splits have the same sizes.
         """
-        splits = [self._split_of[seed] for seed in self.seeds]
+        splits = [self._split_of[seed] for seed in seeds]
         device = self.task.labels.device
         train, val = (
             pad_sequence([getattr(split, part) for split in splits], batch_first=True, padding_value=-1).to(device)
@@ -106,14 +107,18 @@ class Runs:
         self._constraint.forget()
         return torch.zeros(len(self.seeds), *gaps.shape, dtype=gaps.dtype)
 
+    def last_validation(self, epoch: int) -> int:
+        """The last epoch that is validated when so many epochs are done, counted from 1; 0 if there is none yet."""
+        return epoch
+
     def train_epoch(self) -> None:
         """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
         self.parameters.requires_grad_(True)
         train_loss, gaps = self._train_losses()
         (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
         self.parameters.requires_grad_(False)
-        if self.group.size > 1:  # one call for both
-            sums = self.group.total(torch.cat([train_loss.detach()[:, None], gradient], dim=1))
+        if self.processes.size > 1:  # one call for both
+            sums = self.processes.total(torch.cat([train_loss.detach()[:, None], gradient], dim=1))
             train_loss, gradient = sums[:, 0], sums[:, 1:]
         active = self.selection.active & torch.isfinite(train_loss)
         adam_step(
@@ -160,7 +165,7 @@ class Runs:
         loss, accuracy = _each_run(score, self.parameters, self.buffers, self.val_index)
         if shared is not None:
             # Counts are divided once they are whole: equal counts must be equal accuracies, or a tie would be none.
-            total, count = self.group.total(torch.stack([loss.double(), accuracy]))
+            total, count = self.processes.total(torch.stack([loss.double(), accuracy]))
             loss, accuracy = total.to(loss.dtype), (count / shared.num_nodes).float()
         return loss, accuracy
 
@@ -210,48 +215,12 @@ class Runs:
         model.load_state_dict({name: value.clone() for name, value in state.items()})
         return model
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """The whole state that changes, by name, each with the run axis first: what a checkpoint holds."""
-        state = {
-            "parameters": self.parameters,
-            "moment1": self.moment1,
-            "moment2": self.moment2,
-            "best_parameters": self.best_parameters,
-            "curve": self.curve,
-            "keys": self.keys,
-            "train_index": self.train_index,
-            "val_index": self.val_index,
-            "epoch": self.epoch.repeat(len(self.seeds)),
-            "seed": torch.tensor(self.seeds),
-        }
-        if self._constraint is not None:
-            state["multipliers"] = self.multipliers
-        state |= {f"buffers.{name}": value for name, value in self.buffers.items()}
-        state |= {f"best_buffers.{name}": value for name, value in self.best_buffers.items()}
-        return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Go on with only some of the runs."""
-        index = torch.tensor(rows)
-        self.restore({name: value[index.to(value.device)] for name, value in self.snapshot().items()})
-
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from a `snapshot`, whole or with only some of its runs."""
-        device = self.task.labels.device
-        new = {name: value.to(device, copy=True) for name, value in state.items()}
-        self.seeds = new.pop("seed").tolist()
-        self.multipliers = self.multipliers[: len(self.seeds)]  # without a constraint they are not in the state
-        self.epoch = new.pop("epoch")[0].clone()
-        if "train_index" not in new:  # a checkpoint of many processes: each has its own
-            new["train_index"], new["val_index"] = self._indices()
-        for name, value in new.items():
-            owner, _, key = name.partition(".")
-            if owner == "selection":
-                self.selection.state[key] = value
-            elif key:
-                getattr(self, owner)[key] = value
-            else:
-                setattr(self, owner, value)
+        """See `RunState.restore`; a checkpoint of many processes does not say which nodes each of them has."""
+        if "train_index" not in state:
+            train, val = self._indices(state["seed"].tolist())
+            state = state | {"train_index": train, "val_index": val}
+        super().restore(state)
 
 
 def _each_run(function: Callable[..., Any], *arguments: Tensor | dict[str, Tensor]) -> Any:

@@ -1,0 +1,49 @@
+"""The other operator that `benchmarks/clusters_against_exact.py` compares with."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphjoule.training import cluster_runs, fit
+from graphs import random_edges
+from training import small_recipe, small_task
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location(
+        "clusters_against_exact", ROOT / "benchmarks/clusters_against_exact.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_its_operator_has_the_degrees_inside_the_group(benchmark):
+    edges = random_edges(40, 200, weighted=True)
+    nodes = torch.arange(0, 40, 3)
+    part = benchmark.renormalised_graph(edges.graph64(), nodes)
+    looped = edges.adjacency()[nodes][:, nodes].double() + torch.eye(len(nodes))
+    scale = looped.sum(dim=1).rsqrt()
+    torch.testing.assert_close(part.to_dense(), scale[:, None] * looped * scale, rtol=1e-12, atol=1e-12)
+    assert (part.degree < edges.graph64().degree[nodes] - 1e-3).any()
+
+
+def test_it_is_there_for_the_other_side_alone_and_test_labels_are_not_recorded(benchmark, monkeypatch):
+    seen = []
+
+    def train(task, given, settings):
+        seen.append(cluster_runs.induced_graph)
+        records = fit(small_recipe("gcn", epochs=2, **settings), task, [0], device="cpu").records
+        return {"test_accuracy": [0.5], "val_loss": [record.val_loss for record in records]}
+
+    monkeypatch.setattr(benchmark, "train", train)
+    given = type("Given", (), {"against": "renormalised"})()
+    record = benchmark.compare(small_task(), given, {"clusters": 6, "clusters.method": "blocks"})
+    assert seen == [benchmark.renormalised_graph, cluster_runs.induced_graph]
+    assert record["renormalised"]["val_loss"] != record["clusters"]["val_loss"]
+    assert set(record["clusters"]) == set(record["renormalised"]) == {"val_loss"}
