@@ -9,10 +9,12 @@ from importlib import import_module
 import pytest
 
 from graphjoule.cli import tune_progress
-from graphjoule.recipe import load_recipe
+from graphjoule.cli.tune import choose_ranges
+from graphjoule.errors import GraphjouleError
+from graphjoule.recipe import load_recipe, parse_overrides
 from graphjoule.records import read_records
 from graphjoule.training import Progress, TrainingInterrupted
-from graphjoule.tuning import TrialProgress, hide_test, work
+from graphjoule.tuning import TrialProgress, hide_test, recipe_text, with_settings, work
 from graphjoule.tuning.search import evaluate
 
 from . import run
@@ -197,6 +199,85 @@ def test_your_own_graph(here):
     trained = run(*shlex.split(told["command"])[1:], "--device", "cpu", "--out", "trained")
     assert trained.code == 0, trained.err
     assert "test accuracy" in trained.out
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "left"),
+    [
+        ("egnn", ["weight_decay=0"], ["lr", "dropout", "output_dropout", "c_min", "beta"]),
+        ("gcnii", ["weight_decay=0"], ["lr", "dropout", "alpha", "theta"]),
+        ("gcnii", ["weight_decay={conv = 0}"], ["lr", "weight_decay.dense", "dropout", "alpha", "theta"]),
+        ("gcn", ["weight_decay.all=0"], ["lr", "dropout"]),
+        (
+            "egnn",
+            ["constraint=penalty", "c_min=0.3"],
+            ["lr", "weight_decay.dense", "dropout", "output_dropout", "beta"],
+        ),
+    ],
+)
+def test_what_is_set_is_not_searched_however_it_is_called(model, given, left):
+    overrides = parse_overrides(given)
+    assert list(choose_ranges(load_recipe(model, "digits", 4, overrides), [], overrides)) == left
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "text", "said"),
+    [
+        (
+            "gcnii",
+            ["weight_decay.conv=0"],
+            "weight_decay=1e-6..1:log",
+            "weight_decay.conv is both set, to 0, and searched",
+        ),
+        ("egnn", ["weight_decay=0"], "weight_decay.dense=1e-6..1:log", "weight_decay.dense is both set, to 0, and"),
+        ("gcn", ["weight_decay.all=0"], "weight_decay=1e-6..1:log", "weight_decay.all is both set, to 0, and searched"),
+        (
+            "gcn",
+            ["constraint=penalty", "c_min=0.3"],
+            "constraint.c_min=0.1..0.5",
+            "constraint.c_min is both set, to 0.3",
+        ),
+        (
+            "gcn",
+            ["constraint=penalty", "constraint.c_min=0.3"],
+            "c_min=0.1..0.5",
+            "constraint.c_min is both set, to 0.3",
+        ),
+    ],
+)
+def test_what_is_set_and_searched_is_refused_however_it_is_called(model, given, text, said):
+    overrides = parse_overrides(given)
+    with pytest.raises(GraphjouleError) as caught:
+        choose_ranges(load_recipe(model, "digits", 4, overrides), [text], overrides)
+    assert said in str(caught.value)
+
+
+def test_a_limit_of_one_s_own_is_left_alone_where_the_models_is_searched():
+    overrides = {"constraint": "penalty", "constraint.c_min": 0.2}
+    recipe = load_recipe("egnn", "digits", 4, overrides)
+    assert list(choose_ranges(recipe, ["c_min=0.1..0.5"], overrides)) == ["c_min"]
+    assert with_settings(recipe, {"c_min": 0.5}).constraint.c_min == 0.2
+
+
+@pytest.mark.parametrize("file", [[], ["--recipe", "mine.toml"]])
+def test_a_limit_is_searched_for_the_model_and_the_constraint_as_train_sets_it_for_both(here, file):
+    usual = load_recipe("egnn", "digits", 2, {"hidden_channels": 4})
+    (here / "mine.toml").write_text(recipe_text(usual))
+    given = [*TINY[2:-2], "--trials", "2", "--model", "egnn", "--constraint", "penalty", "--range", "c_min=0.3,0.5"]
+    result = run("tune", *given, *file, "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
+    best = load_recipe("egnn", "digits", 2, file=here / told["files"]["recipe"])
+    assert best.options["c_min"] == best.constraint.c_min == told["best"]["params"]["c_min"]
+
+
+def test_a_penalty_is_searched_and_train_takes_it(here):
+    given = [*TINY[:-2], "--trials", "2", "--layers", "3", "--model", "gcn", "--set", "hidden_channels=4"]
+    result = run("tune", *given, "--range", "orthogonal_penalty=0.1..100:log", "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
+    best = load_recipe("gcn", "digits", 3, file=here / told["files"]["recipe"])
+    assert best.orthogonal_penalty == told["best"]["params"]["orthogonal_penalty"]
 
 
 BAD = {

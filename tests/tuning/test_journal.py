@@ -30,6 +30,26 @@ def test_a_line_that_was_torn_is_cut_off_and_the_search_goes_on(tmp_path, cut):
     assert [trial.user_attrs["slot"] for trial in open_study(path).trials] == [0, 2]
 
 
+@pytest.mark.parametrize("left", [1, 10, 11, 30, -2, -1])
+def test_a_first_line_that_was_torn_is_cut_off_and_the_search_begins(tmp_path, left):
+    path = tmp_path / "journal.log"
+    open_study(path)
+    first = path.read_bytes().splitlines(keepends=True)[0]
+    path.write_bytes(first[:left])
+    open_study(path).enqueue_trial({"lr": 0.1}, user_attrs={"slot": 0})
+    assert [trial.user_attrs["slot"] for trial in open_study(path).trials] == [0]
+    assert path.read_bytes().splitlines()[0].startswith(b'{"op_code":')
+
+
+def test_a_first_line_that_was_torn_is_refused_where_nothing_cuts_it_off(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphjoule.tuning.journal.HAS_FILE_LOCKS", False)
+    path = tmp_path / "journal.log"
+    path.write_bytes(b'{"op_code":0,"wor')
+    with pytest.raises(GraphjouleError, match="is no journal of a search"):
+        open_journal(path)
+    assert path.read_bytes() == b'{"op_code":0,"wor'
+
+
 def hold_and_wait(path, is_held):
     JournalLock(path).acquire()
     is_held.set()
@@ -51,7 +71,18 @@ def test_a_killed_holder_does_not_keep_the_lock(tmp_path):
     lock.release()
 
 
-@pytest.mark.parametrize("content", [b"notes without an end", b"a,b\n1,2\n", b"[1, 2]\n", b'{"a": 1}\n', b"\xff\xfe\n"])
+OTHERS = [
+    b"notes without an end",
+    b"a,b\n1,2\n",
+    b"[1, 2]\n",
+    b'{"a": 1}\n',
+    b'{"a": 1',
+    b'{"op_code":\n',
+    b"\xff\xfe\n",
+]
+
+
+@pytest.mark.parametrize("content", OTHERS)
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
     path = tmp_path / "mine.txt"
     path.write_bytes(content)

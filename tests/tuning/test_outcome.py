@@ -6,7 +6,17 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.plots import save_figure
 from graphjoule.recipe import load_recipe
-from graphjoule.tuning import Interval, Outcome, Row, fit_ranges, parse_ranges, read_outcome, recipe_text, work
+from graphjoule.tuning import (
+    Interval,
+    Outcome,
+    Row,
+    fit_ranges,
+    parse_ranges,
+    read_outcome,
+    recipe_text,
+    with_settings,
+    work,
+)
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.folder import write_outcome
 from graphjoule.tuning.pictures import draw_importance, draw_parallel
@@ -75,6 +85,17 @@ def test_importance_is_not_told_from_nothing():
 
 
 # The winner.
+
+
+def test_a_limit_that_the_constraint_has_from_the_model_is_searched_with_it(tmp_path):
+    recipe = with_settings(load_recipe("egnn", "digits", 4, {"constraint": "penalty"}), {"c_min": 0.45})
+    text = recipe_text(recipe, searched={"c_min"})
+    assert [line for line in text.splitlines() if line.endswith("# searched")] == [
+        "c_min = 0.45 # searched",
+        '"constraint.c_min" = 0.45 # searched',
+    ]
+    (tmp_path / "best.toml").write_text(text)
+    assert load_recipe("egnn", "digits", 4, file=tmp_path / "best.toml").settings() == recipe.settings()
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -7,6 +7,7 @@ import pytest
 
 from graphjoule.tuning import Address, parse_ranges
 from graphjoule.tuning.board import Board
+from graphjoule.tuning.engine import start_waiting
 from graphjoule.tuning.leases import FileLeases, PulseLeases
 from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, slot_of
 
@@ -168,18 +169,58 @@ def test_of_two_trials_that_were_made_at_the_same_moment_the_first_counts():
         assert trial.number == 0
         queue.finish(trial, 1.0)
     again = make_queue(2, study=queue.board.study)
-    with again.next_trial() as trial:  # the twin waits in front of it and is thrown away
+    with again.next_trial() as trial:  # the twin waits in front of it and is never started
         assert slot_of(trial) == 1
-        assert states(again)[:2] == ["COMPLETE", "FAIL"]
+        again.finish(trial, 1.0)
+    assert states(again) == ["COMPLETE", "WAITING", "COMPLETE"]
+    assert again.is_finished()
 
 
-def test_trials_of_somebody_elses_program_do_not_count():
-    queue = make_queue(1)
-    queue.board.study.enqueue_trial({"lr": 0.02})
+def test_trials_of_somebody_elses_program_do_not_count_and_are_left_to_it(tmp_path):
+    for storage in (None, str(tmp_path / "journal.log")):
+        queue = TrialQueue(Address(storage, "a").open({}, "minimize"), 2, RANGES)
+        study = queue.board.study
+        study.enqueue_trial({"lr": 0.02})
+        running = study.ask()
+        study.enqueue_trial({"lr": 0.03})
+        study.add_trial(optuna.create_trial(value=0.0))
+        for slot in range(2):
+            with queue.next_trial() as trial:
+                assert slot_of(trial) == slot
+                queue.finish(trial, 1.0)
+        with queue.next_trial() as trial:
+            assert trial is None
+        assert states(queue) == ["RUNNING", "WAITING", "COMPLETE", "COMPLETE", "COMPLETE"]
+        assert list(attempts_of(study)) == [0, 1]
+        assert study.tell(running, 3.0).value == 3.0
+        assert study.ask().suggest_float("lr", 1e-3, 1e-1, log=True) == 0.03
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_trial_that_another_has_started_is_not_started_again(is_finished):
+    study = make_queue(1).board.study
+    study.enqueue_trial({}, user_attrs={"slot": 0, "attempt": 0})
+    (waiting,) = study.get_trials()
+    assert start_waiting(study, waiting).number == 0
+    if is_finished:
+        study.tell(0, 1.0)
+    assert start_waiting(study, waiting) is None
+
+
+def test_a_worker_that_is_taken_for_dead_while_settings_are_drawn_leaves_the_trial_to_others():
+    class TakenOver(AllDead):
+        """Leases under which the first worker sleeps for so long that another takes its trial."""
+
+        def hold(self, trial):
+            if trial.number == 0:
+                trial.study.tell(0, state=optuna.trial.TrialState.FAIL)
+            return threading.Lock()
+
+    queue = make_queue(1, TakenOver())
     with queue.next_trial() as trial:
-        assert slot_of(trial) == 0
-    queue.board.study.add_trial(optuna.create_trial(value=0.0))
-    assert list(attempts_of(queue.board.study)) == [0]
+        assert trial is None
+    with queue.next_trial() as trial:
+        assert (slot_of(trial), trial.number) == (0, 1)
 
 
 def test_settings_depend_on_the_seed_and_the_slot_alone_before_there_is_anything_to_learn_from():

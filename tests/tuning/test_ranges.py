@@ -7,6 +7,7 @@ from graphjoule.nn import MODELS
 from graphjoule.recipe import load_recipe
 from graphjoule.tuning import Choices, Interval, default_ranges, fit_ranges, parse_range, parse_ranges, with_settings
 from graphjoule.tuning.settings import own_values
+from graphjoule.tuning.spelling import fixed_settings, spelled
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,105 @@ def test_settings_of_every_kind_are_replaced_and_marked():
         "weight_decay.shift",
     }
     assert recipe == load_recipe("egnn", "digits", 4, {"constraint": "penalty"})  # left as it was
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "both"),
+    [
+        ("egnn", {"constraint": "penalty"}, True),
+        ("egnn", {"constraint": "penalty", "c_min": 0.3}, True),
+        ("egnn", {"constraint": "penalty", "constraint.c_min": 0.3}, False),
+        ("egnn", {"constraint": "penalty", "constraint.c_min": 0.2}, False),  # as the model's by chance alone
+    ],
+)
+def test_a_limit_that_the_constraint_takes_from_the_model_changes_with_it(model, overrides, both):
+    recipe = load_recipe(model, "digits", 4, overrides)
+    assert recipe.options["c_min"] in (0.2, 0.3)
+    changed = with_settings(recipe, {"c_min": 0.5})
+    trained = load_recipe(model, "digits", 4, overrides | {"c_min": 0.5})  # what train --set c_min=0.5 does
+    assert changed.settings() == trained.settings()
+    assert (changed.constraint.c_min == 0.5) is both
+    assert changed.sources == trained.sources
+    assert with_settings(recipe, {"c_min": 0.5, "constraint.c_min": 0.4}).constraint.c_min == 0.4
+    assert own_values(recipe, parse_ranges(["c_min=0.1..0.5"])) == {"c_min": recipe.options["c_min"]}
+
+
+def test_a_limit_that_the_model_does_not_have_is_the_constraints():
+    recipe = load_recipe("gcn", "digits", 4, {"constraint": "penalty"})
+    ranges = fit_ranges(recipe, parse_ranges(["c_min=0.1..0.5", "rho=0.01..1:log", "every=1..5"]))
+    assert own_values(recipe, ranges) == {"c_min": 0.2, "rho": 0.1, "every": 1}
+    changed = with_settings(recipe, {"c_min": 0.5, "every": 3}).constraint
+    assert (changed.c_min, changed.every) == (0.5, 3)
+    with pytest.raises(GraphjouleError, match='"c_min" is not a setting of gcn'):
+        fit_ranges(load_recipe("gcn", "digits", 4), parse_ranges(["c_min=0.1..0.5"]))
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "texts", "said"),
+    [
+        (
+            "gcn",
+            {},
+            ["weight_decay=0..1", "weight_decay.all=0..2"],
+            "weight_decay has two ranges, its own and that of ",
+        ),
+        (
+            "gcn",
+            {"constraint": "penalty"},
+            ["c_min=0.1..0.5", "constraint.c_min=0.1..0.4"],
+            "that of constraint.c_min: ",
+        ),
+    ],
+)
+def test_a_range_of_which_nothing_is_left_is_refused(model, overrides, texts, said):
+    with pytest.raises(GraphjouleError, match=said):
+        fit_ranges(load_recipe(model, "digits", 4, overrides), parse_ranges(texts))
+
+
+def test_a_shared_range_is_for_the_groups_without_one_of_their_own():
+    recipe = load_recipe("gcnii", "digits", 4)
+    assert fit_ranges(recipe, parse_ranges(["weight_decay=0..1", "weight_decay.conv=0..2"]))
+    for changes in ({"weight_decay": 0.5, "weight_decay.conv": 2.0}, {"weight_decay.conv": 2.0, "weight_decay": 0.5}):
+        assert with_settings(recipe, changes).weight_decay == {"conv": 2.0, "dense": 0.5}
+
+
+def test_a_penalty_can_be_searched_whether_or_not_the_recipe_has_one():
+    ranges = parse_ranges(["orthogonal_penalty=0.1..100:log"])
+    without, having = (load_recipe("gcn", "digits", 4, given) for given in ({}, {"orthogonal_penalty": 20.0}))
+    for recipe, first in ((without, {}), (having, {"orthogonal_penalty": 20.0})):
+        assert fit_ranges(recipe, ranges) == ranges
+        assert own_values(recipe, ranges) == first
+        changed = with_settings(recipe, {"orthogonal_penalty": 0.5})
+        assert (changed.orthogonal_penalty, changed.sources["orthogonal_penalty"]) == (0.5, "override")
+
+
+def test_a_penalty_is_not_searched_where_a_model_has_nothing_to_pull():
+    with pytest.raises(GraphjouleError, match=r"orthogonal_penalty=0\.1\.\.100\.0 cannot be searched: .* no square"):
+        fitted("orthogonal_penalty=0.1..100", "sgc")
+
+
+@pytest.mark.parametrize(
+    ("model", "overrides", "expected"),
+    [
+        ("gcn", {"weight_decay": 0.1}, {"weight_decay.all": 0.1}),
+        (
+            "gcnii",
+            {"weight_decay.conv": 0.2, "weight_decay": 0.1},
+            {"weight_decay.conv": 0.2, "weight_decay.dense": 0.1},
+        ),
+        ("gcnii", {"weight_decay": {"conv": 0.2}, "lr": 0.1}, {"weight_decay.conv": 0.2, "lr": 0.1}),
+        ("gcn", {"constraint": "penalty", "rho": 0.5}, {"constraint": "penalty", "constraint.rho": 0.5}),
+    ],
+)
+def test_what_overrides_fix(model, overrides, expected):
+    assert fixed_settings(load_recipe(model, "digits", 4, overrides), overrides) == expected
+
+
+@pytest.mark.parametrize("overrides", [{}, {"constraint": "penalty"}, {"orthogonal_penalty": 1.0}])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_setting_stands_for_itself(model, overrides):
+    recipe = load_recipe(model, "digits", 4, overrides)
+    assert all(key in spelled(recipe, key) for key in recipe.settings())
 
 
 def test_a_value_that_cannot_be_used_gets_a_sentence():

@@ -2,9 +2,11 @@ import json
 import math
 import statistics
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 
+import optuna
 import pytest
 
 from graphjoule.errors import GraphjouleError
@@ -13,9 +15,10 @@ from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_rang
 from graphjoule.tuning.queue import TrialQueue, attempts_of
 from graphjoule.tuning.search import evaluate
 from graphjoule.tuning.settings import with_settings
-from training import small_recipe, small_task
+from training import PUBLIC, small_recipe, small_task
 
 RANGES = parse_ranges(["lr=1e-3..1e-1:log", "dropout=0..0.5"])
+SWAPPED = replace(PUBLIC, train=PUBLIC.val, val=PUBLIC.train)
 OPTIONS = {"seeds": [0], "device": "cpu"}
 
 
@@ -130,6 +133,7 @@ def test_the_same_settings_are_not_trained_again():
         ({"seed": 1}, "seed of the search: 0 -> 1"),
         ({"recipe": small_recipe(beta=0.01)}, "beta: 0.1 -> 0.01"),
         ({"task": small_task(labels=small_task().labels.flip(0))}, "data: "),
+        ({"task": replace(small_task(), fixed_splits=(SWAPPED,))}, "(splits: "),  # the same nodes are seen
     ],
 )
 def test_a_storage_goes_on_with_the_same_search_only(tmp_path, changed, said):
@@ -206,6 +210,39 @@ def test_a_full_disk_ends_the_search_and_the_trial_is_put_back(monkeypatch):
     assert [trial.state.name for trial in queue.board.study.trials] == ["FAIL"]
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("is_good", [True, False])
+def test_a_worker_that_was_taken_for_dead_goes_on_and_its_result_is_not_counted(tmp_path, is_kept, is_good):
+    queue = quick_queue(str(tmp_path / "journal.log") if is_kept else None, num_trials=2)
+    calls = []
+
+    def outlived(params, on_progress):
+        calls.append(params)
+        if len(calls) > 1:
+            return quadratic(params, on_progress)
+        queue.board.study.tell(0, state=optuna.trial.TrialState.FAIL)  # as one does who has missed our pulse for long
+        return quadratic(params, on_progress) if is_good else Evaluation(None, "it diverged.", {"seconds": 0.0})
+
+    told = []
+    work(queue, outlived, on_progress=told.append)
+    trials = queue.board.study.trials
+    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert not trials[0].user_attrs.keys() & {"val_loss", "seconds", "failure"}
+    assert calls[0] == calls[1] == trials[1].params
+    assert [one.slot for one in told] == [0, 0, 0, 0, 1, 1]
+
+
+def test_an_error_of_the_storage_beside_a_result_is_not_taken_for_that(monkeypatch):
+    queue = quick_queue(num_trials=1)
+
+    def unreachable(trial, name, value):
+        raise ConnectionError("The database is gone.")
+
+    monkeypatch.setattr(optuna.trial.Trial, "set_user_attr", unreachable)
+    with pytest.raises(ConnectionError):
+        work(queue, quadratic)
+
+
 def test_after_the_timeout_no_trial_is_begun():
     queue = quick_queue()
     work(queue, quadratic, timeout=0)
@@ -230,6 +267,15 @@ def test_progress_tells_the_trial_and_the_epochs():
 def test_the_models_own_ranges_by_default():
     found = tune(small_recipe("sgc", epochs=2), small_task(), trials=1, **OPTIONS)
     assert list(found.best.params) == ["lr", "weight_decay"]
+
+
+def test_a_penalty_that_the_recipe_does_not_have_is_searched():
+    recipe = small_recipe("gcn", num_layers=4, dropout=0.0, lr=0.03)
+    ranges = parse_ranges(["orthogonal_penalty=0.1..100:log"])
+    found = tune(recipe, small_task(), ranges, trials=3, **OPTIONS)
+    assert len({row.value for row in found.rows}) == 3
+    assert found.best_recipe.orthogonal_penalty == found.best.params["orthogonal_penalty"]
+    assert 0.1 <= found.best_recipe.orthogonal_penalty <= 100
 
 
 def test_at_least_one_trial():

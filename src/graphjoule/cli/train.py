@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from graphjoule.cli.processes import (
 )
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.recipe_file import load_recipe_from
+from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train_text import tell
 from graphjoule.constraint import METHODS
@@ -211,8 +211,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
-    data = re.sub(r"[^\w-]+", "-", Path(recipe.dataset).stem)
-    name = f"{data}-{recipe.model}-{recipe.num_layers}"
+    name = run_name(recipe)
     candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
     taken = [path for path in candidates if RunFolder(path).is_taken]
     if resume:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from graphjoule.cli.recipe_file import load_recipe_from
+from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train import parse_seeds
 from graphjoule.cli.tune_progress import show_search
@@ -22,7 +21,7 @@ from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import ensure_folder, json_text
 from graphjoule.nn import MODELS
-from graphjoule.recipe import Recipe, parse_overrides
+from graphjoule.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.training import TrainingInterrupted
 from graphjoule.tuning.board import Address, Board
@@ -33,6 +32,7 @@ from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.ranges import Range, parse_ranges
 from graphjoule.tuning.search import Search, evaluate, work
 from graphjoule.tuning.settings import fit_ranges
+from graphjoule.tuning.spelling import fixed_settings, spelled
 from graphjoule.tuning.team import Member, run_team
 from graphjoule.tuning.validation import ValidationTask, hide_test
 
@@ -99,7 +99,7 @@ def tune(
     overrides = parse_overrides(
         [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
     )
-    start = load_recipe_from(recipe, model, source.name, layers, overrides)
+    start = load_recipe(model, source.name, layers, overrides, file=recipe)
     ranges = choose_ranges(start, range_ or [], overrides)
     numbers = parse_seeds(seeds)
     resolve_device(device)
@@ -132,18 +132,19 @@ tune.__doc__ = f"{tune.__doc__}\n{_EPILOG}"
 
 def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Range]:
     """The ranges that are asked for, else the model's own apart from what is overridden; checked."""
-    given = parse_ranges(texts)
+    given, fixed = parse_ranges(texts), fixed_settings(recipe, overrides)
     for key in given:
-        if key in overrides:
-            raise GraphjouleError(f"{key} is both set, to {overrides[key]!r}, and searched: do one of the two.")
-    own = {key: found for key, found in default_ranges(recipe.model).items() if key not in overrides}
-    return fit_ranges(recipe, given or own)
+        for name in spelled(recipe, key):
+            if name in fixed:
+                raise GraphjouleError(f"{name} is both set, to {fixed[name]!r}, and searched: do one of the two.")
+    own = default_ranges(recipe.model).items()
+    left = {key: found for key, found in own if fixed.keys().isdisjoint(spelled(recipe, key))}
+    return fit_ranges(recipe, given or left)
 
 
 def choose_places(storage: str | None, name: str | None, out: Path | None, recipe: Recipe) -> tuple[Address, Path]:
     """Where the search is kept and where its results go: the same places for the same command."""
-    data = re.sub(r"[^\w-]+", "-", Path(recipe.dataset).stem)
-    name = name or f"{data}-{recipe.model}-{recipe.num_layers}"
+    name = name or run_name(recipe)
     folder = out or Path("runs") / "tune" / name
     address = Address(storage or str(folder / "journal.log"), name)
     if address.storage is not None and not address.is_url and out is None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from graphjoule.errors import GraphjouleError
 
-__all__ = ["import_optuna", "is_taken_over", "make_sampler", "quiet"]
+__all__ = ["import_optuna", "is_taken_over", "make_sampler", "quiet", "start_waiting"]
 
 
 def import_optuna() -> Any:
@@ -47,6 +47,22 @@ def is_taken_over(error: Exception) -> bool:
     (True, False)
     """
     return isinstance(error, RuntimeError) or (isinstance(error, ValueError) and str(error).startswith("Cannot tell"))
+
+
+def start_waiting(study: Any, waiting: Any) -> Any:
+    """Start one trial that waits in a study; None if somebody else was quicker.
+
+    `Study.ask` starts the first that waits, whoever has put it there. Which one it starts cannot be said by any public
+    name, so this does what it does for one trial; the names are the same in Optuna 4 and 5.
+    """
+    trial = import_optuna().trial
+    try:
+        is_ours = study._storage.set_trial_state_values(waiting._trial_id, trial.TrialState.RUNNING)
+    except Exception as error:
+        if not is_taken_over(error):
+            raise
+        is_ours = False
+    return trial.Trial(study, waiting._trial_id) if is_ours else None
 
 
 @contextmanager

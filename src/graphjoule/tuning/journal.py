@@ -19,6 +19,7 @@ except ImportError:  # Windows: Optuna's own lock, which a dead worker holds for
 __all__ = ["HAS_FILE_LOCKS", "JournalLock", "open_journal"]
 
 HAS_FILE_LOCKS = fcntl is not None
+_BEGINNING = b'{"op_code":'  # of every line that Optuna writes
 
 
 class JournalLock:
@@ -86,12 +87,21 @@ def _check_is_journal(path: Path) -> None:
             first = file.readline(1 << 20)
     except OSError as error:
         raise GraphjouleError(f"Cannot use {path} as a search's journal: {reason(error)}.") from error
-    try:
-        is_journal = "op_code" in json.loads(first)
-    except (ValueError, TypeError):
-        is_journal = False
-    if not is_journal:
+    if not (_is_entry(first) or _is_torn_entry(first)):
         raise GraphjouleError(f"{path} is no journal of a search; choose another file with --storage.")
+
+
+def _is_entry(line: bytes) -> bool:
+    try:
+        return "op_code" in json.loads(line)
+    except (ValueError, TypeError):
+        return False
+
+
+def _is_torn_entry(line: bytes) -> bool:
+    """Whether it is how a journal's first line begins: the lock cuts it off before anything is appended."""
+    is_alike = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
+    return HAS_FILE_LOCKS and is_alike and not line.endswith(b"\n")
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from graphjoule.studies.claim import claim
+from graphjoule.claim import claim
 from graphjoule.tuning.engine import is_taken_over
 
 __all__ = ["FileLeases", "Leases", "PulseLeases"]

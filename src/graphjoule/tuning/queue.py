@@ -2,19 +2,19 @@
 
 A search of N trials has N slots. A slot's trial carries its number and an attempt; where a worker died, or was stopped,
 the next attempt has the same settings. Of two trials with the same slot and attempt, as two workers may make them at
-the same moment, the one that the storage numbered first counts and the other is never trained. Optuna lets one worker
-start a trial and one finish it, so a slot has one result.
+the same moment, the one that the storage numbered first counts and the other is never started; neither is a trial that
+somebody else's program has put there. Optuna lets one worker start a trial and one finish it, so a slot has one result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphjoule.tuning.board import Board
-from graphjoule.tuning.engine import import_optuna, is_taken_over, make_sampler
+from graphjoule.tuning.engine import import_optuna, is_taken_over, make_sampler, start_waiting
 from graphjoule.tuning.ranges import Range
 
 __all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "slot_of"]
@@ -54,19 +54,23 @@ class TrialQueue:
 
         An error in the block, Ctrl-C too, puts it back: whoever comes next shall not have to find out that we are gone.
         """
-        trial = None
+        trial, is_ours = None, False
         with ExitStack() as held:
             try:
                 with self.board.leases.turn():
                     trial = self._ask()
                     if trial is not None:
                         held.enter_context(self.board.leases.hold(trial))
-                        self._draw(trial)
-                yield trial
+                        is_ours = _unless_taken_over(lambda: self._draw(trial))
+                yield trial if is_ours else None
             except BaseException:
                 if trial is not None:
                     self.put_back(trial)
                 raise
+
+    def note(self, trial: Any, facts: Mapping[str, Any]) -> bool:
+        """Keep facts beside a trial; False if it had been taken for dead and given to another."""
+        return _unless_taken_over(lambda: [trial.set_user_attr(name, value) for name, value in facts.items()])
 
     def finish(self, trial: Any, value: float) -> bool:
         """Tell a trial's result; False if it had been taken for dead and given to another."""
@@ -78,11 +82,7 @@ class TrialQueue:
 
     def put_back(self, trial: Any) -> bool:
         """Give up a trial of ours, for the next attempt; one that is over stays as it is."""
-        try:
-            trial.set_user_attr(_STOPPED, True)
-        except Exception as error:
-            if not is_taken_over(error):
-                raise
+        self.note(trial, {_STOPPED: True})
         return self._tell(trial.number, "FAIL")
 
     def _ask(self) -> Any:
@@ -90,15 +90,16 @@ class TrialQueue:
         while True:
             self._bury()
             attempts = self._attempts()
-            if not any(_state(tries[-1]) == "WAITING" for tries in attempts.values()):
-                slot = next((s for s in range(self.num_trials) if s not in attempts or _is_lost(attempts[s][-1])), None)
-                if slot is None:
-                    return None
-                self._submit(slot, attempts.get(slot, []))
-            trial = self.board.study.ask()
-            if self._counts(trial):
-                return trial
-            self.put_back(trial)  # another worker was as quick
+            waiting = [tries[-1] for tries in attempts.values() if _state(tries[-1]) == "WAITING"]
+            if waiting:
+                trial = start_waiting(self.board.study, min(waiting, key=lambda one: int(one.number)))
+                if trial is not None:
+                    return trial
+                continue  # another worker was as quick
+            slot = next((s for s in range(self.num_trials) if s not in attempts or _is_lost(attempts[s][-1])), None)
+            if slot is None:
+                return None
+            self._submit(slot, attempts.get(slot, []))
 
     def _submit(self, slot: int, tries: list[Any]) -> None:
         """Put the next attempt of a slot in the storage, with all that has been drawn for it before."""
@@ -115,10 +116,6 @@ class TrialQueue:
                 deaths = sum(_STOPPED not in one.user_attrs for one in tries)
                 self._tell(trial.number, "FAIL" if deaths < MOST_DEATHS else "PRUNED")
 
-    def _counts(self, trial: Any) -> bool:
-        tries = self._attempts().get(slot_of(trial), [])
-        return bool(tries) and tries[-1].number == trial.number
-
     def _draw(self, trial: Any) -> None:
         self.board.study.sampler = make_sampler(self.seed, slot_of(trial))
         for name, found in self.ranges.items():
@@ -128,13 +125,19 @@ class TrialQueue:
         return attempts_of(self.board.study)
 
     def _tell(self, number: int, state: str, value: float | None = None) -> bool:
-        try:
-            self.board.study.tell(number, value, state=import_optuna().trial.TrialState[state])
-        except Exception as error:
-            if is_taken_over(error):
-                return False
-            raise
-        return True
+        told = import_optuna().trial.TrialState[state]
+        return _unless_taken_over(lambda: self.board.study.tell(number, value, state=told))
+
+
+def _unless_taken_over(act: Callable[[], Any]) -> bool:
+    """Do something to a trial of ours; False if somebody has taken us for dead and finished it."""
+    try:
+        act()
+    except Exception as error:
+        if is_taken_over(error):
+            return False
+        raise
+    return True
 
 
 def attempts_of(study: Any) -> dict[int, list[Any]]:

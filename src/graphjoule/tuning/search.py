@@ -61,6 +61,7 @@ class Search:
             "seeds": list(self.seeds),
             "seed of the search": self.seed,
             "data": task.facts().sha256,
+            "splits": task.splits_sha256,
         }
 
     def queue(self, board: Board, num_trials: int) -> TrialQueue:
@@ -165,12 +166,11 @@ def _try(queue: TrialQueue, trial: Any, evaluate: Evaluate, on_progress: Callabl
     show = partial(_show, on_progress, slot)
     found = _known(queue, trial) or evaluate(trial.params, show)
     facts = found.facts if found.failure is None else found.facts | {"failure": found.failure}
-    for name, value in facts.items():
-        trial.set_user_attr(name, value)  # before the result, so that a trial with a result has them all
-    if found.value is None:
-        queue.refuse(trial)
-    else:
-        queue.finish(trial, found.value)
+    if queue.note(trial, facts):  # before the result, so that a trial with a result has them all
+        if found.value is None:
+            queue.refuse(trial)
+        else:
+            queue.finish(trial, found.value)
     on_progress(TrialProgress(slot))
 
 

@@ -11,13 +11,14 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.examine import initialised
 from graphjoule.recipe import Recipe
 from graphjoule.recipes import explain, unknown
+from graphjoule.training.objective import build_penalty
 from graphjoule.tuning.ranges import Choices, Interval, Range
+from graphjoule.tuning.spelling import SHARED, spelled
 
 __all__ = ["fit_ranges", "own_values", "with_settings"]
 
 # What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.
 _GIVEN = ("model", "dataset", "num_layers", "select_on", "split", "split_seed", "constraint", "clusters")
-_SHARED = "weight_decay"  # stands for every parameter group that has no range of its own
 
 
 def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -25,35 +26,39 @@ def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
     Args:
         recipe: what to change; it stays as it is.
-        changes: new values by the keys of `Recipe.settings`; ``weight_decay`` is that of every parameter group that is
-            not also named by itself.
+        changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
+            are not also named by themselves.
 
     >>> from graphjoule.recipe import load_recipe
     >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
     ['lr: 0.5 -> 0.005']
     """
     fields = recipe.model_dump()
-    for key, value in sorted(changes.items(), key=lambda change: change[0] != _SHARED):  # the shared one first
-        name, _, part = key.partition(".")
-        if key == _SHARED:
-            fields[_SHARED] = dict.fromkeys(fields[_SHARED], value)
-        elif part:
-            fields[name][part] = value
-        elif key in fields["options"]:
-            fields["options"][key] = value
-        else:
-            fields[key] = value
-        fields["sources"] |= dict.fromkeys(_spelled(recipe, key), "override")
+    for key, value in changes.items():
+        for name in spelled(recipe, key):
+            if name == key or name not in changes:
+                _put(fields, name, value)
     try:
         return Recipe.model_validate(fields)
     except ValidationError as error:
         raise GraphjouleError(explain(error)[1]) from error
 
 
+def _put(fields: dict[str, Any], name: str, value: Any) -> None:
+    table, _, part = name.partition(".")
+    if part:
+        fields[table][part] = value
+    elif name in fields["options"]:
+        fields["options"][name] = value
+    else:
+        fields[name] = value
+    fields["sources"][name] = "override"
+
+
 def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """The recipe's own values of what is searched, where they are within the ranges: the first trial's."""
-    settings = recipe.settings()
-    values = {key: {settings[name] for name in _spelled(recipe, key)} for key in ranges}
+    settings = _settings(recipe)
+    values = {key: {settings[name] for name in spelled(recipe, key)} for key in ranges}
     found = {key: next(iter(several)) for key, several in values.items() if len(several) == 1}
     return {key: value for key, value in found.items() if ranges[key].contains(value)}
 
@@ -71,6 +76,8 @@ def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
     if not ranges:
         raise GraphjouleError("There is nothing to search: give at least one range, such as lr=1e-4..1e-1:log.")
     fitted = {key: _typed(recipe, key, given) for key, given in ranges.items()}
+    for key in ranges:
+        _check_needed(recipe, ranges, key)
     for key, found in fitted.items():
         for end in found.ends:
             _check_end(recipe, fitted, key, end)
@@ -78,13 +85,14 @@ def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
 
 
 def _typed(recipe: Recipe, key: str, given: Range) -> Range:
-    settings = recipe.settings()
-    known = [*(name for name in settings if name not in _GIVEN), _SHARED]
+    settings = _settings(recipe)
+    known = [*(name for name in settings if name not in _GIVEN), SHARED]
     if key in _GIVEN:
         raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
-    if key not in known:
+    name = spelled(recipe, key)[0]
+    if name not in known:
         raise GraphjouleError(unknown(key, known, f"setting of {recipe.model}"))
-    value = settings[_spelled(recipe, key)[0]]
+    value = settings[name]
     if isinstance(given, Choices):
         return given
     if isinstance(value, bool | str):
@@ -98,9 +106,17 @@ def _whole(key: str, given: Interval) -> Interval:
     return given.of_whole_numbers()
 
 
-def _spelled(recipe: Recipe, key: str) -> list[str]:
-    """The keys of `Recipe.settings` that a searched setting stands for."""
-    return [f"{_SHARED}.{group}" for group in recipe.weight_decay] if key == _SHARED else [key]
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """`Recipe.settings`, and None for what a recipe leaves out of them while it has none of it."""
+    absent = [name for name, field in Recipe.model_fields.items() if not field.is_required() and field.default is None]
+    return dict.fromkeys(absent) | recipe.settings()
+
+
+def _check_needed(recipe: Recipe, ranges: Mapping[str, Range], key: str) -> None:
+    """Refuse a range of which nothing is left, because all it stands for has ranges of its own."""
+    names = spelled(recipe, key)
+    if all(name != key and name in ranges for name in names):
+        raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(names)}: give one.")
 
 
 def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) -> None:
@@ -108,7 +124,8 @@ def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) 
     for others in _surroundings(recipe, ranges):
         try:
             changed = with_settings(recipe, others | {key: end})
-            initialised(changed.model_copy(update={"num_layers": 1}), in_channels=2, out_channels=2, seed=0)
+            shallow = changed.model_copy(update={"num_layers": 1})
+            build_penalty(shallow, initialised(shallow, in_channels=2, out_channels=3, seed=0))
         except GraphjouleError as error:
             said = said or error
         else:

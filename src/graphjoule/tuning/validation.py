@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,11 @@ class ValidationTask(NodeTask):
     """
 
     splits: Mapping[int, Split] = field(default_factory=dict)
+
+    @property
+    def splits_sha256(self) -> str:
+        """SHA-256 of all splits: the data's own does not tell which nodes train and which validate."""
+        return hashlib.sha256("".join(split.sha256 for split in self.splits.values()).encode()).hexdigest()
 
     def split(self, name: str | None = None, seed: int = 0) -> Split:
         """The split of a seed; another rule cannot be applied, for the labels it would need are gone."""

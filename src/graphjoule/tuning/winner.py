@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from graphjoule.recipe import Recipe
+from graphjoule.tuning.spelling import spelled
 
 __all__ = ["recipe_text"]
 
@@ -27,13 +28,13 @@ def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Seque
     Returns:
         The text; `load_recipe` reads the same settings from it.
     """
+    found = {name for key in searched for name in spelled(recipe, key)}
     tables: dict[str, list[str]] = {}
     for key, value in recipe.settings().items():
         if key in _CHOSEN or value is None:  # TOML has no word for none, and none is the default wherever it is allowed
             continue
-        is_searched = key in searched or (key.startswith("weight_decay.") and "weight_decay" in searched)
-        table = "ours" if is_searched else _TABLES.get(recipe.sources.get(key, "ours"), "ours")
-        line = f"{_key(key)} = {toml_value(value)}{' # searched' if is_searched else ''}"
+        table = "ours" if key in found else _TABLES.get(recipe.sources.get(key, "ours"), "ours")
+        line = f"{_key(key)} = {toml_value(value)}{' # searched' if key in found else ''}"
         tables.setdefault(table, []).append(line)
     lines = [*(f"# {line}".rstrip() for line in header), *([""] if header else []), "[[block]]"]
     lines += [f"dataset = {toml_value(recipe.dataset)}"]
