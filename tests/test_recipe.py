@@ -183,13 +183,47 @@ def test_a_bad_recipe_file_is_a_sentence_that_says_where(load_toy, more, sentenc
         load_toy(more)
 
 
+@pytest.mark.parametrize(
+    ("scope", "dataset", "num_layers", "said"),
+    [
+        (
+            'dataset = "cora"\nmin_layers = 4\nmax_layers = 4',
+            "cora",
+            8,
+            "cora with 8 layers; it has: cora, 4 layers. To use the file, choose --layers 4 or add a block.",
+        ),
+        (
+            'dataset = "cora"',
+            "sand",
+            1,
+            "sand with 1 layer; it has: cora, any depth. To use the file, choose its dataset or add a block.",
+        ),
+        ("min_layers = 3", "sand", 2, "it has: any dataset, 3 layers or more. To use the file, choose --layers 3 or"),
+        ("max_layers = 3", "sand", 9, "it has: any dataset, 3 layers or fewer. To use the file, choose --layers 3 or"),
+        ("min_layers = 2\nmax_layers = 3", "sand", 9, "it has: any dataset, 2 to 3 layers. To use the file"),
+    ],
+)
+def test_a_file_for_other_runs_is_refused_and_says_for_which(tmp_path, monkeypatch, scope, dataset, num_layers, said):
+    monkeypatch.setitem(MODELS, "toy", Toy)
+    (tmp_path / "toy.toml").write_text(BASE.replace("[[block]]", f"[[block]]\n{scope}"))
+    with pytest.raises(GraphjouleError) as caught:
+        load_recipe("toy", dataset, num_layers, {"lr": 0.1}, file=tmp_path / "toy.toml")
+    assert "toy.toml has no block for" in str(caught.value)
+    assert said in str(caught.value)
+
+
 def test_a_missing_value_file_or_model_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(MODELS, "toy", Toy)
     (tmp_path / "toy.toml").write_text(BASE.replace("lr = 0.1\n", ""))
     with pytest.raises(GraphjouleError, match=r"toy\.toml: lr is not given, and it has no default"):
         load_recipe("toy", "sand", 2, file=tmp_path / "toy.toml")
-    with pytest.raises(GraphjouleError, match=r"Cannot read the recipe file .*absent\.toml"):
+    with pytest.raises(
+        GraphjouleError, match=r"Cannot read the recipe file .*absent\.toml: no such file or directory\.$"
+    ):
         load_recipe("toy", "sand", 2, file=tmp_path / "absent.toml")
+    (tmp_path / "toy.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(GraphjouleError, match=r"Cannot read the recipe file .*toy\.toml: it is not text in UTF-8\.$"):
+        load_recipe("toy", "sand", 2, file=tmp_path / "toy.toml")
     with pytest.raises(GraphjouleError, match='no recipe file for the model "toy"'):
         load_recipe("toy", "sand", 2)
     with pytest.raises(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
-from graphjoule.recipes import Source, explain, read_recipe_file, unknown
+from graphjoule.recipes import Source, check_applies, explain, read_recipe_file, unknown
 from graphjoule.recipes.clustered import CLUSTER_NAMES, ClusterSettings, cluster_setting, take_clusters
 from graphjoule.recipes.constrained import (
     CONSTRAINT_NAMES,
@@ -173,7 +173,8 @@ def load_recipe(
         dataset: Any name; one without a block of its own gets the blocks for every dataset.
         num_layers: The depth; a block can be for a range of depths.
         overrides: Settings that win over the file, as `parse_overrides` gives them.
-        file: A recipe file to use instead of the one that comes with graphjoule.
+        file: A recipe file to use instead of the one that comes with graphjoule; one without a block for this run is
+            refused.
 
     Returns:
         The recipe; an override it cannot honour is an error, never dropped.
@@ -182,10 +183,13 @@ def load_recipe(
         raise GraphjouleError(unknown(model, MODELS, "model"))
     names = _setting_names(model)
     settled = _defaults(model)
-    for block in read_recipe_file(model, file):
+    blocks = read_recipe_file(model, file)
+    for block in blocks:
         settings = block_settings(block, model, names)
         if block.applies_to(dataset, num_layers):
             settled |= settings
+    if file is not None and num_layers >= 1:  # a depth that is none is told of below
+        check_applies(blocks, dataset, num_layers, file)
     overrides = spell_constraint(refuse_chosen(overrides), model_options(model).model_fields)
     settled |= {key: (value, "override") for key, value in flatten(overrides, model, names).items()}
     return _build(model, dataset, num_layers, settled, str(file or f"{model}.toml"))

@@ -39,7 +39,7 @@ def test_train_on_clusters_then_predict(here):
         (["--clusters", 0], "--clusters"),
         (["--clusters-per-step", 5], "there are no clusters: say how many with --clusters"),
         (["--clusters", 3, "--clusters-per-step", 5], "clusters.per_step is 5, but there are 3 clusters"),
-        (["--clusters", 5000], "number of parts is 5000; for a graph of 1797 nodes"),
+        (["--clusters", 5000], "clusters is 5000; for a graph of 1797 nodes it must be from 1 to 1797"),
         (["--clusters", 5, "--constraint", "penalty"], "constraint and clusters cannot be had together"),
     ],
 )
@@ -91,7 +91,7 @@ def test_processes_without_a_group_of_clusters_each_are_told_so(here):
 
 
 def test_parts_and_clusters_contradict_each_other(here):
-    refused = run("train", *TINY, "--clusters", 4, "--processes", 2, "--parts", "parts")
+    refused = run("train", *TINY, "--dataset", "digits", "--clusters", 4, "--processes", 2, "--parts", "parts")
     assert refused.code == 2
     assert "the recipe has clusters, for which every process reads the whole graph" in refused.err
 

@@ -199,6 +199,19 @@ def test_your_own_graph(here):
     trained = run(*shlex.split(told["command"])[1:], "--device", "cpu", "--out", "trained")
     assert trained.code == 0, trained.err
     assert "test accuracy" in trained.out
+    assert "test split" in result.err
+    assert "test label" in (here / told["files"]["recipe"]).read_text()
+
+
+def test_a_graph_without_test_nodes_is_not_said_to_have_any(here):
+    lines = ["id,label,a,b", *(f"n{i},{'xyz'[i % 3]},{i % 3},{i / 30}" for i in range(45))]
+    (here / "nodes.csv").write_text("\n".join(lines))
+    result = run("tune", *TINY, "--nodes", "nodes.csv", "--knn", "3")
+    assert result.code == 0, result.err
+    assert "train the winner with ten seeds:\n  graphjoule train --nodes nodes.csv" in result.out
+    assert "test" not in result.out
+    (best,) = here.rglob("best.toml")
+    assert "test" not in best.read_text()
 
 
 @pytest.mark.parametrize(
@@ -284,6 +297,7 @@ BAD = {
     "a range": (["--range", "lr=fast"], "'lr=fast' is not a range"),
     "a key": (["--range", "cmin=0.1..0.2"], '"cmin" is not a setting of sgc'),
     "a bound": (["--range", "lr=-1..1"], "lr=-1.0..1.0 cannot be searched: lr = -1.0 cannot be used"),
+    "an empty choice": (["--range", "lr=0.1,,0.2"], "'lr=0.1,,0.2' is not a range: a choice is empty"),
     "two ranges": (["--range", "lr=1..2", "--range", "lr=1..3"], "lr has two ranges"),
     "set and searched": (["--range", "lr=1..2", "--set", "lr=1"], "lr is both set, to 1, and searched"),
     "sqlite": (["--storage", "sqlite:///a.db"], "SQLite repeats trials"),
@@ -313,8 +327,51 @@ def test_a_file_that_is_no_journal_is_left_alone(here):
 def test_another_search_in_the_same_place_is_refused(here):
     assert run("tune", *TINY).code == 0
     said = refused(here, *TINY, "--range", "lr=1e-3..1e-1:log")
+    assert "runs/tune/digits-sgc-2 belongs to the search 'digits-sgc-2', which was begun with something else" in said
+    assert "; range of weight_decay: 1e-06..0.01:log -> nothing); choose another folder with --out" in said
+    said = refused(
+        here, *TINY, "--range", "lr=1e-3..1e-1:log", "--storage", "runs/tune/digits-sgc-2/journal.log", "--out", "b"
+    )
     assert "The search 'digits-sgc-2' in runs/tune/digits-sgc-2/journal.log was begun with something else" in said
     assert "choose another --storage or --name" in said
+
+
+@pytest.mark.parametrize("more", [[], ["--storage", "elsewhere.log"]])
+def test_a_folder_belongs_to_one_search(here, more):
+    assert run("tune", *TINY, "--out", "mine").code == 0
+    said = refused(here, *TINY, "--layers", "3", "--out", "mine", *more)
+    assert (
+        "mine belongs to another search, 'digits-sgc-2' (sgc, 2 layers, digits); choose another folder with --out"
+        in said
+    )
+    said = refused(here, *TINY, "--name", "digits-sgc-2", "--layers", "3", "--out", "mine", *more)
+    assert "which was begun with something else (num_layers: 2 -> 3" in said
+    assert run("tune", *TINY[:-1], "6", "--out", "mine").code == 0  # the same search goes on
+
+
+def test_a_folder_that_two_searches_took_at_the_same_moment_keeps_the_result_of_one(here, monkeypatch):
+    module = import_module("graphjoule.cli.tune")
+    (here / "mine").mkdir()
+    other = '{"name": "other", "about": {"model": "gcn", "num_layers": 2, "dataset": "digits"}}'
+    monkeypatch.setattr(module, "mark_folder", lambda folder, *given: (folder / "search.json").write_text(other))
+    result = run("tune", *TINY, "--out", "mine")
+    assert result.code == 2
+    assert "mine belongs to another search, 'other' (gcn, 2 layers, digits)" in result.err
+    assert not (here / "mine/best.toml").exists()
+
+
+def test_few_settings_are_tried_once_each_and_that_is_said(here):
+    arguments = [*TINY, "--model", "egnn", "--set", "hidden_channels=4", "--range", "batch_norm=true,false"]
+    result = run("tune", *arguments)
+    assert result.code == 0, result.err
+    assert "2 trials of 2 seeds by 1 worker" in result.err
+    assert "the ranges hold 2 settings, so there are not 5 trials: each is tried once" in result.err
+    assert "digits-egnn-2: 2/2 trials" in result.err
+    assert "2 trials, all settings that the ranges hold; the best by val_loss:" in result.out
+    with (here / "runs/tune/digits-egnn-2/trials.csv").open() as file:
+        assert sorted(row["batch_norm"] for row in csv.DictReader(file)) == ["False", "True"]
+    again = run("tune", *arguments)
+    assert (again.code, again.out) == (0, result.out)
 
 
 def test_without_optuna_one_sentence_says_what_to_install(here, monkeypatch):
@@ -351,8 +408,13 @@ def test_train_takes_a_recipe_file_and_marks_what_it_changes(here):
 
 def test_train_refuses_a_recipe_file_that_is_none(here):
     (here / "bad.toml").write_text("lr = 1\n")
-    for name, said in (("absent.toml", "Cannot read the recipe file absent.toml"), ("bad.toml", "[[block]] tables")):
-        result = run("train", "--recipe", name)
+    (here / "other.toml").write_text(recipe_text(load_recipe("egnn", "cora", 4)))
+    for name, said in (
+        ("absent.toml", "Cannot read the recipe file absent.toml: no such file or directory."),
+        ("bad.toml", "[[block]] tables"),
+        ("other.toml", "other.toml has no block for cora with 8 layers; it has: cora, 4 layers."),
+    ):
+        result = run("train", "--dataset", "cora", "--layers", "8", "--recipe", name)
         assert (result.code, result.out) == (2, "")
         assert said in result.err
     assert not (here / "runs").exists()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
 from graphjoule.records import read_records
 from graphjoule.saving import load_model
+from graphjoule.tasks import DATASETS
 from graphjoule.training import fit
 from graphjoule.training.folder import RunFolder
 
@@ -208,6 +210,8 @@ def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others
         "        (folder / 'saved').touch()\n"
         "    os._exit(130)\n"
         "signal.signal(signal.SIGINT, stop)\n"
+        "from graphjoule.distributed.start import say_ready\n"
+        "say_ready()\n"
         "(folder / f'ready-{rank}').touch()\n"
         "time.sleep(60)\n"
     )
@@ -223,6 +227,79 @@ def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others
     assert launch([sys.executable, "-c", script], 2) == Ending(130, 0, "")
     thread.join()
     assert (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_processes_that_are_not_ready_to_stop_are_ended_without_a_word(tmp_path, capfd, signum):
+    script = f"import os, time; open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').close(); time.sleep(60)"
+
+    def interrupt():
+        deadline = time.monotonic() + 30
+        while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signum)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    began = time.monotonic()
+    assert launch([sys.executable, "-c", script], 2) == Ending(130, is_early=True)
+    assert time.monotonic() - began < 30
+    thread.join()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_training_stopped_before_its_first_epoch_says_so_and_leaves_nothing(tmp_path, endings):
+    endings.ending = Ending(130, is_early=True)
+    done = CliRunner().invoke(
+        app, ["train", *write_archive(tmp_path / "a.npz", ring_task()), "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 130
+    assert done.stderr == "graphjoule: stopped before the first epoch was over.\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_second_interrupt_is_one_line_too(tmp_path, endings):
+    def interrupt(job):
+        raise KeyboardInterrupt
+
+    endings.meanwhile = interrupt
+    options = write_archive(tmp_path / "a.npz", ring_task())
+    done = CliRunner().invoke(app, ["train", *options, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 130
+    assert done.stderr == "graphjoule: stopped at once, without saving the last epochs.\n"
+
+
+@pytest.mark.parametrize("clusters", [[], ["--clusters", "4", "--set", "clusters.accumulate=2"]])
+def test_a_folder_that_another_process_trains_in_is_refused_before_anything_starts(tmp_path, endings, clusters):
+    out = tmp_path / "out"
+    options = [*write_archive(tmp_path / "a.npz", ring_task()), *clusters, "--out", str(out)]
+    with RunFolder(out).open():
+        done = CliRunner().invoke(app, ["train", *options])
+        assert f"Another process is training in {out}" in str(done.exception)
+        assert not endings.commands
+        assert [path.name for path in out.iterdir()] == [".lock"]
+    CliRunner().invoke(app, ["train", *options])
+    assert len(endings.commands) == 1
+
+
+def test_parts_of_a_dataset_say_which(tmp_path, monkeypatch, endings):
+    monkeypatch.setitem(DATASETS, "cora", SimpleNamespace(load=lambda root: replace(ring_task(), name="cora")))
+    parts, out = tmp_path / "parts", tmp_path / "out"
+    write_partition(replace(ring_task(), name="cora"), 2, parts, "blocks")
+    options = ["--layers", "2", "--device", "cpu", "--processes", "2", "--parts", str(parts), "--out", str(out)]
+    done = CliRunner().invoke(app, ["train", *options])
+    assert done.exit_code == 2, done.exception
+    assert [partition.data.name for partition in endings.partitions] == ["cora"]
+    assert endings.jobs[0].recipe.dataset == "cora"
+
+
+def test_parts_of_an_own_graph_want_its_files_too(tmp_path, endings):
+    write_partition(ring_task(), 2, tmp_path, "blocks")
+    done = CliRunner().invoke(app, ["train", "--processes", "2", "--parts", str(tmp_path)])
+    assert "is a partition of ring, which is no dataset; name its files too, with --nodes or --npz" in str(
+        done.exception
+    )
+    assert not endings.commands
 
 
 @pytest.mark.parametrize(
@@ -325,6 +402,19 @@ def test_a_training_that_breaks_off_keeps_its_parts_for_resume(tmp_path, endings
     assert endings.partitions[0] == endings.partitions[1]
 
 
+def test_a_training_that_is_done_leaves_no_parts_of_any_number(tmp_path, endings):
+    """One that broke off in three processes may have been ended by two."""
+    endings.ending = Ending(0)
+    out, options = tmp_path / "out", write_archive(tmp_path / "a.npz", ring_task())
+    endings.meanwhile = lambda job: fit(job.recipe, job.source.load(), job.seeds, device="cpu", out=out, resume=True)
+    write_partition(ring_task(), 3, out / "parts-3", "blocks")
+    done = CliRunner().invoke(app, ["train", *options, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert len(endings.commands) == 1
+    assert (out / "records.jsonl").exists()
+    assert not list(out.glob("parts-*"))
+
+
 @pytest.mark.parametrize("split", ["nosuch", "per-class-5-0", "per-class-100-1"])
 def test_a_bad_split_is_refused_before_anything_is_written(tmp_path, monkeypatch, endings, split):
     monkeypatch.chdir(tmp_path)
@@ -408,6 +498,33 @@ def test_ctrl_c_stops_all_ranks_after_the_same_epoch(tmp_path):
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "--resume goes on from there" in said
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(number) for number in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("seconds", [0.1, 2.0, 4.0])
+def test_ctrl_c_while_the_ranks_start_is_one_line(tmp_path, signum, seconds):
+    options = [*write_tables(tmp_path), "--layers", "2", "--epochs", "100000", "--device", "cpu", "--processes", "2"]
+    options += ["--set", "patience=100000", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphjoule", "train", *options], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while len(children_of(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    ranks = children_of(process.pid)
+    time.sleep(seconds)
+    os.kill(process.pid, signum)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "graphjoule: stopped " in said
+    assert len(ranks) == 2
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from graphjoule.cli import app
 from graphjoule.distributed import load_part, read_partition, write_partition
-from graphjoule.distributed.part_files import is_partition_of, remove_partition
+from graphjoule.distributed.description import is_partition_of
+from graphjoule.distributed.part_files import remove_partition
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures, normalize_rows
 from graphjoule.graph import Propagation
@@ -137,8 +138,20 @@ def test_a_damaged_part_is_one_sentence(tmp_path):
 def test_a_damaged_description_is_one_sentence(tmp_path):
     write_partition(ring_task(), 2, tmp_path, "blocks")
     (tmp_path / "partition.json").write_text("{}")
-    with pytest.raises(GraphjouleError, match=r"partition\.json is damaged; make the partition anew"):
-        read_partition(tmp_path)
+    for look in (lambda: read_partition(tmp_path), lambda: write_partition(ring_task(), 2, tmp_path, "blocks")):
+        with pytest.raises(GraphjouleError, match=r"partition\.json is damaged; .* or after deleting this one"):
+            look()
+    assert (tmp_path / "partition.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("leave_out", [[], ["splits_sha256"]])
+def test_a_description_of_another_version_is_one_sentence(tmp_path, leave_out):
+    made = write_partition(ring_task(), 2, tmp_path, "blocks").model_dump(mode="json")
+    older = {name: value for name, value in made.items() if name not in leave_out} | {"format": 1}
+    (tmp_path / "partition.json").write_text(json.dumps(older))
+    for look in (lambda: read_partition(tmp_path), lambda: write_partition(ring_task(), 2, tmp_path, "blocks")):
+        with pytest.raises(GraphjouleError, match="made by another version of graphjoule; cut the graph anew"):
+            look()
 
 
 def test_a_part_of_another_partition_is_refused(tmp_path):
@@ -215,13 +228,22 @@ def test_the_command_says_what_a_training_will_need(tmp_path):
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["num_nodes"] == [599, 599, 599]
-    assert "edges cut" in done.stderr
+    assert said["num_cut_edges"] > 0
+    assert "3 parts by blocks, 599 nodes each; " in done.stderr
+    assert f"{said['num_cut_edges']:,} of " in done.stderr
     made = read_partition(tmp_path / "p")
     assert made.data.name == "digits"
     part = load_part(tmp_path / "p", 1, Sized(3))
     assert part.graph.halo.num_nodes == made.num_halo[1] == said["num_halo"][1]
     graph_parts = cut_nodes(part.to("cpu").graph, 1, "blocks")
     assert graph_parts.numel() == 599
+
+
+def test_one_part_is_said_in_the_singular(tmp_path):
+    done = CliRunner().invoke(app, ["partition", "--parts", "1", "--method", "blocks", "--out", str(tmp_path / "p")])
+    assert done.exit_code == 0, done.output
+    assert "digits: 1 part by blocks, 1,797 nodes each; 0 of " in done.stdout
+    assert "edges cut (0.0 %), a part fetches 0 rows per layer" in done.stdout
 
 
 def test_the_command_refuses_more_parts_than_nodes(tmp_path):

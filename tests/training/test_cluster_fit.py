@@ -38,6 +38,14 @@ def test_a_seed_is_the_same_run_to_the_bit_alone_and_among_others():
     assert not same_bits(among.models[0], among.models[1])
 
 
+def test_one_cluster_is_exact_training_but_for_the_dropout_masks():
+    for dropout, is_same in ((0.0, True), (0.5, False)):
+        settings = {"dropout": dropout, "output_dropout": dropout}
+        exact, one = (fit(small_recipe(**settings, **more), small_task()) for more in ({}, {"clusters": 1}))
+        losses = [torch.tensor(result.records[0].curve["train_loss"]) for result in (exact, one)]
+        assert torch.allclose(*losses, rtol=1e-5, atol=0) == is_same
+
+
 def test_the_recorded_accuracies_are_those_of_the_models_forward():
     task = small_task()
     result = fit(small_recipe("gcn", **CLUSTERS, lr=0.1, patience=3, epochs=20), task, range(3))
@@ -107,7 +115,7 @@ def refused(tmp_path, match, **settings):
 
 
 def test_what_cannot_be_is_a_sentence_and_nothing_is_written(tmp_path):
-    refused(tmp_path, "number of parts is 31; for a graph of 30 nodes", clusters=31)
+    refused(tmp_path, "clusters is 31; for a graph of 30 nodes it must be from 1 to 30", clusters=31)
     together = "runs_at_once is 2; runs on clusters train one after the other"
     refused(tmp_path, together, clusters=3, options={"runs_at_once": 2})
     refused(tmp_path, "a batch norm has no variance", clusters=30, batch_norm=True)

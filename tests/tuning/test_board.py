@@ -63,3 +63,41 @@ def test_without_optuna_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "optuna", raising=False)
     with pytest.raises(GraphjouleError, match=r"not installed: pip install 'graphjoule\[tune\]'"):
         tune(small_recipe(), small_task(), trials=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("psycopg", "pip install 'psycopg[binary]'."),
+        ("psycopg2", "pip install psycopg2-binary."),
+        ("MySQLdb", "pip install mysqlclient."),
+        ("pg8000", "pip install pg8000."),
+    ],
+)
+def test_without_a_driver_one_sentence_says_what_to_install(monkeypatch, module, command):
+    def without_driver(url):
+        try:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        except ImportError as error:
+            raise ImportError("Failed to import DB access module.") from error
+
+    monkeypatch.setattr("optuna.storages.RDBStorage", without_driver)
+    with pytest.raises(GraphjouleError) as caught:
+        Address("postgresql://me:secret@host/db", "a").open({}, "minimize")
+    assert str(caught.value).endswith(f"is not installed (No module named {module!r}): {command}")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "end"),
+    [("postgresql://host/db", ": pip install 'psycopg[binary]'."), ("oracle://host/db", "(no wrapper available).")],
+)
+def test_a_driver_that_does_not_say_its_name(monkeypatch, url, end):
+    def without_library(url):
+        raise ImportError("Failed to import DB access module.") from ImportError("no wrapper available.\nAttempts: 3")
+
+    monkeypatch.setattr("optuna.storages.RDBStorage", without_library)
+    with pytest.raises(GraphjouleError) as caught:
+        Address(url, "a").open({}, "minimize")
+    assert "is not installed (no wrapper available)" in str(caught.value)
+    assert str(caught.value).endswith(end)

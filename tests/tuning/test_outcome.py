@@ -18,7 +18,7 @@ from graphjoule.tuning import (
     work,
 )
 from graphjoule.tuning.board import Address
-from graphjoule.tuning.folder import write_outcome
+from graphjoule.tuning.folder import check_folder, mark_folder, write_outcome
 from graphjoule.tuning.pictures import draw_importance, draw_parallel
 from graphjoule.tuning.queue import TrialQueue
 from graphjoule.tuning.search import Evaluation
@@ -108,6 +108,8 @@ def test_the_winner_is_read_as_it_was(model, tmp_path):
         again = load_recipe(model, 'my "graph".csv', 5, file=path)
         assert again.settings() == recipe.settings()
         assert again.fingerprint() == recipe.fingerprint()
+        defaults = {key for key, source in recipe.sources.items() if source == "default"}
+        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"lr"}
 
 
 def test_sources_are_kept_and_what_was_searched_is_ours():
@@ -123,7 +125,9 @@ def test_sources_are_kept_and_what_was_searched_is_ours():
 def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
     path = tmp_path / "best.toml"
     path.write_text(recipe_text(RECIPE))
-    with pytest.raises(GraphjouleError, match=r"best\.toml: lr is not given"):
+    with pytest.raises(
+        GraphjouleError, match=r"best\.toml has no block for cora with 2 layers; it has: cora, 64 layers"
+    ):
         load_recipe("egnn", "cora", 2, file=path)
 
 
@@ -204,3 +208,36 @@ def test_without_matplotlib_or_enough_trials_the_rest_is_written_and_why_is_said
     monkeypatch.setattr("graphjoule.plots._figure_class", absent)
     files, missing = write_outcome(outcome(), RANGES, tmp_path)
     assert (list(files), missing) == (["recipe", "trials"], ["Drawing needs matplotlib."])
+
+
+# Whose folder it is.
+
+
+def test_a_folder_is_the_searchs_that_marked_it(tmp_path):
+    about = {"model": "sgc", "num_layers": 2, "dataset": "digits", "seeds": [0, 1]}
+    check_folder(tmp_path / "new", "a", about)
+    assert not (tmp_path / "new").exists()
+    mark_folder(tmp_path / "new", "a", about)
+    mark_folder(tmp_path / "new", "b", about)  # too late: it keeps its owner
+    write_outcome(outcome(), RANGES, tmp_path / "new")
+    check_folder(tmp_path / "new", "a", about)
+    with pytest.raises(GraphjouleError, match=r"new belongs to another search, 'a' \(sgc, 2 layers, digits\); choose"):
+        check_folder(tmp_path / "new", "b", about)
+    with pytest.raises(
+        GraphjouleError, match=r"begun with something else \(seeds: \[0, 1\] -> \[3\]\); choose another"
+    ):
+        check_folder(tmp_path / "new", "a", about | {"seeds": [3]})
+
+
+@pytest.mark.parametrize("name", ["best.toml", "trials.csv", "importance.png", "parallel.png"])
+def test_files_that_no_search_has_marked_are_not_overwritten(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(GraphjouleError, match=f"holds {name}, and no search.json says of which search it is; choose"):
+        check_folder(tmp_path, "a", {})
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": "a", "about": 3}', "\\xff"])
+def test_a_damaged_mark_is_a_sentence(tmp_path, text):
+    (tmp_path / "search.json").write_text(text)
+    with pytest.raises(GraphjouleError, match=r"search\.json is damaged or no search's; choose another folder"):
+        check_folder(tmp_path, "a", {})

@@ -1,6 +1,6 @@
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import optuna
 import pytest
@@ -9,7 +9,7 @@ from graphjoule.tuning import Address, parse_ranges
 from graphjoule.tuning.board import Board
 from graphjoule.tuning.engine import start_waiting
 from graphjoule.tuning.leases import FileLeases, PulseLeases
-from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, slot_of
+from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, count_begun, slot_of
 
 RANGES = parse_ranges(["lr=1e-3..1e-1:log", "dropout=0..0.5"])
 
@@ -330,3 +330,73 @@ def test_a_value_that_is_none_is_an_error_of_ours_and_not_taken_over(value):
     queue = make_queue(1)
     with queue.next_trial() as trial, pytest.raises(ValueError):
         queue.finish(trial, value)
+
+
+# Settings that can be counted.
+
+
+FEW = parse_ranges(["activation=srelu,relu,linear", "batch_norm=true,false"])
+
+
+def few(num_trials=6, leases=None, study=None, **options):
+    board = Address(None, "a").open({}, "minimize")
+    return TrialQueue(Board(study or board.study, leases or board.leases), num_trials, FEW, **options)
+
+
+def settings(queue):
+    return [tuple(tries[-1].params[name] for name in FEW) for tries in attempts_of(queue.board.study).values()]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_slot_has_the_settings_of_another(seed):
+    queue = few(seed=seed, first={"activation": "linear", "batch_norm": False})
+    while not queue.is_finished():
+        with queue.next_trial() as trial:
+            queue.finish(trial, 1.0)
+    assert settings(queue)[0] == ("linear", False)
+    assert len(set(settings(queue))) == len(settings(queue)) == 6
+    assert "FAIL" in states(queue)  # something was drawn twice, and then given up
+    assert all(count_begun(tries) == 1 for tries in attempts_of(queue.board.study).values())
+
+
+def test_settings_that_others_are_trying_are_not_drawn():
+    queue = few()
+    with ExitStack() as held:
+        tried = [held.enter_context(queue.next_trial()).params for _ in range(6)]
+        assert len({tuple(params.values()) for params in tried}) == 6
+
+
+def test_where_more_trials_are_asked_for_than_there_are_settings_they_repeat():
+    queue = few(8)
+    for _ in range(8):
+        with queue.next_trial() as trial:
+            queue.finish(trial, 1.0)
+    assert queue.is_finished()
+    assert len(set(settings(queue))) == 6
+
+
+def test_a_dead_workers_settings_are_kept_for_it_although_its_slot_had_a_repeat():
+    alive = few(6)
+    for _ in range(5):
+        with alive.next_trial() as trial:
+            alive.finish(trial, 1.0)
+    dying = few(6, AllDead(), alive.board.study)
+    drawn = []
+    for _ in range(MOST_DEATHS):
+        with dying.next_trial() as trial:
+            drawn.append((slot_of(trial), trial.params))
+    assert all(one == drawn[0] for one in drawn)
+    with dying.next_trial() as trial:
+        assert trial is None  # given up after as many deaths as any other
+    assert dying.is_finished()
+    assert len(set(settings(dying))) == 6
+
+
+def test_the_earlier_slot_keeps_what_two_workers_have_drawn_at_the_same_moment():
+    queue, same = few(2), {"activation": "relu", "batch_norm": True}
+    for slot in (0, 1):
+        queue.board.study.enqueue_trial(same, user_attrs={"slot": slot, "attempt": 0})
+    with queue.next_trial() as first, queue.next_trial() as second:
+        assert (slot_of(first), first.params) == (0, same)
+        assert slot_of(second) == 1
+        assert second.params != same

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,6 +8,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.recipe import load_recipe
 from graphjoule.tuning import Choices, Interval, default_ranges, fit_ranges, parse_range, parse_ranges, with_settings
+from graphjoule.tuning.ranges import count_settings
 from graphjoule.tuning.settings import own_values
 from graphjoule.tuning.spelling import fixed_settings, spelled
 
@@ -44,6 +47,10 @@ def test_ranges_as_people_type_them(text, expected):
         ("lr=0..0.1:log", "on a logarithmic scale 0.0 must be above 0"),
         ("lr=0.1..1:linear", "after the colon it says 'linear', expected log"),
         ("activation=relu,relu", "a choice is there twice"),
+        ("hidden_channels=16,16.0", "a choice is there twice"),
+        ("lr=0.1,,0.2", "a choice is empty"),
+        ("lr=0.1,0.2,", "a choice is empty"),
+        ("lr=0.1,", "a choice is empty"),
         ("activation=[1],relu", "expected numbers, words, true or false"),
     ],
 )
@@ -256,3 +263,22 @@ def test_a_shared_weight_decay_begins_at_the_recipe_only_where_the_groups_agree(
     assert own_values(load_recipe("gcn", "digits", 2), ranges) == {"weight_decay": 5e-4}
     assert own_values(load_recipe("egnn", "digits", 2), ranges) == {}
     assert own_values(load_recipe("gcn", "digits", 2, {"weight_decay": 0.1}), ranges) == {}
+
+
+@pytest.mark.parametrize(
+    ("texts", "count"),
+    [
+        (["activation=srelu,relu"], 2),
+        (["activation=srelu,relu", "hidden_channels=16..19"], 8),
+        (["activation=srelu,relu", "lr=0.1..0.2"], None),
+    ],
+)
+def test_settings_are_counted_where_they_can_be(texts, count):
+    assert count_settings(fit_ranges(load_recipe("egnn", "digits", 4), parse_ranges(texts))) == count
+
+
+def test_any_value_is_picked():
+    generator = random.Random(0)
+    for found, values in ((Choices(("a", "b")), {"a", "b"}), (Interval(2, 4, is_whole=True), {2, 3, 4})):
+        assert {found.pick(generator) for _ in range(50)} == values
+    assert 0.1 <= Interval(0.1, 0.2).pick(generator) <= 0.2

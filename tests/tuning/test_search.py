@@ -112,17 +112,17 @@ def test_a_finished_search_trains_nothing_and_more_trials_go_on(tmp_path, monkey
     assert len(more.rows) == 4
 
 
-def test_the_same_settings_are_not_trained_again():
+def test_no_settings_are_tried_twice_and_the_search_ends_when_all_have_been(monkeypatch):
     calls = []
     module = import_module("graphjoule.tuning.search")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "fit", lambda *given, **options: calls.append(given) or fit(*given, **options))
-        found = tune(small_recipe(epochs=2), small_task(), parse_ranges(["lr=0.1,0.01"]), trials=6, **OPTIONS)
-    assert len(found.rows) == 6
-    assert len(calls) == len({row.value for row in found.rows}) == 2
-    assert {(row.params["lr"], row.value) for row in found.rows} == {
-        (r.params["lr"], r.value) for r in found.ranked[::5]
+    monkeypatch.setattr(module, "fit", lambda *given, **options: calls.append(given) or fit(*given, **options))
+    ranges = parse_ranges(["lr=0.1,0.01", "hidden_channels=4..6"])
+    found = tune(small_recipe(epochs=2), small_task(), ranges, trials=9, **OPTIONS)
+    assert len(calls) == len(found.rows) == 6
+    assert {(row.params["lr"], row.params["hidden_channels"]) for row in found.rows} == {
+        (lr, width) for lr in (0.1, 0.01) for width in (4, 5, 6)
     }
+    assert {row.num_attempts for row in found.rows} == {1}  # what was drawn twice was never begun
 
 
 @pytest.mark.parametrize(

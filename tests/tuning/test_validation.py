@@ -98,3 +98,9 @@ def test_it_moves_between_devices_and_dtypes():
     seen = hide_test(small_task(), small_recipe(), [0]).to("cpu", torch.float64)
     assert seen.features.dtype == torch.float64
     assert seen.split("public", 0).test.numel() == 0
+
+
+def test_whether_there_were_test_nodes_is_known():
+    assert hide_test(small_task(), small_recipe(), [0]).has_test
+    untested = replace(small_task(), fixed_splits=(replace(PUBLIC, test=PUBLIC.test[:0]),))
+    assert not hide_test(untested, small_recipe(), [0]).has_test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +10,9 @@ import typer
 
 from graphjoule.cli.processes import default_method
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.distributed.part_files import Partition, write_partition
+from graphjoule.counting import counted
+from graphjoule.distributed.description import Partition
+from graphjoule.distributed.part_files import write_partition
 from graphjoule.files import json_text
 
 _EPILOG = """
@@ -49,7 +52,17 @@ def describe(made: Partition) -> str:
     nodes, halo = made.num_nodes, made.num_halo
     share = 100 * made.num_cut_edges / max(1, made.data.num_edges)
     return (
-        f"{made.data.name}: {made.num_parts} parts by {made.method}, {min(nodes)} to {max(nodes)} nodes each; "
-        f"{made.num_cut_edges} of {made.data.num_edges} edges cut ({share:.1f} %), "
-        f"a part fetches {min(halo)} to {max(halo)} rows per layer"
+        f"{made.data.name}: {counted(made.num_parts, 'part')} by {made.method}, {span(nodes, 'node')} each; "
+        f"{made.num_cut_edges:,} of {counted(made.data.num_edges, 'edge')} cut ({share:.1f} %), "
+        f"a part fetches {span(halo, 'row')} per layer"
     )
+
+
+def span(numbers: Sequence[int], noun: str) -> str:
+    """The least and the greatest of some numbers with their noun, or the one number that all are.
+
+    >>> span([3, 1200, 7], "node"), span([1, 1], "node"), span([0], "row")
+    ('3 to 1,200 nodes', '1 node', '0 rows')
+    """
+    least, greatest = min(numbers), counted(max(numbers), noun)
+    return greatest if least == max(numbers) else f"{least:,} to {greatest}"

@@ -13,18 +13,14 @@ from pathlib import Path
 import torch
 import typer
 from pydantic import BaseModel
+from rich.console import Console
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
+from graphjoule.distributed.description import is_partition_of, read_partition
 from graphjoule.distributed.launch import STOPPED, launch
-from graphjoule.distributed.part_files import (
-    is_partition_of,
-    load_part,
-    read_partition,
-    remove_partition,
-    write_partition,
-)
-from graphjoule.distributed.start import joined_processes
+from graphjoule.distributed.part_files import load_part, remove_partition, write_partition
+from graphjoule.distributed.start import joined_processes, say_ready
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
 from graphjoule.group import ALONE
@@ -32,9 +28,8 @@ from graphjoule.partition import CutMethod
 from graphjoule.recipe import Recipe
 from graphjoule.saving import load_model
 from graphjoule.tasks import NodeTask
-from graphjoule.training import FitResult, fit
+from graphjoule.training import FitResult, Progress, fit
 from graphjoule.training.campaign import Campaign
-from graphjoule.training.cluster_runs import check_shares
 from graphjoule.training.folder import RunFolder
 
 logger = logging.getLogger("graphjoule")
@@ -69,45 +64,6 @@ class Job(BaseModel):
         return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}"
 
 
-def check_processes(processes: int | None, distributed: bool, parts: Path | None) -> bool:
-    """Refuse options that contradict each other; returns whether the graph is in parts already, to be named by them.
-
-    Whether processes without parts can train depends on the recipe, see `check_clustered`.
-    """
-    if distributed and processes is not None:
-        raise GraphjouleError(
-            f"--distributed and --processes {processes} contradict each other: the one is for processes that torchrun "
-            "starts, the other starts them."
-        )
-    if parts is not None and not distributed and processes is None:
-        raise GraphjouleError(f"--parts is {parts}, but it is for --distributed or --processes, which is not given.")
-    return parts is not None and distributed
-
-
-def check_clustered(recipe: Recipe, processes: int | None, distributed: bool, parts: Path | None) -> None:
-    """Refuse parts of a graph where every process needs all of it to take clusters from, and none where it does not."""
-    if recipe.clusters is not None and parts is not None:
-        raise GraphjouleError(
-            f"--parts is {parts}, but the recipe has clusters, for which every process reads the whole graph; leave "
-            "one of the two out."
-        )
-    if recipe.clusters is not None and processes is not None:
-        check_shares(recipe.clusters, processes)
-    if recipe.clusters is None and distributed and parts is None:
-        raise GraphjouleError("--distributed needs --parts: the folder that `graphjoule partition` has made.")
-
-
-def data_of_parts(source: GraphSource, parts: Path | None) -> str:
-    """What the data of a partition are called; they are in its folder, so no other data may be asked for."""
-    given = [name for name in ("dataset", "nodes", "npz") if getattr(source, name) is not None]
-    if given:
-        raise GraphjouleError(
-            f"--{given[0]} and --distributed contradict each other: the data are in the folder of --parts."
-        )
-    assert parts is not None
-    return read_partition(parts).data.name
-
-
 def default_method() -> CutMethod:
     """METIS where it is installed, else blocks."""
     return "blocks" if importlib.util.find_spec("pymetis") is None else "metis"
@@ -139,10 +95,24 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
                 out=folder,
                 resume=job.resume,
                 checkpoint_every=job.checkpoint_every,
-                on_progress=on_progress,
+                on_progress=_announced(on_progress),
                 group=group,
             )
         return result, group.is_first
+
+
+def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    """The same callback, which the first time also tells the launching process that Ctrl-C may be handed on."""
+    is_first = True
+
+    def announce(progress: Progress) -> None:
+        nonlocal is_first
+        if is_first:
+            say_ready()
+            is_first = False
+        on_progress(progress)
+
+    return announce
 
 
 def train_in_processes(job: Job, task: NodeTask, num_processes: int, parts: Path | None) -> FitResult:
@@ -165,6 +135,7 @@ def train_in_processes(job: Job, task: NodeTask, num_processes: int, parts: Path
     training = Campaign(job.recipe, task.to("cpu"), torch.device("cpu"), ALONE, job.seeds, job.checkpoint_every)
     folder = RunFolder(job.out)
     folder.check(job.recipe, training.facts, training.draw_split, resume=job.resume)
+    folder.check_unheld()
     if parts is not None:
         _check_parts(parts, training, num_processes)
         start_processes(job, num_processes, parts)
@@ -200,8 +171,10 @@ def _own_parts(folder: RunFolder, training: Campaign, num_parts: int) -> Iterato
         yield path
         is_done = True
     finally:
-        if is_done or not (is_found or folder.is_taken):  # a training that has not begun leaves nothing
+        if not is_done and not (is_found or folder.is_taken):  # a training that has not begun leaves nothing
             remove_partition(path)
+        for left in folder.path.glob("parts-*") if is_done else ():  # of other numbers, if those broke off before
+            remove_partition(left)
         for place in missing:  # only those that are empty can be removed
             with suppress(OSError):
                 place.rmdir()
@@ -219,9 +192,21 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
         path = Path(folder, "job.json")
         write_json(path, job.model_dump(mode="json"))
         arguments = ["rank", str(path), *([] if parts is None else [str(parts)])]
-        ending = launch([sys.executable, "-m", "graphjoule", *arguments], num_processes)
+        try:
+            ending = launch([sys.executable, "-m", "graphjoule", *arguments], num_processes)
+        except KeyboardInterrupt as second:  # the first one waits for the epoch
+            raise _stopped("stopped at once, without saving the last epochs") from second
+    if ending.is_early:
+        raise _stopped("stopped before the first epoch was over")
     if ending.code in (2, STOPPED) and not ending.last_words:  # the first process has told why
         raise typer.Exit(ending.code)
     if ending.code:
         typer.echo(f"graphjoule: {ending.sentence(num_processes)}.", err=True)
         raise typer.Exit(1)
+
+
+def _stopped(how: str) -> typer.Exit:
+    """Say how a training stopped, where no process of it could; returns what to raise."""
+    Console(stderr=True).show_cursor()  # a progress bar that was ended has left it hidden
+    typer.echo(f"graphjoule: {how}.", err=True)
+    return typer.Exit(STOPPED)

@@ -8,15 +8,8 @@ from typing import Annotated
 import typer
 
 from graphjoule.cli.beforehand import check_training
-from graphjoule.cli.processes import (
-    Job,
-    check_clustered,
-    check_processes,
-    data_of_parts,
-    start_processes,
-    train_as_rank,
-    train_in_processes,
-)
+from graphjoule.cli.process_options import check_clustered, check_processes, source_beside_parts
+from graphjoule.cli.processes import Job, start_processes, train_as_rank, train_in_processes
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.recipe_file import load_recipe_from
 from graphjoule.cli.run_folders import run_name
@@ -91,7 +84,7 @@ def train(
         typer.Option(min=1, help="Train in so many processes here, each with a part of the graph."),
     ] = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="Be one of the processes that torchrun has started; needs --parts.")
+        bool, typer.Option("--distributed", help="Be one of the processes of torchrun; needs --parts or --clusters.")
     ] = False,
     parts: Annotated[
         Path | None, typer.Option(help="Folder of `graphjoule partition`, for --distributed or --processes.")
@@ -116,7 +109,8 @@ def train(
     overrides = parse_overrides(
         [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
     )
-    name = data_of_parts(source, parts) if check_processes(processes, distributed, parts) else source.name
+    check_processes(processes, distributed, parts)
+    source, name = source_beside_parts(source, distributed, parts)
     recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
     check_clustered(recipe, processes, distributed, parts)
     numbers = parse_seeds(seeds)
@@ -137,6 +131,8 @@ def train(
         train_and_tell(job, parts)
         return
     if processes is not None and recipe.clusters is not None:
+        if out is not None:
+            RunFolder(out).check_unheld()
         start_processes(job, processes)
         return
     task = source.load()

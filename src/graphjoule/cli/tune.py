@@ -14,12 +14,12 @@ from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train import parse_seeds
 from graphjoule.cli.tune_progress import show_search
-from graphjoule.cli.tune_text import announce, describe, header_of, result_fields, train_command
+from graphjoule.cli.tune_text import advise, announce, describe, header_of, result_fields, train_command
 from graphjoule.constraint import METHODS
 from graphjoule.counting import counted
 from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import ensure_folder, json_text
+from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tasks.rules import stratified_rule
@@ -27,7 +27,7 @@ from graphjoule.training import TrainingInterrupted
 from graphjoule.tuning.board import Address, Board
 from graphjoule.tuning.defaults import default_ranges
 from graphjoule.tuning.engine import import_optuna, quiet
-from graphjoule.tuning.folder import RECIPE_NAME, write_outcome
+from graphjoule.tuning.folder import RECIPE_NAME, check_folder, mark_folder, write_outcome
 from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.ranges import Range, parse_ranges
 from graphjoule.tuning.search import Search, evaluate, work
@@ -56,7 +56,9 @@ def tune(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
     layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
-    trials: Annotated[int, typer.Option(min=1, help="How many settings to try, by all workers together.")] = 20,
+    trials: Annotated[
+        int, typer.Option(min=1, help="How many settings to try, no two the same, by all workers together.")
+    ] = 20,
     seeds: Annotated[str, typer.Option(help="Seeds of every trial: how many, or a list such as 3,7.")] = "3",
     range_: Annotated[
         list[str] | None,
@@ -111,18 +113,21 @@ def tune(
     search = Search(start.with_split_of(task), ranges, tuple(numbers), search_seed)
     seen = hide_test(task, search.recipe, numbers)
     del task  # from here on nobody has a test label
-    board = address.open(search.about(seen), search.direction)
-    ensure_folder(folder)
+    about = search.about(seen)
+    check_folder(folder, address.name, about)
+    board = address.open(about, search.direction)
+    mark_folder(folder, address.name, about)
     typer.echo(announce(search, address, trials, workers), err=True)
-    member = Member(source.load, search, address, trials, device, timeout)
+    member = Member(source.load, search, address, search.num_trials(trials), device, timeout)
     num_dead = _carry_out(member, board, seen, workers)
 
     outcome = read_outcome(board.study, search.recipe)
     is_whole = search.queue(board, trials).is_finished()
     if outcome.ranked:
-        _tell(source, outcome, address, folder, search, as_json=json)
+        check_folder(folder, address.name, about)  # another search may have begun there at the same moment
+        _tell(source, outcome, address, folder, search, has_test=seen.has_test, as_json=json)
     if not outcome.ranked or not is_whole:
-        typer.echo(f"graphjoule: {_what_is_left(outcome, trials, num_dead)}", err=True)
+        typer.echo(f"graphjoule: {_what_is_left(outcome, member.num_trials, num_dead)}", err=True)
     if not outcome.ranked or num_dead == workers:
         sys.exit(1)
 
@@ -173,12 +178,20 @@ def _carry_out(member: Member, board: Board, task: ValidationTask, num_workers: 
 
 
 def _tell(
-    source: GraphSource, outcome: Outcome, address: Address, folder: Path, search: Search, *, as_json: bool
+    source: GraphSource,
+    outcome: Outcome,
+    address: Address,
+    folder: Path,
+    search: Search,
+    *,
+    has_test: bool,
+    as_json: bool,
 ) -> None:
     command = train_command(source, outcome.recipe, folder / RECIPE_NAME)
-    header = header_of(outcome, search.seeds, command)
+    header = header_of(outcome, search.seeds, command, has_test=has_test)
     files, missing = write_outcome(outcome, search.ranges, folder, header=header)
-    typer.echo(describe(outcome, files, missing, command), err=as_json)
+    typer.echo(describe(outcome, search.ranges, files, missing), err=as_json)
+    typer.echo(advise(command, has_test=has_test), err=as_json)
     if as_json:
         typer.echo(json_text(result_fields(outcome, address, search.ranges, files, command)))
 

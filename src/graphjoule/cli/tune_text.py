@@ -13,16 +13,18 @@ from graphjoule.counting import counted
 from graphjoule.recipe import Recipe
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.outcome import Outcome, Row
-from graphjoule.tuning.ranges import Range
+from graphjoule.tuning.ranges import Range, count_settings
 from graphjoule.tuning.search import Search
 
 _SHOWN = 5  # trials in the table at the end
 _SEEDS = 10  # of the training that reads the test split
-_TEST = "train the winner with ten seeds; the test split is read then, once"
+_TRAIN = "train the winner with ten seeds"
+_TEST = "the test split is read then, once"
 
 
-def announce(search: Search, address: Address, num_trials: int, num_workers: int) -> str:
+def announce(search: Search, address: Address, num_asked: int, num_workers: int) -> str:
     """What is about to be done."""
+    num_trials = search.num_trials(num_asked)
     recipe = search.recipe
     goal = {"minimize": "lowest", "maximize": "highest"}[search.direction]
     ranges = ", ".join(f"{key} {found.text}" for key, found in search.ranges.items())
@@ -30,6 +32,15 @@ def announce(search: Search, address: Address, num_trials: int, num_workers: int
         f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}: {counted(num_trials, 'trial')} of "
         f"{counted(len(search.seeds), 'seed')} by {counted(num_workers, 'worker')}, kept in {address} as "
         f"{address.name!r}\nsearched for the {goal} mean {recipe.select_on}: {ranges}"
+        f"{_fewer(num_trials, num_asked)}"
+    )
+
+
+def _fewer(num_trials: int, num_asked: int) -> str:
+    if num_trials == num_asked:
+        return ""
+    return (
+        f"\nthe ranges hold {counted(num_trials, 'setting')}, so there are not {num_asked} trials: each is tried once"
     )
 
 
@@ -43,24 +54,27 @@ def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
     return f"graphjoule train {' '.join(options)} --recipe {shlex.quote(str(file))} --seeds {_SEEDS}"
 
 
-def header_of(outcome: Outcome, seeds: Sequence[int], command: str) -> list[str]:
+def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test: bool) -> list[str]:
     """The comment on top of the winner's file."""
     best = outcome.best
-    return [
+    lines = [
         f"{outcome.recipe.model}, {outcome.recipe.num_layers} layers, {outcome.recipe.dataset}: the best of "
         f"{counted(len(outcome.rows), 'trial')} of graphjoule tune.",
         "",
         f"Command   {command}",
         f"Expect    {outcome.recipe.select_on} {best.value:.4f} on the validation nodes, the mean over the seeds "
-        f"{', '.join(map(str, seeds))};",
-        "          the search has not read a test label, so it cannot say what to expect of the test nodes",
+        f"{', '.join(map(str, seeds))}{';' if has_test else ''}",
     ]
+    told = "the search has not read a test label, so it cannot say what to expect of the test nodes"
+    return [*lines, f"{'':10}{told}"] if has_test else lines
 
 
-def describe(outcome: Outcome, files: Mapping[str, Path], missing: Sequence[str], command: str) -> str:
+def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, Path], missing: Sequence[str]) -> str:
     """The result in words."""
     num_failed = len(outcome.rows) - len(outcome.ranked)
     failed = f", {num_failed} failed" if num_failed else ""
+    if len(outcome.rows) == count_settings(ranges):
+        failed += ", all settings that the ranges hold"
     lines = [
         f"{counted(len(outcome.rows), 'trial')}{failed}; the best by {outcome.recipe.select_on}:",
         *_table(outcome),
@@ -69,7 +83,12 @@ def describe(outcome: Outcome, files: Mapping[str, Path], missing: Sequence[str]
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
         lines.append(f"importance: {shares}")
     lines += [f"{name}: {path}" for name, path in files.items()]
-    return "\n".join([*lines, *missing, f"{_TEST}:", f"  {command}"])
+    return "\n".join([*lines, *missing])
+
+
+def advise(command: str, *, has_test: bool) -> str:
+    """What to do with the winner."""
+    return f"{_TRAIN}{f'; {_TEST}' if has_test else ''}:\n  {command}"
 
 
 def _table(outcome: Outcome) -> list[str]:

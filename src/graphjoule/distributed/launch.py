@@ -9,14 +9,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from graphjoule.distributed.start import LIFELINE
+from graphjoule.distributed.start import LIFELINE, READY
 from graphjoule.training.interrupt import StopRequest, deferred_interrupt
 
 LOST = 75
@@ -36,11 +36,13 @@ class Ending:
         code: exit code of the process that decided it: 0 if all is well, negative for a signal.
         rank: which process that is.
         last_words: last line that it wrote to standard error, where that was not shown already.
+        is_early: whether it was stopped before all processes could stop by themselves; then none has said a word.
     """
 
     code: int
     rank: int = 0
     last_words: str = ""
+    is_early: bool = False
 
     def sentence(self, size: int) -> str:
         """What happened, for the user of a training of `size` processes."""
@@ -55,8 +57,9 @@ class Ending:
 def launch(command: Sequence[str], num_processes: int) -> Ending:
     """Run a command as so many processes that can join each other, and wait for them.
 
-    The first one has this process's standard output and error. If any fails, all are ended. Ctrl-C is handed on, so
-    that all stop after the same epoch. Should this process die, they end too.
+    The first one has this process's standard output and error. If any fails, all are ended. Ctrl-C is handed on
+    once all have said that they are ready for it, so that all stop after the same epoch; before that they are ended.
+    Should this process die, they end too.
 
     Args:
         command: the same for all; `graphjoule.distributed.start` tells each which one it is.
@@ -73,7 +76,9 @@ def launch(command: Sequence[str], num_processes: int) -> Ending:
             stack.enter_context(_started(command, rank, num_processes, store.port, outputs[rank]))
             for rank in range(num_processes)
         ]
-        ended_here = _wait(processes, stop)
+        ended_here = _wait(processes, stop, lambda: store.add(READY, 0) >= num_processes)
+        if ended_here is None:
+            return Ending(STOPPED, is_early=True)
         codes = [process.returncode for process in processes]
         return _ending(codes, ended_here, outputs)
 
@@ -117,12 +122,16 @@ def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     return defaults | os.environ | own
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], stop: StopRequest) -> set[int]:
-    """Wait for all; returns the ranks that had to be ended from here."""
+def _wait(
+    processes: Sequence[subprocess.Popen[bytes]], stop: StopRequest, are_ready: Callable[[], bool]
+) -> set[int] | None:
+    """Wait for all; returns the ranks that had to be ended from here, or None if it is asked to stop too early."""
     is_handed_on, deadline = False, math.inf
     while any(process.poll() is None for process in processes):
         time.sleep(_POLL_SECONDS)
         if stop.requested and not is_handed_on:
+            if not are_ready():
+                return None
             is_handed_on = True
             for process in processes:
                 process.send_signal(signal.SIGINT)

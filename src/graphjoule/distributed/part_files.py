@@ -1,75 +1,32 @@
-"""A partition on disk: one description, one file of tensors per process, checked when they are read."""
+"""The files of a partition: one of tensors per process and the labels, checked when they are read."""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from graphjoule.distributed.cut import Cut
+from graphjoule.distributed.description import Partition, about_path, read_partition, splits_sha256
 from graphjoule.distributed.operator import Halo, PartedPropagation
 from graphjoule.distributed.task import SplitPart, TaskPart
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features, SparseFeatures
-from graphjoule.files import ensure_folder, json_text, write_json
+from graphjoule.files import ensure_folder, write_json
 from graphjoule.group import ALONE, Group
 from graphjoule.part import Excerpt
 from graphjoule.partition import CutMethod, cut_edges, cut_nodes
 from graphjoule.tasks import NodeTask
-from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import PARTS
 from graphjoule.tensorfile import read_tensors, write_tensors
 
 _KIND, _LABELS_KIND = "part of a partition", "labels of a partition"
-
-
-class Partition(BaseModel):
-    """The content of ``partition.json``.
-
-    Attributes:
-        format: version of this list of fields.
-        id: what makes the partition this one: a hash of the task, its splits and the part of every node.
-        data: facts of the whole task.
-        default_split: the split that is used when none is asked for.
-        splits_sha256: of the splits that came with the data, which `data` leaves out, and of `default_split`.
-        method: how the nodes were cut.
-        num_parts: number of parts, each for one process.
-        num_nodes: number of nodes of every part.
-        num_halo: number of other parts' nodes that every part fetches in each layer.
-        num_cut_edges: number of undirected edges between parts.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal[1] = 1
-    id: str
-    data: TaskFacts
-    default_split: str
-    splits_sha256: str
-    method: str
-    num_parts: int
-    num_nodes: tuple[int, ...]
-    num_halo: tuple[int, ...]
-    num_cut_edges: int
-
-    def is_of(self, facts: TaskFacts, task: NodeTask) -> bool:
-        """Whether it is a partition of a task with these facts, whose splits are the same too."""
-        return (self.data.sha256, self.splits_sha256) == (facts.sha256, _splits_sha256(task))
-
-    def check_size(self, folder: str | Path, num_processes: int) -> None:
-        """Refuse another number of processes than there are parts in the folder."""
-        if num_processes != self.num_parts:
-            raise GraphjouleError(
-                f"{folder} is cut into {self.num_parts} parts, but there are {num_processes} processes; start as many "
-                "processes as parts, or cut anew with `graphjoule partition`."
-            )
 
 
 def write_partition(
@@ -89,7 +46,7 @@ def write_partition(
     """
     folder, task = Path(folder), task.to("cpu")
     owner = cut_nodes(task.graph, num_parts, method, seed)
-    cut, facts, splits = Cut(task, owner, num_parts), task.facts(), _splits_sha256(task)
+    cut, facts, splits = Cut(task, owner, num_parts), task.facts(), splits_sha256(task)
     whose = f"{facts.sha256} {splits} ".encode()
     name = hashlib.sha256(whose + owner.numpy().astype(np.int64).tobytes()).hexdigest()[:16]
     partition = Partition(
@@ -108,35 +65,14 @@ def write_partition(
     write_tensors(_labels_path(folder), _LABELS_KIND, {"labels": task.labels.int()}, {"id": name})
     for part, (tensors, about) in enumerate(cut.all_pieces()):
         write_tensors(_part_path(folder, part), _KIND, tensors, about | {"id": name, "part": part})
-    write_json(_about_path(folder), partition.model_dump(mode="json"))  # last: with it the partition is whole
+    write_json(about_path(folder), partition.model_dump(mode="json"))  # last: with it the partition is whole
     return partition
-
-
-def read_partition(folder: str | Path) -> Partition:
-    """What ``partition.json`` of a folder says."""
-    path = _about_path(Path(folder))
-    try:
-        return Partition.model_validate_json(path.read_bytes())
-    except FileNotFoundError as error:
-        raise GraphjouleError(
-            f"There is no partition in {folder}: {path.name} is missing; make one with `graphjoule partition`."
-        ) from error
-    except (OSError, ValidationError) as error:
-        raise GraphjouleError(f"{path} is damaged; make the partition anew with `graphjoule partition`.") from error
-
-
-def is_partition_of(folder: str | Path, facts: TaskFacts, task: NodeTask) -> bool:
-    """Whether a folder holds a whole partition of a task, see `Partition.is_of`."""
-    try:
-        return read_partition(folder).is_of(facts, task)
-    except GraphjouleError:  # there is none, or it is damaged
-        return False
 
 
 def remove_partition(folder: str | Path) -> None:
     """Remove the files of a partition, and their folder if it holds nothing else; without one, nothing happens."""
     folder = Path(folder)
-    _about_path(folder).unlink(missing_ok=True)  # first: without it nobody takes the rest for a whole partition
+    about_path(folder).unlink(missing_ok=True)  # first: without it nobody takes the rest for a whole partition
     for path in (_labels_path(folder), *folder.glob("part-*.safetensors"), *folder.glob(".*.tmp")):
         path.unlink(missing_ok=True)
     with suppress(OSError):  # there is none, or something else is in it
@@ -220,18 +156,8 @@ def _splits(tensors: dict[str, Tensor], about: dict[str, Any]) -> list[SplitPart
 
 def _check_free(folder: Path, partition: Partition) -> None:
     """Refuse to mix the files of two partitions; one that broke off may be made anew."""
-    if _about_path(folder).exists() and read_partition(folder).id != partition.id:
+    if about_path(folder).exists() and read_partition(folder).id != partition.id:
         raise GraphjouleError(f"{folder} already holds another partition; choose another folder with --out.")
-
-
-def _splits_sha256(task: NodeTask) -> str:
-    """A hash of what a task says about splits: the default one's name, and names and nodes of those it came with."""
-    said = [task.default_split, *((split.name, split.sha256) for split in task.fixed_splits)]
-    return hashlib.sha256(json_text(said).encode()).hexdigest()
-
-
-def _about_path(folder: Path) -> Path:
-    return folder / "partition.json"
 
 
 def _part_path(folder: Path, part: int) -> Path:

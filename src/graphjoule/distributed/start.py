@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from graphjoule.distributed.process_group import ProcessGroup
 from graphjoule.environment import resolve_device
@@ -17,6 +19,8 @@ from graphjoule.errors import GraphjouleError
 
 LIFELINE = "GRAPHJOULE_LIFELINE"
 """Environment variable: set where standard input ends when the launching process does."""
+READY = "graphjoule/ready"
+"""Key of the launching process's store: how many processes have said that they stop by themselves when asked to."""
 _TIMEOUT = "GRAPHJOULE_RANK_TIMEOUT"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -44,6 +48,7 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
     _check_environment()
     where = _own_device(device)
     if os.environ.get(LIFELINE):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # but where an epoch's end can be waited for; see `say_ready`
         _end_with_the_launcher()
     try:
         timeout = timedelta(seconds=_timeout_seconds())
@@ -61,6 +66,13 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def say_ready() -> None:
+    """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on."""
+    if os.environ.get(LIFELINE):
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        TCPStore(address, port, is_master=False, wait_for_workers=False).add(READY, 1)
 
 
 def is_lost(error: RuntimeError) -> bool:

@@ -11,16 +11,18 @@ paper = { c_min = 0.15 }
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError, choices
+from graphjoule.files import reason
 
-__all__ = ["Block", "Source", "explain", "parse_blocks", "read_recipe_file", "unknown"]
+__all__ = ["Block", "Source", "check_applies", "explain", "parse_blocks", "read_recipe_file", "unknown"]
 
 Source = Literal["paper", "released code", "ours", "default", "override"]
 
@@ -52,6 +54,24 @@ class Block(BaseModel):
             and (self.max_layers is None or num_layers <= self.max_layers)
         )
 
+    @property
+    def scope(self) -> str:
+        """Which runs it is for, in words.
+
+        >>> Block(dataset="cora", min_layers=4, max_layers=4).scope, Block(min_layers=32).scope
+        ('cora, 4 layers', 'any dataset, 32 layers or more')
+        """
+        low, high = self.min_layers, self.max_layers
+        if low is None and high is None:
+            depth = "any depth"
+        elif low == high:
+            depth = counted(low or 0, "layer")
+        elif low is None or high is None:
+            depth = f"{low} layers or more" if high is None else f"{high} layers or fewer"
+        else:
+            depth = f"{low} to {high} layers"
+        return f"{self.dataset or 'any dataset'}, {depth}"
+
     def settings(self) -> Iterator[tuple[Source, dict[str, Any]]]:
         """The settings of each source, as the file spells them."""
         yield "paper", self.paper
@@ -65,9 +85,24 @@ def read_recipe_file(model: str, file: Path | None = None) -> list[Block]:
         raise GraphjouleError(f'There is no recipe file for the model "{model}".')
     try:
         text = (file or resources.files(__name__) / f"{model}.toml").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GraphjouleError(f"Cannot read the recipe file {file}: {error}.") from error
+    except OSError as error:
+        raise GraphjouleError(f"Cannot read the recipe file {file}: {reason(error)}.") from error
+    except UnicodeDecodeError as error:
+        raise GraphjouleError(f"Cannot read the recipe file {file}: it is not text in UTF-8.") from error
     return parse_blocks(text, str(file or f"{model}.toml"))
+
+
+def check_applies(blocks: Sequence[Block], dataset: str, num_layers: int, file: Path) -> None:
+    """Refuse a file of the caller's that has nothing to say about a run, naming what it is for."""
+    if any(block.applies_to(dataset, num_layers) for block in blocks):
+        return
+    depths = [block.min_layers or block.max_layers for block in blocks if block.dataset in (None, dataset)]
+    remedy = f"choose --layers {depths[0]}" if depths else "choose its dataset"
+    scopes = "; ".join(dict.fromkeys(block.scope for block in blocks)) or "none"
+    raise GraphjouleError(
+        f"{file} has no block for {dataset} with {counted(num_layers, 'layer')}; it has: {scopes}. "
+        f"To use the file, {remedy} or add a block."
+    )
 
 
 def parse_blocks(text: str, name: str) -> list[Block]:

@@ -226,7 +226,7 @@ class _ShareClock:
 
 
 def _check_group(recipe: Recipe, task: NodeTask, group: Group) -> None:
-    """Refuse what needs the whole graph in one process, and processes that would all do the same."""
+    """Refuse what needs the whole graph in one process, processes that would all do the same, and empty clusters."""
     for name, setting in (("constraint", recipe.constraint), ("clusters", recipe.clusters)):
         if setting is not None and task.graph.part is not None:
             raise GraphjouleError(
@@ -238,6 +238,9 @@ def _check_group(recipe: Recipe, task: NodeTask, group: Group) -> None:
             f"There are {group.size} processes, each with the whole graph of {task.name}, and they have nothing to "
             "share; give each its part of the graph (`load_part`), or a recipe with clusters."
         )
+    if recipe.clusters is not None and recipe.clusters.parts > (nodes := task.num_nodes):
+        many = recipe.clusters.parts
+        raise GraphjouleError(f"clusters is {many}; for a graph of {nodes} nodes it must be from 1 to {nodes}.")
 
 
 def _chunks(seeds: list[int], size: int) -> list[list[int]]:

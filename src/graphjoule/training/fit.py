@@ -55,8 +55,9 @@ def fit(
     """Train a recipe on a task, all seeds in one program, by the paper's protocol.
 
     Validation chooses each run's epoch and when it stops; test labels are read once per run, after that. A split may
-    have no test nodes; then a record has no test accuracy. The same seed gives the same run alone or among others up to
-    rounding, and to the bit on a CPU if the same seeds train together.
+    have no test nodes; then a record has no test accuracy. The same seed gives the same run alone or among others, in
+    one process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
+    seeds train together in as many processes.
 
     Args:
         recipe: every setting, see `load_recipe`.

@@ -132,10 +132,23 @@ class RunFolder:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
         with claim(self.path / ".lock") as is_ours:
-            if not is_ours:
-                raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.")
+            self._refuse_unless(is_ours)
             self._sweep()
             yield
+
+    def check_unheld(self) -> None:
+        """Refuse a folder that another process is training in now; nothing is made.
+
+        `open` asks again: this is for who wants to know before work that takes long.
+        """
+        lock = self.path / ".lock"
+        if lock.exists():
+            with claim(lock) as is_ours:
+                self._refuse_unless(is_ours)
+
+    def _refuse_unless(self, is_ours: bool) -> None:
+        if not is_ours:
+            raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.")
 
     def _sweep(self) -> None:
         """Remove half-written files that a killed process left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from graphjoule.tuning.engine import import_optuna, quiet
 from graphjoule.tuning.journal import HAS_FILE_LOCKS, open_journal
 from graphjoule.tuning.leases import FileLeases, Leases, PulseLeases
 
-__all__ = ["Address", "Board"]
+__all__ = ["Address", "Board", "changes"]
 
 _SECOND_TRY_SECONDS = 1.0
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}  # by module
 _ABOUT = "graphjoule"  # the study's attribute that says what it searches
 
 
@@ -110,9 +112,11 @@ def _open_database(url: str, shown: str, *, is_second_try: bool = False) -> Any:
         with quiet():
             return optuna.storages.RDBStorage(url)
     except ImportError as error:
-        missing = error.__cause__ or error.__context__ or error
+        missing = error.__cause__ or error.__context__ or error  # Optuna's own error does not name the module
+        said = str(missing).partition("\n")[0].rstrip(".")
         raise GraphjouleError(
-            f"Cannot use {shown}: the package that talks to such a database is not installed ({missing})."
+            f"Cannot use {shown}: the package that talks to such a database is not installed ({said})"
+            f"{_remedy(missing, shown)}."
         ) from error
     except Exception as error:  # every driver has errors of its own, all of them about this one address
         if not is_second_try:  # two workers that come first make the tables at the same moment, and one of them fails
@@ -122,14 +126,29 @@ def _open_database(url: str, shown: str, *, is_second_try: bool = False) -> Any:
         raise GraphjouleError(f"Cannot use {shown}: {why[0] if why else type(error).__name__}.") from error
 
 
-def _check_same(before: dict[str, Any], now: dict[str, Any], where: Address) -> None:
+def _remedy(missing: BaseException, shown: str) -> str:
+    """How to install a driver; one of PostgreSQL's without its library does not say a module's name."""
+    module = getattr(missing, "name", None) or ("psycopg" if shown.startswith("postgresql") else "")
+    module = module.partition(".")[0]
+    return f": pip install {_PACKAGES.get(module, module)}" if module else ""
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What makes two searches different, by what their `Search.about` says.
+
+    >>> changes({"seeds": [0], "lr": 0.1}, {"seeds": [0, 1], "lr": 0.1})
+    ['seeds: [0] -> [0, 1]']
+    """
     absent = "nothing"
-    changed = [
+    return [
         f"{key}: {before.get(key, absent)} -> {now.get(key, absent)}"
-        for key in before | now
+        for key in {**before, **now}
         if before.get(key, absent) != now.get(key, absent)
     ]
-    if changed:
+
+
+def _check_same(before: dict[str, Any], now: dict[str, Any], where: Address) -> None:
+    if changed := changes(before, now):
         raise GraphjouleError(
             f"The search {where.name!r} in {where} was begun with something else ({'; '.join(changed)}); choose "
             "another --storage or --name."

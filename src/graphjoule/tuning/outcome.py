@@ -12,7 +12,7 @@ from typing import Any, Literal
 from graphjoule.errors import GraphjouleError
 from graphjoule.recipe import Recipe
 from graphjoule.tuning.engine import import_optuna
-from graphjoule.tuning.queue import attempts_of
+from graphjoule.tuning.queue import attempts_of, count_begun
 from graphjoule.tuning.settings import with_settings
 
 __all__ = ["Outcome", "Row", "measure_importance", "read_outcome"]
@@ -103,7 +103,8 @@ def read_outcome(study: Any, recipe: Recipe) -> Outcome:
     """
     attempts = attempts_of(study)
     last = {slot: tries[-1] for slot, tries in sorted(attempts.items())}
-    rows = [_row(slot, t, len(attempts[slot])) for slot, t in last.items() if t.state.name in ("COMPLETE", "PRUNED")]
+    over = {slot: trial for slot, trial in last.items() if trial.state.name in ("COMPLETE", "PRUNED")}
+    rows = [_row(slot, trial, count_begun(attempts[slot])) for slot, trial in over.items()]
     direction: Literal["minimize", "maximize"] = "maximize" if study.direction.name == "MAXIMIZE" else "minimize"
     return Outcome(rows, direction, recipe, measure_importance(study))
 

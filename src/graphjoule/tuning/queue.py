@@ -4,22 +4,26 @@ A search of N trials has N slots. A slot's trial carries its number and an attem
 the next attempt has the same settings. Of two trials with the same slot and attempt, as two workers may make them at
 the same moment, the one that the storage numbered first counts and the other is never started; neither is a trial that
 somebody else's program has put there. Optuna lets one worker start a trial and one finish it, so a slot has one result.
+Where the settings can be counted, no slot has those of another: what repeats is drawn again, as the next attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from graphjoule.tuning.board import Board
 from graphjoule.tuning.engine import import_optuna, is_taken_over, make_sampler, start_waiting
-from graphjoule.tuning.ranges import Range
+from graphjoule.tuning.ranges import Range, count_settings
 
-__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "slot_of"]
+__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "count_begun", "slot_of"]
 
 _STOPPED = "stopped"
+_REPEATED = "repeated"  # the settings that were drawn are another slot's: the next attempt has others
 MOST_DEATHS = 8
 """Workers that may die of one trial. One that is killed whenever it is tried, such as by a full memory, must not kill
 every worker that there will ever be."""
@@ -43,6 +47,11 @@ class TrialQueue:
     seed: int = 0
     first: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def num_settings(self) -> int | None:
+        """How many different settings the ranges hold; None where they cannot be counted."""
+        return count_settings(self.ranges)
+
     def is_finished(self) -> bool:
         """Whether every slot has its result."""
         attempts = self._attempts()
@@ -58,10 +67,13 @@ class TrialQueue:
         with ExitStack() as held:
             try:
                 with self.board.leases.turn():
-                    trial = self._ask()
-                    if trial is not None:
+                    while (trial := self._ask()) is not None:
                         held.enter_context(self.board.leases.hold(trial))
-                        is_ours = _unless_taken_over(lambda: self._draw(trial))
+                        is_ours = _unless_taken_over(partial(self._draw, trial))
+                        if not (is_ours and self._is_repeated(trial)):
+                            break
+                        self.note(trial, {_REPEATED: True})
+                        self.put_back(trial)
                 yield trial if is_ours else None
             except BaseException:
                 if trial is not None:
@@ -104,8 +116,11 @@ class TrialQueue:
     def _submit(self, slot: int, tries: list[Any]) -> None:
         """Put the next attempt of a slot in the storage, with all that has been drawn for it before."""
         params = dict(self.first) if slot == 0 else {}
+        if any(_is_repeat(trial) for trial in tries):
+            params = self._untried(slot, len(tries))
         for trial in tries:
-            params |= trial.params
+            if not _is_repeat(trial):
+                params |= trial.params
         self.board.study.enqueue_trial(params, user_attrs={"slot": slot, "attempt": len(tries)})
 
     def _bury(self) -> None:
@@ -120,6 +135,39 @@ class TrialQueue:
         self.board.study.sampler = make_sampler(self.seed, slot_of(trial))
         for name, found in self.ranges.items():
             found.suggest(trial, name)
+
+    def _is_repeated(self, trial: Any) -> bool:
+        """Whether another slot has the settings already, and there are some that none has.
+
+        Of two workers that draw the same at the same moment, the one with the earlier slot keeps it.
+        """
+        if self.num_settings is None:
+            return False
+        others, mine = self._others(slot_of(trial)), self._key(trial.params)
+        has_room = len({key for key, _ in others.values()}) < self.num_settings
+        same = [slot for slot, (key, is_over) in others.items() if key == mine and (is_over or slot < slot_of(trial))]
+        return has_room and bool(same)
+
+    def _untried(self, slot: int, attempt: int) -> dict[str, Any]:
+        """Any settings that no other slot has: the last of a small space the sampler would find by luck only."""
+        taken = {key for key, _ in self._others(slot).values()}
+        generator = random.Random(f"{self.seed}/{slot}/{attempt}")
+        while True:
+            params = {name: found.pick(generator) for name, found in self.ranges.items()}
+            if self._key(params) not in taken or len(taken) == self.num_settings:
+                return params
+
+    def _others(self, slot: int) -> dict[int, tuple[Any, bool]]:
+        """The settings of every other slot that has drawn them all, and whether it has its result."""
+        found: dict[int, tuple[Any, bool]] = {}
+        for other, tries in self._attempts().items():
+            params = {name: value for trial in tries if not _is_repeat(trial) for name, value in trial.params.items()}
+            if other != slot and params.keys() >= self.ranges.keys():
+                found[other] = (self._key(params), _is_over(tries[-1]))
+        return found
+
+    def _key(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(params[name] for name in self.ranges)
 
     def _attempts(self) -> dict[int, list[Any]]:
         return attempts_of(self.board.study)
@@ -152,6 +200,15 @@ def attempts_of(study: Any) -> dict[int, list[Any]]:
 def slot_of(trial: Any) -> int:
     """The place of a trial in its search; -1 for one that somebody else's program has added."""
     return int(trial.user_attrs.get("slot", -1))
+
+
+def count_begun(tries: Sequence[Any]) -> int:
+    """How many times the training of a slot was begun; settings that are another slot's are never trained."""
+    return sum(not _is_repeat(trial) for trial in tries)
+
+
+def _is_repeat(trial: Any) -> bool:
+    return _REPEATED in trial.user_attrs
 
 
 def _state(trial: Any) -> str:

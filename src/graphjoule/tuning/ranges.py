@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.recipes.overrides import parse_override
 
-__all__ = ["Choices", "Interval", "Range", "parse_range", "parse_ranges"]
+__all__ = ["Choices", "Interval", "Range", "count_settings", "parse_range", "parse_ranges"]
 
 _EXPECTED = "expected key=low..high, key=low..high:log or key=one,another"
 
@@ -53,6 +54,21 @@ class Interval:
         """
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    @property
+    def num_values(self) -> int | None:
+        """How many values there are; None where they cannot be counted.
+
+        >>> Interval(16, 64, is_whole=True).num_values, Interval(0.1, 0.5).num_values
+        (49, None)
+        """
+        return int(self.high) - int(self.low) + 1 if self.is_whole else None
+
+    def pick(self, generator: random.Random) -> float:
+        """Any of its values, none more likely than another."""
+        if self.is_whole:
+            return generator.randint(int(self.low), int(self.high))
+        return generator.uniform(self.low, self.high)
+
     def suggest(self, trial: Any, name: str) -> float:
         """A value for an Optuna trial."""
         if self.is_whole:
@@ -88,12 +104,32 @@ class Choices:
         """Whether it could be drawn."""
         return value in self.values
 
+    @property
+    def num_values(self) -> int:
+        """How many values there are."""
+        return len(set(self.values))
+
+    def pick(self, generator: random.Random) -> Any:
+        """Any of its values, none more likely than another."""
+        return generator.choice(self.values)
+
     def suggest(self, trial: Any, name: str) -> Any:
         """A value for an Optuna trial."""
         return trial.suggest_categorical(name, list(self.values))
 
 
 Range = Interval | Choices
+
+
+def count_settings(ranges: Mapping[str, Range]) -> int | None:
+    """How many different settings some ranges hold; None where they cannot be counted.
+
+    >>> count_settings(parse_ranges(["batch_norm=true,false", "hidden_channels=16,64,256"]))
+    6
+    >>> count_settings(parse_ranges(["batch_norm=true,false", "lr=0.1..0.2"]))
+    """
+    counts = [found.num_values for found in ranges.values()]
+    return None if None in counts else math.prod(count for count in counts if count is not None)
 
 
 def parse_ranges(texts: Iterable[str]) -> dict[str, Range]:
@@ -145,13 +181,16 @@ def _number(part: str, text: str) -> float:
 
 
 def _parse_choices(key: str, value: str, text: str) -> Choices:
-    values = [parse_override(f"{key}={part}")[1] for part in value.split(",") if part.strip()]
-    if len(values) < 2:
+    parts = value.split(",")
+    if len(parts) < 2:
         raise GraphjouleError(
             f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or fix it with --set {text}."
         )
-    if len(set(map(repr, values))) != len(values):
-        raise GraphjouleError(f"{text!r} is not a range: a choice is there twice.")
+    if not all(part.strip() for part in parts):
+        raise GraphjouleError(f"{text!r} is not a range: a choice is empty; {_EXPECTED}.")
+    values = [parse_override(f"{key}={part}")[1] for part in parts]
     if any(not isinstance(one, bool | int | float | str) for one in values):
         raise GraphjouleError(f"{text!r} is not a range: expected numbers, words, true or false.")
+    if len(set(values)) != len(values):  # 1 and 1.0 too, which Optuna cannot tell apart
+        raise GraphjouleError(f"{text!r} is not a range: a choice is there twice.")
     return Choices(tuple(values))

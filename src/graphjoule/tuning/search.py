@@ -20,8 +20,8 @@ from graphjoule.training import Progress, fit
 from graphjoule.tuning.board import Address, Board
 from graphjoule.tuning.defaults import default_ranges
 from graphjoule.tuning.outcome import Outcome, read_outcome
-from graphjoule.tuning.queue import TrialQueue, attempts_of, slot_of
-from graphjoule.tuning.ranges import Range
+from graphjoule.tuning.queue import TrialQueue, slot_of
+from graphjoule.tuning.ranges import Range, count_settings
 from graphjoule.tuning.settings import fit_ranges, own_values, with_settings
 from graphjoule.tuning.validation import ValidationTask, hide_test
 
@@ -66,7 +66,12 @@ class Search:
 
     def queue(self, board: Board, num_trials: int) -> TrialQueue:
         """Its trials; the first has the recipe's own settings, so that the best is never worse than those."""
-        return TrialQueue(board, num_trials, self.ranges, self.seed, own_values(self.recipe, self.ranges))
+        own = own_values(self.recipe, self.ranges)
+        return TrialQueue(board, self.num_trials(num_trials), self.ranges, self.seed, own)
+
+    def num_trials(self, asked: int) -> int:
+        """As many trials as are asked for, but no more than there are different settings."""
+        return min(asked, count_settings(self.ranges) or asked)
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ def _try(queue: TrialQueue, trial: Any, evaluate: Evaluate, on_progress: Callabl
     slot = slot_of(trial)
     on_progress(TrialProgress(slot))
     show = partial(_show, on_progress, slot)
-    found = _known(queue, trial) or evaluate(trial.params, show)
+    found = evaluate(trial.params, show)
     facts = found.facts if found.failure is None else found.facts | {"failure": found.failure}
     if queue.note(trial, facts):  # before the result, so that a trial with a result has them all
         if found.value is None:
@@ -176,16 +181,6 @@ def _try(queue: TrialQueue, trial: Any, evaluate: Evaluate, on_progress: Callabl
 
 def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Progress) -> None:
     on_progress(TrialProgress(slot, training))
-
-
-def _known(queue: TrialQueue, trial: Any) -> Evaluation | None:
-    """The result of an earlier trial with the same settings, which a few choices soon bring: it would be no other."""
-    for tries in attempts_of(queue.board.study).values():
-        last = tries[-1]
-        if last.state.name == "COMPLETE" and last.params == trial.params:
-            facts = {name: last.user_attrs[name] for name in _FACTS if name in last.user_attrs}
-            return Evaluation(last.value, None, facts | {"seconds": 0.0, "same_as": slot_of(last)})
-    return None
 
 
 def tune(
@@ -211,7 +206,8 @@ def tune(
         recipe: where the search begins; its `select_on` is what trials are compared by, the mean over the seeds.
         task: the graph, features, labels and splits; test labels are hidden before the first trial.
         ranges: what to search, see `parse_ranges`; by default `default_ranges` of the model.
-        trials: how many settings to try; the first is the recipe itself, where the ranges hold it.
+        trials: how many settings to try, no two the same: the search ends earlier when the ranges hold no more. The
+            first is the recipe itself, where the ranges hold it.
         seeds: one run each, trained together in every trial.
         seed: what the trials' settings are drawn from.
         storage: a journal file or a database's URL, to be stopped, gone on with and shared; by default memory.

@@ -21,9 +21,11 @@ class ValidationTask(NodeTask):
 
     Attributes:
         splits: the split of every seed it was made for, its test part empty.
+        has_test: whether there were test nodes before they were hidden.
     """
 
     splits: Mapping[int, Split] = field(default_factory=dict)
+    has_test: bool = True
 
     @property
     def splits_sha256(self) -> str:
@@ -59,7 +61,8 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     """
     recipe = recipe.with_split_of(task)
     keys = list(dict.fromkeys(seed if recipe.split_seed is None else recipe.split_seed for seed in seeds))
-    splits = {key: _without_test(task.split(recipe.split, key)) for key in keys}
+    whole = [task.split(recipe.split, key) for key in keys]
+    splits = {key: _without_test(split) for key, split in zip(keys, whole, strict=True)}
     seen = torch.zeros_like(task.labels, dtype=torch.bool)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
@@ -67,7 +70,7 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     fields = {name: getattr(task, name) for name in NodeTask.__dataclass_fields__}
     fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
     fields["fixed_splits"] = tuple(fixed.values())
-    return ValidationTask(**fields, splits=splits)
+    return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))
 
 
 def _without_test(split: Split) -> Split:

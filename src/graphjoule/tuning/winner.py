@@ -12,13 +12,14 @@ from graphjoule.tuning.spelling import spelled
 __all__ = ["recipe_text"]
 
 _CHOSEN = ("model", "dataset", "num_layers")
-_TABLES = {"paper": "paper", "released code": "released_code"}  # all other sources become ours
+_TABLES = {"paper": "paper", "released code": "released_code"}  # what was overridden becomes ours
 
 
 def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Sequence[str] = ()) -> str:
-    """One block of TOML with every setting of a recipe, for its dataset and depth.
+    """One block of TOML with the settings of a recipe, for its dataset and depth.
 
-    Settings keep the source that the recipe gives them, the searched ones apart, which are our own.
+    Settings keep the source that the recipe gives them, those apart that were overridden or searched: they are our own.
+    Defaults are left out, for a file that names them would call them ours.
 
     Args:
         recipe: what to write.
@@ -32,6 +33,8 @@ def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Seque
     tables: dict[str, list[str]] = {}
     for key, value in recipe.settings().items():
         if key in _CHOSEN or value is None:  # TOML has no word for none, and none is the default wherever it is allowed
+            continue
+        if recipe.sources.get(key) == "default" and key not in found:
             continue
         table = "ours" if key in found else _TABLES.get(recipe.sources.get(key, "ours"), "ours")
         line = f"{_key(key)} = {toml_value(value)}{' # searched' if key in found else ''}"
