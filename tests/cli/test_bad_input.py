@@ -17,7 +17,7 @@ from graphjoule.tasks.splits import fixed_split
 from graphjoule.training import fit
 from graphjoule.training.folder import About, RunFolder
 
-from . import TINY, run
+from . import TINY, everything, refused, run
 
 
 @pytest.fixture(autouse=True)
@@ -27,23 +27,6 @@ def here(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-def everything(folder):
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-def refused(folder, *arguments):
-    """The sentence with which a command is refused; it has left everything as it was."""
-    before = everything(folder)
-    result = run(*arguments)
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("graphjoule: ")
-    assert result.err.endswith(".\n")
-    assert result.err.count("\n") == 1
-    assert everything(folder) == before
-    return result.err
 
 
 BAD = {

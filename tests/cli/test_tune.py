@@ -17,6 +17,7 @@ from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.tuning import TrialProgress, hide_test, recipe_text, with_settings, work
 from graphjoule.tuning.search import evaluate
 
+from . import refused as refused_command
 from . import run
 
 TINY = ("--model", "sgc", "--layers", "2", "--epochs", "3", "--device", "cpu", "--seeds", "2", "--trials", "5")
@@ -33,21 +34,8 @@ def here(tmp_path, monkeypatch):
     return folder
 
 
-def everything(folder):
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
 def refused(folder, *arguments):
-    """The sentence with which a command is refused; it has left everything as it was."""
-    before = everything(folder)
-    result = run("tune", *arguments)
-    assert result.code == 2, result
-    assert result.out == ""
-    assert result.err.startswith("graphjoule: ")
-    assert result.err.endswith(".\n")
-    assert result.err.count("\n") == 1
-    assert everything(folder) == before
-    return result.err
+    return refused_command(folder, "tune", *arguments)
 
 
 def test_a_search_ends_with_a_winner_that_train_takes(here):
