@@ -41,7 +41,7 @@ Examples:
 
 - `graphjoule train --dataset physics --layers 8 --clusters 50 --clusters-per-step 5`
 
-- `graphjoule train --dataset pubmed --layers 64 --processes 2` trains the same network, each process with half the graph
+- `graphjoule train --dataset pubmed --layers 64 --processes 2` trains the same, each process with half the graph
 
 - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
 
