@@ -46,6 +46,12 @@ def test_the_sides_of_the_constraint_study_differ_in_what_holds_them_and_in_noth
     assert cells["egnn", 16, "constraint"].options["gamma"] == 0.0
 
 
+def test_a_study_can_have_settings_of_a_dataset_that_win_over_its_variants():
+    shorter = {cell.dataset: cell.recipe.epochs for cell in find_study("constraint").cells(layers=[2])}
+    assert shorter == {"cora": 600, "pubmed": 200, "physics": 200}
+    assert {cell.recipe.patience for cell in find_study("constraint").cells(["physics"], layers=[2])} == {200}
+
+
 def test_table_2_changes_one_component_at_a_time():
     cells = {(c.dataset, c.num_layers, c.variant.component, c.variant.value): c for c in find_study("table2").cells()}
     assert len(cells) == 96

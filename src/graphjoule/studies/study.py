@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -95,6 +95,7 @@ class Study:
         depths: numbers of layers by dataset; `other_depths` for a dataset that is not in it.
         other_depths: numbers of layers for any other dataset.
         variants: what is changed, one cell each.
+        by_dataset: settings that win over those of the variants on a dataset.
         choices: models that can be asked for; None for every model.
         paper: the paper's percent by model, component and value, then by dataset and depth.
         has_energies: whether the energy of every layer is measured too.
@@ -107,6 +108,7 @@ class Study:
     depths: Mapping[str, tuple[int, ...]]
     other_depths: tuple[int, ...]
     variants: tuple[Variant, ...] = (Variant(),)
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     choices: tuple[str, ...] | None = None
     paper: Mapping[tuple[str, str, str], Mapping[Place, float]] = field(default_factory=dict)
     has_energies: bool = False
@@ -139,8 +141,12 @@ class Study:
             for dataset in datasets
             for model in models
             for depth in layers or self.depths.get(dataset, self.other_depths)
-            for variant in self.variants
+            for variant in self._variants_on(dataset)
         ]
+
+    def _variants_on(self, dataset: str) -> list[Variant]:
+        own = self.by_dataset.get(dataset, {})
+        return [replace(variant, settings={**variant.settings, **own}) for variant in self.variants]
 
     def _paper_value(self, model: str, dataset: str, depth: int, variant: Variant) -> float | None:
         return self.paper.get((model, variant.component, variant.value), {}).get((dataset, depth))
