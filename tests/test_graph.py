@@ -206,3 +206,13 @@ def test_as_propagation_builds_what_it_is_like_and_checks_the_node_count():
 def test_a_float64_operator_from_edges_is_not_a_rounded_float32_one():
     graph = as_propagation(path3().index, 3, like=torch.ones((), dtype=torch.float64))
     assert abs(float(graph.to_dense()[0, 1]) - 6**-0.5) < 1e-15
+
+
+@few
+@given(edge_lists())
+def test_a_mixture_with_the_identity_has_its_entries_whatever_was_asked_before(edges):
+    graph = edges.graph64()
+    for a, alpha in ((0.7, 0.2), (0.7, 0.2), (1.0, 0.5), (0.7, 0.2)):
+        dense = torch.zeros(graph.shape, dtype=torch.float64)
+        dense[graph.row(), graph.col.long()] = graph.mixed(a, alpha)
+        torch.testing.assert_close(dense, a * graph.to_dense() + alpha * torch.eye(graph.num_nodes).double())

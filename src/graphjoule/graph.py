@@ -152,6 +152,19 @@ class Propagation:
         """
         return x
 
+    def mixed(self, a: float, alpha: float) -> Tensor:
+        """The entries of ``a P + alpha I``, which has the pattern of ``P``; kept until another mixture is asked for."""
+        key, value = self._mixture.get("latest", (None, self.value))
+        if key != (a, alpha):
+            value = a * self.value
+            value[self.diagonal] += alpha
+            self._mixture["latest"] = ((a, alpha), value)
+        return value
+
+    @cached_property
+    def _mixture(self) -> dict[str, tuple[tuple[float, float], Tensor]]:
+        return {}
+
     @cached_property
     def rows(self) -> Rows:
         """The pattern with hubs apart, made at first use."""

@@ -11,12 +11,12 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from graphjoule.csr import csr_product, csr_tensor, row_of_entries, row_starts
+from graphjoule.csr import csr_tensor, row_of_entries, row_starts
+from graphjoule.quick_form import QuickForm
 from graphjoule.self_adjoint import quadratic_form, self_adjoint
 
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
 _QUICK_NUMEL = 2**18  # below, float64 costs microseconds
-_QUICK_SHARE, _QUICK_RAYLEIGH = 2.0**-12, 2.0**-10  # beyond, roundings might show in the sixth digit
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +112,14 @@ class Laplacian:
 
     def _centred(self, run: Tensor, scale: Tensor) -> Tensor:
         """``y = x / scale`` less the mean of each component, where nodes count as in the kernel; a new matrix."""
-        mean = self._means(run, scale)
+        mean = self.means(run, scale)
         y = run.to(torch.float64, copy=True)  # then in place: half of the cost of a form is traffic to memory
         inverse = scale.reciprocal()[:, None]
         if len(mean) == 1:  # one pass less
             return torch.addcmul(-mean, y, inverse, out=y)
         return y.mul_(inverse).sub_(mean[self.component])
 
-    def _means(self, run: Tensor, scale: Tensor) -> Tensor:
+    def means(self, run: Tensor, scale: Tensor) -> Tensor:
         """Mean of ``x / scale`` over each component in float64, shape ``[num_components, channels]``.
 
         Summed in float32 where the features are: that takes off all but 1e-7 of it, which will do.
@@ -135,11 +135,6 @@ class Laplacian:
         squares = self.scale.square()
         total = squares.new_zeros(self.num_components).index_add(0, self.component, squares)
         return squares / total[self.component]
-
-    @cached_property
-    def _degree_of_component(self) -> Tensor:
-        """Sum of the degrees of each component."""
-        return self.degree.new_zeros(self.num_components).index_add(0, self.component, self.degree)
 
     @cached_property
     def _pool(self) -> Tensor:
@@ -162,9 +157,9 @@ class Laplacian:
         return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
 
     @cached_property
-    def _weight32(self) -> Tensor:
-        """The weights of `edges` in float32."""
-        return self.edges[2].float()
+    def _quick(self) -> QuickForm:
+        """The form in float32."""
+        return QuickForm(self)
 
     @cached_property
     def _matrix(self) -> Tensor:
@@ -175,32 +170,13 @@ class Laplacian:
 
     def _form(self, run: Tensor, scale: Tensor) -> Tensor:
         if run.dtype == torch.float32 and run.device.type == "cpu" and run.numel() >= _QUICK_NUMEL:
-            energy = self._form_in_float32(run, scale)
+            energy = self._quick.of(run, scale)
             if energy is not None:
                 return energy
         y = self._centred(run, scale)
         squares = torch.linalg.vector_norm(y, dim=1).square_()
         products = torch.sparse.sampled_addmm(self._pattern, y, y.t(), beta=0).values()
         return (torch.dot(self.degree, squares) - 2 * torch.dot(self.edges[2], products)).clamp_(min=0)
-
-    def _form_in_float32(self, run: Tensor, scale: Tensor) -> Tensor | None:
-        """The form in a third of the time, for large features on a CPU; None where float32 is not good enough.
-
-        Roundings are 2^-24 of the features before the mean is taken off, and 2^-24 of ``sum d_i ||y_i||^2`` after that;
-        so neither the mean may be much larger than what differs from it, nor the energy much smaller than that sum.
-        """
-        mean = self._means(run, scale).float()
-        inverse = scale.reciprocal().float()[:, None]
-        y = torch.addcmul(-mean if len(mean) == 1 else -mean[self.component], run, inverse)
-        total = torch.dot(self.degree, torch.linalg.vector_norm(y, dim=1).double().square_())
-        of_mean = torch.dot(self._degree_of_component, mean.double().square().sum(dim=1))
-        if total < _QUICK_SHARE * of_mean:
-            return None
-        # Each edge once and none of the diagonal: the product, half of the cost, gathers 40 % of the rows of a layer's.
-        pattern = self._pattern
-        products = csr_product(pattern.crow_indices(), pattern.col_indices(), self._weight32, y).mul_(y)
-        energy = total - 2 * products.sum(dim=1).sum(dtype=torch.float64)
-        return energy if energy >= _QUICK_RAYLEIGH * total else None
 
     def _product(self, run: Tensor, scale: Tensor) -> Tensor:
         return torch.mm(self._matrix, self._centred(run, scale)).div_(scale[:, None])

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.signatures import with_signature
+
 OfOneRun = Callable[[Tensor], Tensor]
 """A function of the features of one run, shape ``[num_nodes, channels]``."""
 
@@ -65,6 +67,7 @@ def _each_run(function: OfOneRun, x: Tensor) -> Tensor:
     return torch.stack([_each_run(function, run) for run in x])
 
 
+@with_signature
 class _SelfAdjoint(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, function: OfOneRun) -> Tensor:
@@ -83,6 +86,7 @@ class _SelfAdjoint(torch.autograd.Function):
         return self_adjoint(x.movedim(in_dims[0], 0), function), 0
 
 
+@with_signature
 class _QuadraticForm(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:

@@ -134,6 +134,29 @@ def test_one_layer_on_k33_loses_more_energy_than_lemma_4_allows():
     assert abs(ratio - 0.04) < 1e-14
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_norm": True}, {"activation": "relu"}, {"srelu_init": 0.1}], ids=str)
+def test_a_layer_without_gradients_gives_the_same_and_changes_nothing_it_was_given(options):
+    graph, (x, x0) = random_edges(12, 20).graph(), normal(2, 12, 4, dtype=torch.float32)
+    conv = EGNNConv(4, **options).eval()
+    expected, before = conv(x, x0, graph).detach(), (x.clone(), x0.clone())
+    seen = []
+    with torch.no_grad():
+        torch.testing.assert_close(conv(x, x0, graph), expected, rtol=0, atol=0)
+        with conv.activation.register_forward_hook(lambda module, given, out: seen.extend([given[0], out])):
+            torch.testing.assert_close(conv(x, x0, graph), expected, rtol=0, atol=0)
+    assert (x.equal(before[0]), x0.equal(before[1])) == (True, True)
+    torch.testing.assert_close(conv.activation(seen[0]), seen[1], rtol=0, atol=0)
+    assert options.get("srelu_init") is None or not seen[0].equal(seen[1])  # what went in is still what it was
+
+
+@torch.no_grad()
+def test_many_layers_at_once_without_gradients_are_those_one_by_one():
+    graph, x = random_edges(12, 20).graph(), normal(3, 12, 4, dtype=torch.float32)
+    conv = EGNNConv(4, srelu_init=0.1)
+    together = torch.vmap(lambda x: conv(x, x, graph))(x)
+    torch.testing.assert_close(together, torch.stack([conv(run, run, graph) for run in x]), rtol=0, atol=0)
+
+
 def test_srelu_is_a_module_with_a_shift_per_channel():
     module = SReLU(3, init=-1.0)
     assert module.shift.tolist() == [-1, -1, -1]

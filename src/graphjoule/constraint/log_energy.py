@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from graphjoule.csr import csr_tensor, row_starts
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.ops import propagate
+from graphjoule.ops.propagate import plain_product
+from graphjoule.signatures import with_signature
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of max |x| and of the gradient's factor: what float32 can hold with room to spare
 _PLAIN_SQUARES = 1e-12, 1e24  # of ||X||^2: between them float32 neither under- nor overflows where it would matter
@@ -36,6 +38,7 @@ class SmoothingGraph:
     component: Tensor
     share: Tensor
     mean: Tensor
+    _scratch: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
@@ -65,11 +68,18 @@ class SmoothingGraph:
             unit = run / size
             norm = max(1.0, float(torch.dot(unit.flatten(), unit.flatten())))  # less is zero
         mean = torch.mm(self.mean, unit)
+        rest = self._scratch_like(run)
         if len(mean) > 1:
-            mean = mean.index_select(0, self.component)  # a seventh of the time of mean[component]
-        rest = torch.addcmul(unit, self.scale, mean, value=-1)
-        product = propagate(rest, self.difference)
+            mean = torch.index_select(mean, 0, self.component, out=rest)  # a seventh of the time of mean[component]
+        torch.addcmul(unit, self.scale, mean, value=-1, out=rest)
+        product = plain_product(rest, self.difference)
         return size, norm, float(torch.dot(rest.flatten(), product.flatten())), product
+
+    def _scratch_like(self, run: Tensor) -> Tensor:
+        """Memory of this shape that every call writes over: mapping fresh pages would cost as much as the product."""
+        if self._scratch.get("rest", run[:0]).shape != run.shape:
+            self._scratch["rest"] = torch.empty_like(run)
+        return self._scratch["rest"]
 
     def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
@@ -83,7 +93,7 @@ class SmoothingGraph:
             mean = share.new_zeros(len(runs), self.mean.size(0), runs.size(2)).index_add_(1, self.component, share)
             mean = mean.index_select(1, self.component)
         rest = unit.addcmul_(self.scale, mean, value=-1)
-        product: Tensor = torch.vmap(propagate, in_dims=(0, None))(rest, self.difference)
+        product = plain_product(rest, self.difference)
         return size, norm, (rest * product).sum(dim=(1, 2)), product
 
 
@@ -124,25 +134,24 @@ def log_energy(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor]:
     return value, is_nil
 
 
+@with_signature
 class _LogEnergy(torch.autograd.Function):
     """Of one run or of many; keeps ``(I - P) X`` and its factor, which are the gradient, instead of the features."""
 
     @staticmethod
     def forward(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        runs = x if x.dim() == 3 else x[None]
+        runs, least = x if x.dim() == 3 else x[None], torch.finfo(x.dtype).eps ** 2
         if x.device.type == "cpu":  # run by run: one matrix stays in the cache from the first pass to the last
-            sizes, norms, energies, products = zip(*(graph.smoothness(run) for run in runs.unbind()), strict=True)
-            size, norm, energy = torch.tensor([sizes, norms, energies], dtype=torch.float64)
+            *numbers, products = zip(*(_logarithm_of_one(graph, run, least) for run in runs.unbind()), strict=True)
+            value, is_nil, factor = torch.tensor(numbers, dtype=torch.float64)
             product = torch.stack(products) if len(products) > 1 else products[0]
         else:
-            *numbers, product = graph.smoothness_of_all(runs)
-            size, norm, energy = torch.stack(numbers).double().unbind()
-        floor = norm * torch.finfo(x.dtype).eps ** 2
-        safe = energy.clamp_(min=0) + floor
-        value = 2 * size.log() + safe.log()
-        factor = 2 / (safe * size)
+            size, norm, energy, product = graph.smoothness_of_all(runs)
+            size, norm, energy = torch.stack([size, norm, energy]).double().unbind()
+            safe = energy.clamp_(min=0) + least * norm
+            value, is_nil, factor = 2 * size.log() + safe.log(), energy <= least * norm, 2 / (safe * size)
         shape = x.shape[:-2]
-        return value.view(shape), (energy <= floor).view(shape), product.view(x.shape), factor.view(shape)
+        return value.view(shape), is_nil.bool().view(shape), product.view(x.shape), factor.view(shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
@@ -151,10 +160,12 @@ class _LogEnergy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
         product, factor = ctx.saved_tensors
+        if product.device.type == "cpu" and _is_known_zero(grads[0]):  # the limits hold: two passes over memory less
+            return None, None
         # The product is small where its factor is large, and zero times infinity would not be zero.
-        factor = (grads[0] * factor).clamp_(-_LARGEST, _LARGEST).to(product.dtype)
+        factor = (grads[0] * factor).clamp(-_LARGEST, _LARGEST).to(product.dtype)
         return factor[..., None, None] * product, None
 
     @staticmethod
@@ -162,3 +173,19 @@ class _LogEnergy(torch.autograd.Function):
         info: Any, in_dims: tuple[int, None], x: Tensor, graph: SmoothingGraph
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         return _LogEnergy.apply(x.movedim(in_dims[0], 0), graph), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
+
+
+def _logarithm_of_one(graph: SmoothingGraph, run: Tensor, least: float) -> tuple[float, bool, float, Tensor]:
+    """The four results of one run; plain numbers, for a tensor of one costs as much as a pass over a small graph."""
+    size, norm, energy, product = graph.smoothness(run)
+    energy = max(energy, 0.0)  # in this order NaN stays NaN
+    safe = energy + least * norm
+    return 2 * math.log(size) + math.log(safe), energy <= least * norm, 2 / (safe * size), product
+
+
+def _is_known_zero(x: Tensor) -> bool:
+    """Whether all of `x` is zero; inside `torch.vmap` nobody can know."""
+    try:
+        return not x.any()
+    except RuntimeError:
+        return False

@@ -61,7 +61,8 @@ class PartedLaplacian(Laplacian):
     def _product(self, run: Tensor, scale: Tensor) -> Tensor:
         return torch.mm(self._matrix, self.operator.reach(self._centred(run, scale))).div_(scale[:, None])
 
-    def _means(self, run: Tensor, scale: Tensor) -> Tensor:
+    def means(self, run: Tensor, scale: Tensor) -> Tensor:
+        """Mean of ``x / scale`` over each component of the whole graph, shape ``[num_components, channels]``."""
         return self.operator.group.total(torch.mm(self._pool, run.double() / scale[:, None]))
 
     @cached_property

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.group import Group, Result
+from graphjoule.signatures import with_signature
 
 
 class ProcessGroup(Group):
@@ -121,6 +122,7 @@ class ProcessGroup(Group):
         return summed.to(x.device)
 
 
+@with_signature
 class _SumOfGradients(torch.autograd.Function):
     """What has a sum over processes for its gradient; under vmap all runs are in one call."""
 

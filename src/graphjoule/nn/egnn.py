@@ -14,7 +14,7 @@ from graphjoule.nn.base import FeatureLinear, check_choice, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
-from graphjoule.ops import dropout, residual_mix, srelu
+from graphjoule.ops import dropout, may_overwrite, residual_mix, srelu
 
 
 class SReLU(nn.Module):
@@ -99,7 +99,11 @@ class EGNNConv(ResidualConv):
     def forward(self, x: Tensor, x0: Tensor, graph: Propagation, key: Tensor | None = None) -> Tensor:
         """The layer's output, shape ``[num_nodes, channels]``; `key` turns dropout on."""
         z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.weight
-        out: Tensor = self.activation(z if self.norm is None else self.norm(z))
+        if self.norm is not None:
+            z = self.norm(z)
+        if may_overwrite(z) and isinstance(self.activation, SReLU) and not self.has_hooks_inside():
+            return z.clamp_min_(self.activation.shift)
+        out: Tensor = self.activation(z)
         return out
 
     def mapping(self) -> Tensor:

@@ -42,7 +42,15 @@ class ResidualConv(nn.Module):
 
     def is_hooked(self) -> bool:
         """Whether a hook wants to see the layer or a part of it."""
-        return any(part._forward_hooks or part._forward_pre_hooks for part in (self, *self.children()))
+        return _has_hooks(self) or self.has_hooks_inside()
+
+    def has_hooks_inside(self) -> bool:
+        """Whether a hook wants to see a part of the layer."""
+        return any(_has_hooks(part) for part in self.children())
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class ResidualModel(GraphModel):

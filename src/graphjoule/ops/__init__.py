@@ -2,7 +2,7 @@
 
 from graphjoule.ops.body import body_for, describe_body, use_body
 from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
-from graphjoule.ops.egnn import egnn_layer, egnn_stack, residual_mix, srelu
+from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_mix, srelu
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
 
@@ -14,6 +14,7 @@ __all__ = [
     "egnn_stack",
     "fold_in",
     "make_key",
+    "may_overwrite",
     "propagate",
     "residual_mix",
     "sparse_linear",

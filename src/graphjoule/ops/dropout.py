@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphjoule.ops.body import body_for
 from graphjoule.part import Excerpt, current_part
+from graphjoule.signatures import with_signature
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)
@@ -75,6 +76,7 @@ def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = Non
     return x * mask
 
 
+@with_signature
 class _KeepMask(torch.autograd.Function):
     """``mask / (1 - p)`` of a key; a Function only because the hash wants to see all runs' keys at once."""
 

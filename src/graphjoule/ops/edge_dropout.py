@@ -20,6 +20,7 @@ from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
 from graphjoule.part import Excerpt
+from graphjoule.signatures import with_signature
 
 
 def propagate_dropped(x: Tensor, graph: Propagation, p: float, key: Tensor | None) -> Tensor:
@@ -155,6 +156,7 @@ def _dropped_product(x: Tensor, key: Tensor, graph: Propagation, entries: _Entri
     return out[0]
 
 
+@with_signature
 class _DroppedProduct(torch.autograd.Function):
     """``x [runs, n, d]``, ``keys [runs, 2]`` -> ``[runs, n, d]``; the gradient is the product with the transpose."""
 

@@ -12,9 +12,18 @@ from graphjoule.ops.propagate import propagate
 from graphjoule.ops.stack import fused_stack
 
 
+def may_overwrite(x: Tensor) -> bool:
+    """Whether a result of one's own may be written over: a plain tensor that no gradient will ask for.
+
+    Fresh memory, whose pages must be mapped first, costs more than the arithmetic that fills it.
+    """
+    return type(x) is Tensor and not torch.is_grad_enabled()
+
+
 def residual_mix(x: Tensor, x0: Tensor, graph: Propagation, c_min: float, beta: float) -> Tensor:
     """``(1 - c_min) P X + alpha X + beta X0`` with ``alpha = c_min - beta``: the lower-bounded residual connection."""
-    return torch.add(propagate(x, graph, a=1 - c_min, alpha=c_min - beta), x0, alpha=beta)
+    mixed = propagate(x, graph, a=1 - c_min, alpha=c_min - beta)
+    return mixed.add_(x0, alpha=beta) if may_overwrite(mixed) else torch.add(mixed, x0, alpha=beta)
 
 
 def srelu(z: Tensor, shift: Tensor) -> Tensor:

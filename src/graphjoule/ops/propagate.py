@@ -12,6 +12,7 @@ from graphjoule.csr import csr_product
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
+from graphjoule.signatures import with_signature
 
 
 def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0) -> Tensor:
@@ -32,30 +33,29 @@ def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0)
     return out
 
 
-def mixing_value(graph: Propagation, a: float, alpha: float) -> Tensor:
-    """The entries of ``a P + alpha I``: the diagonal of ``P`` is always stored, so they have the pattern of ``P``."""
-    value = a * graph.value
-    value[graph.diagonal] += alpha
-    return value
+def plain_product(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0) -> Tensor:
+    """What `propagate` computes, of one run ``[n, d]`` or of many ``[runs, n, d]``, for those who have the gradient."""
+    body = body_for(x)
+    if body == "triton" and graph.part is None:
+        from graphjoule.ops.triton_gather import gather
+
+        runs = x if x.dim() == 3 else x[None]
+        return gather(runs.contiguous(), graph.rows, graph.value, a=a, alpha=alpha).view(x.shape)
+    reached = graph.reach(x)
+    if body == "cpu":
+        value = graph.value if (a, alpha) == (1.0, 0.0) else graph.mixed(a, alpha)
+        return _each_run(reached, lambda run: csr_product(graph.rowptr, graph.col, value, run))
+    product = _each_run(reached, lambda run: torch.mm(graph.matrix, run))
+    return product if (a, alpha) == (1.0, 0.0) else a * product + alpha * x
 
 
+@with_signature
 class _Propagate(torch.autograd.Function):
-    """The product of one run ``[n, d]`` or of many ``[runs, n, d]``; it is its own gradient, as ``P`` is symmetric."""
+    """The product; it is its own gradient, as ``P`` is symmetric."""
 
     @staticmethod
     def forward(x: Tensor, graph: Propagation, a: float, alpha: float) -> Tensor:
-        body = body_for(x)
-        if body == "triton" and graph.part is None:
-            from graphjoule.ops.triton_gather import gather
-
-            runs = x if x.dim() == 3 else x[None]
-            return gather(runs.contiguous(), graph.rows, graph.value, a=a, alpha=alpha).view(x.shape)
-        reached = graph.reach(x)
-        if body == "cpu":
-            value = graph.value if (a, alpha) == (1.0, 0.0) else mixing_value(graph, a, alpha)
-            return _each_run(reached, lambda run: csr_product(graph.rowptr, graph.col, value, run))
-        product = _each_run(reached, lambda run: torch.mm(graph.matrix, run))
-        return product if (a, alpha) == (1.0, 0.0) else a * product + alpha * x
+        return plain_product(x, graph, a, alpha)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -12,6 +12,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
+from graphjoule.signatures import with_signature
 
 
 def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor | None = None) -> Tensor:
@@ -36,6 +37,7 @@ def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor
     return out
 
 
+@with_signature
 class _SparseLinear(torch.autograd.Function):
     """``X(value) W``; the gradient of W is ``X(value)^T G``, a CSR product over the transposed pattern."""
 
@@ -60,6 +62,7 @@ class _SparseLinear(torch.autograd.Function):
         return _per_run(_SparseLinear, in_dims, value, weight, x)
 
 
+@with_signature
 class _TransposedProduct(torch.autograd.Function):
     """``X(value)^T G``."""
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graphjoule.features import SparseFeatures
 from graphjoule.ops.triton_gather import DROP_VALUE, gather
+from graphjoule.signatures import with_signature
 
 
 def fused_sparse_linear(x: SparseFeatures, weight: Tensor, p: float, key: Tensor | None) -> Tensor:
@@ -18,6 +19,7 @@ def fused_sparse_linear(x: SparseFeatures, weight: Tensor, p: float, key: Tensor
     return out[0]
 
 
+@with_signature
 class _FusedSparseLinear(torch.autograd.Function):
     """``weight [runs, in, out]``, ``keys [runs, 2]`` -> ``[runs, n, out]``."""
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import Body
+from graphjoule.signatures import with_signature
 
 
 @dataclass
@@ -120,6 +121,7 @@ class StackCall(Protocol):
         """See `StackBody.run_backward`."""
 
 
+@with_signature
 class _Stack(torch.autograd.Function):
     """Autograd and vmap around a `StackCall`."""
 

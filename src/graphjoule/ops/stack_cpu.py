@@ -19,7 +19,6 @@ from torch import Tensor
 
 from graphjoule.csr import csr_product
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
-from graphjoule.ops.propagate import mixing_value
 from graphjoule.ops.stack import StackBody
 
 _LAYERS_PER_HASH = 4
@@ -123,10 +122,9 @@ class _Run(StackBody):
 
     def _mix(self, x: Tensor) -> Tensor:
         """``S X`` with ``S = (1 - c_min) P + alpha I``, times dropout's scale when there is dropout."""
-        if self._mixing_value is None:
-            scale = 1.0 if self.keys is None else keep_scale(self.p)
-            self._mixing_value = mixing_value(self.graph, scale * (1 - self.c_min), scale * self.alpha)
-        return csr_product(self.graph.rowptr, self.graph.col, self._mixing_value, self.graph.reach(x))
+        scale = 1.0 if self.keys is None else keep_scale(self.p)
+        value = self.graph.mixed(scale * (1 - self.c_min), scale * self.alpha)
+        return csr_product(self.graph.rowptr, self.graph.col, value, self.graph.reach(x))
 
     def _keep(self, k: int) -> Tensor | None:
         """All ones where an element is kept, all zeros where it is dropped, as 32-bit patterns of the shape of x.
@@ -175,7 +173,6 @@ class _Run(StackBody):
         self._bits, self._chunk, self._patterns = None, None, []
 
     _weight: tuple[Tensor, ...]
-    _mixing_value: Tensor | None = None
     _counter: Tensor
     _is_high: Tensor  # of a part: which half of its word each element takes
     _bits: Tensor | None = None

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 from graphjoule.ops.triton_gather import kept
+from graphjoule.signatures import with_signature
 
 _BLOCK = 1024
 
@@ -21,6 +22,7 @@ def fused_dropout(x: Tensor, p: float, key: Tensor) -> Tensor:
     return out[0]
 
 
+@with_signature
 class _FusedDropout(torch.autograd.Function):
     """``x [runs, ...]``, ``keys [runs, 2]`` -> dropped ``x``; nothing is kept for the gradient but the keys."""
 

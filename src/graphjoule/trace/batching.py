@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from graphjoule.signatures import with_signature
+
 
 class Watcher(Protocol):
     """What looks at a tensor: at its values, and at its gradient when that comes."""
@@ -28,6 +30,7 @@ def show(x: Tensor, watcher: Watcher) -> None:
     _Show.apply(x, watcher)  # type: ignore[no-untyped-call]
 
 
+@with_signature
 class _Show(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, watcher: Watcher) -> Tensor:
