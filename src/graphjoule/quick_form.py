@@ -78,17 +78,17 @@ class QuickForm:
         """
         matrix = self._own if scale is self._own.scale else self._matrix(scale)
         mean, is_rough = self._mean(x, matrix)
-        squares = mean.double().square().sum(dim=1)
+        squares = mean.double().square_().sum(dim=1)
         if is_rough:
             energy = self._product(x, matrix)
             if energy >= _ROUGH_ENERGY * matrix.largest * _size(x):
-                return energy - torch.dot(matrix.kernel_error, squares)
+                return x.new_tensor(energy - float(matrix.kernel_error @ squares), dtype=torch.float64)
         rest = torch.addcmul(x, matrix.column, mean[self._laplacian.component] if len(mean) > 1 else mean, value=-1)
         size = _size(rest)
-        if size < _LEAST_REST * torch.dot(matrix.kernel, squares):
+        if size < _LEAST_REST * float(matrix.kernel @ squares):
             return None
         energy = self._product(rest, matrix)
-        return energy if energy >= _LEAST_ENERGY * matrix.largest * size else None
+        return x.new_tensor(energy, dtype=torch.float64) if energy >= _LEAST_ENERGY * matrix.largest * size else None
 
     def _mean(self, x: Tensor, matrix: _Matrix) -> tuple[Tensor, bool]:
         """About the mean of ``x / s`` over each component, and whether the kernel leaves much of the features.
@@ -101,9 +101,10 @@ class QuickForm:
         mean = torch.mm(matrix.sampling, some)
         return mean, matrix.sampled_kernel * _size(mean) <= (1 - _ROUGH_REST) * _size(some)
 
-    def _product(self, x: Tensor, matrix: _Matrix) -> Tensor:
+    def _product(self, x: Tensor, matrix: _Matrix) -> float:
         """``<X, M X>``, rows in float32 and their sum in float64."""
-        return csr_product(self._rowptr, self._col, matrix.value, x).mul_(x).sum(dim=1).sum(dtype=torch.float64)
+        rows = csr_product(self._rowptr, self._col, matrix.value, x).mul_(x).sum(dim=1)
+        return float(rows.sum(dtype=torch.float64))
 
     def _matrix(self, scale: Tensor) -> _Matrix:
         laplacian, both = self._laplacian, scale[self._row] * scale[self._column]

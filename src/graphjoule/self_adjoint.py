@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.signatures import with_signature
+from graphjoule.autograd_calls import is_plain, with_signature
 
 OfOneRun = Callable[[Tensor], Tensor]
 """A function of the features of one run, shape ``[num_nodes, channels]``."""
@@ -34,6 +34,8 @@ def self_adjoint(x: Tensor, function: OfOneRun) -> Tensor:
         tensor([[2.],
                 [1.]])
     """
+    if is_plain():
+        return _each_run(function, x)
     out: Tensor = _SelfAdjoint.apply(x, function)  # type: ignore[no-untyped-call]
     return out
 
@@ -56,6 +58,8 @@ def quadratic_form(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:
         tensor([[ 6.],
                 [12.]])
     """
+    if is_plain():
+        return _each_run(form, x)
     out: Tensor = _QuadraticForm.apply(x, form, product)  # type: ignore[no-untyped-call]
     return out
 

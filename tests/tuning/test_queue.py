@@ -2,7 +2,6 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 
-import optuna
 import pytest
 
 from graphjoule.tuning import Address, parse_ranges
@@ -10,6 +9,8 @@ from graphjoule.tuning.board import Board
 from graphjoule.tuning.engine import start_waiting
 from graphjoule.tuning.leases import FileLeases, PulseLeases
 from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, count_begun, slot_of
+
+optuna = pytest.importorskip("optuna")
 
 RANGES = parse_ranges(["lr=1e-3..1e-1:log", "dropout=0..0.5"])
 

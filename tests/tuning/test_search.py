@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 
-import optuna
 import pytest
 
 from graphjoule.errors import GraphjouleError
@@ -16,6 +15,8 @@ from graphjoule.tuning.queue import TrialQueue, attempts_of
 from graphjoule.tuning.search import evaluate
 from graphjoule.tuning.settings import with_settings
 from training import PUBLIC, small_recipe, small_task
+
+optuna = pytest.importorskip("optuna")
 
 RANGES = parse_ranges(["lr=1e-3..1e-1:log", "dropout=0..0.5"])
 SWAPPED = replace(PUBLIC, train=PUBLIC.val, val=PUBLIC.train)

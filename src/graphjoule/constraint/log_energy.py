@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.csr import csr_tensor, row_starts
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.propagate import plain_product
-from graphjoule.signatures import with_signature
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of max |x| and of the gradient's factor: what float32 can hold with room to spare
 _PLAIN_SQUARES = 1e-12, 1e24  # of ||X||^2: between them float32 neither under- nor overflows where it would matter

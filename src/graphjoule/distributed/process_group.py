@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.errors import GraphjouleError
 from graphjoule.group import Group, Result
-from graphjoule.signatures import with_signature
 
 
 class ProcessGroup(Group):

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.ops.body import body_for
 from graphjoule.part import Excerpt, current_part
-from graphjoule.signatures import with_signature
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)

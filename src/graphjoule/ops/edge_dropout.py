@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.csr import csr_tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
@@ -20,7 +21,6 @@ from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
 from graphjoule.part import Excerpt
-from graphjoule.signatures import with_signature
 
 
 def propagate_dropped(x: Tensor, graph: Propagation, p: float, key: Tensor | None) -> Tensor:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import is_plain, with_signature
 from graphjoule.csr import csr_product
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
-from graphjoule.signatures import with_signature
 
 
 def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0) -> Tensor:
@@ -29,6 +29,8 @@ def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0)
             f"Cannot propagate features of shape {list(x.shape)}, {x.dtype} over a graph of {graph.num_nodes} nodes, "
             f"{graph.dtype}; use graph.to(dtype=...) to match them."
         )
+    if is_plain():
+        return plain_product(x, graph, a, alpha)
     out: Tensor = _Propagate.apply(x, graph, a, alpha)  # type: ignore[no-untyped-call]
     return out
 

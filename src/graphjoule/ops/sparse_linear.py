@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.csr import csr_product, csr_tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import SparseFeatures
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
-from graphjoule.signatures import with_signature
 
 
 def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor | None = None) -> Tensor:

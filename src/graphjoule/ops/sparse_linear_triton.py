@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.features import SparseFeatures
 from graphjoule.ops.triton_gather import DROP_VALUE, gather
-from graphjoule.signatures import with_signature
 
 
 def fused_sparse_linear(x: SparseFeatures, weight: Tensor, p: float, key: Tensor | None) -> Tensor:

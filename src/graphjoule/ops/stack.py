@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import Body
-from graphjoule.signatures import with_signature
 
 
 @dataclass

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphjoule.autograd_calls import with_signature
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 from graphjoule.ops.triton_gather import kept
-from graphjoule.signatures import with_signature
 
 _BLOCK = 1024
 

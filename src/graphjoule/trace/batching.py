@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from graphjoule.signatures import with_signature
+from graphjoule.autograd_calls import is_plain, with_signature
 
 
 class Watcher(Protocol):
@@ -27,7 +27,10 @@ def show(x: Tensor, watcher: Watcher) -> None:
     Inside a vmap a tensor looks like that of one run, and a number computed from it cannot leave. A custom function's
     vmap rule is handed the whole batch; that is the public way out, and all this function is for.
     """
-    _Show.apply(x, watcher)  # type: ignore[no-untyped-call]
+    if is_plain():
+        watcher.see(x)
+    else:
+        _Show.apply(x, watcher)  # type: ignore[no-untyped-call]
 
 
 @with_signature
