@@ -30,8 +30,9 @@ class _Matrix:
         column: the same in float32, as a column.
         value: the entries of ``M`` in float32.
         largest: ``<X, M X>`` is at most twice this times ``||X||^2``.
-        kernel: ``||s||^2`` on each connected component.
-        kernel_error: ``<s, M s>`` on each connected component, which is zero but for the rounding of the entries.
+        kernels: ``||s||^2`` on each connected component.
+        kernel: their sum.
+        kernel_error: ``<s, M s> / ||s||^2``, which is zero but for the rounding of the entries.
         sampling: what the nodes of the sample count in a mean of ``x / s``, in float32, as a row.
         sampled_kernel: ``||s||^2`` on the sample.
     """
@@ -40,8 +41,9 @@ class _Matrix:
     column: Tensor
     value: Tensor
     largest: float
-    kernel: Tensor
-    kernel_error: Tensor
+    kernels: Tensor
+    kernel: float
+    kernel_error: float
     sampling: Tensor
     sampled_kernel: float
 
@@ -77,29 +79,33 @@ class QuickForm:
             scale: the numbers ``s_i`` in float64, shape ``[num_nodes]``.
         """
         matrix = self._own if scale is self._own.scale else self._matrix(scale)
-        mean, is_rough = self._mean(x, matrix)
-        squares = mean.double().square_().sum(dim=1)
+        mean, kernel, is_rough = self._kernel_part(x, matrix)
         if is_rough:
             energy = self._product(x, matrix)
             if energy >= _ROUGH_ENERGY * matrix.largest * _size(x):
-                return x.new_tensor(energy - float(matrix.kernel_error @ squares), dtype=torch.float64)
-        rest = torch.addcmul(x, matrix.column, mean[self._laplacian.component] if len(mean) > 1 else mean, value=-1)
+                return torch.tensor(energy - matrix.kernel_error * kernel, dtype=torch.float64)
+        rest = torch.addcmul(x, matrix.column, mean, value=-1)
         size = _size(rest)
-        if size < _LEAST_REST * float(matrix.kernel @ squares):
+        if size < _LEAST_REST * kernel:
             return None
         energy = self._product(rest, matrix)
-        return x.new_tensor(energy, dtype=torch.float64) if energy >= _LEAST_ENERGY * matrix.largest * size else None
+        return torch.tensor(energy, dtype=torch.float64) if energy >= _LEAST_ENERGY * matrix.largest * size else None
 
-    def _mean(self, x: Tensor, matrix: _Matrix) -> tuple[Tensor, bool]:
-        """About the mean of ``x / s`` over each component, and whether the kernel leaves much of the features.
+    def _kernel_part(self, x: Tensor, matrix: _Matrix) -> tuple[Tensor, float, bool]:
+        """About the mean of ``x / s`` over each node's component, ``||X||^2`` within the kernel, and if that is little.
 
-        It need not be the mean: nothing is lost but digits that are counted after it.
+        It need not be the mean itself, for whatever is taken off has no energy; the mean takes most. So a sample will
+        do where there is one component, and that tells how much the kernel leaves of the features.
         """
         if self._laplacian.num_components > 1:
-            return self._laplacian.means(x, matrix.scale).float(), False
+            means = self._laplacian.means(x, matrix.scale)
+            squares = means.square().sum(dim=1)
+            return means.float()[self._laplacian.component], float(torch.dot(matrix.kernels, squares)), False
         some = x[self._sample].contiguous()
         mean = torch.mm(matrix.sampling, some)
-        return mean, matrix.sampled_kernel * _size(mean) <= (1 - _ROUGH_REST) * _size(some)
+        square = _size(mean)
+        is_rough = matrix.sampled_kernel * square <= (1 - _ROUGH_REST) * _size(some)
+        return mean, matrix.kernel * square, is_rough
 
     def _product(self, x: Tensor, matrix: _Matrix) -> float:
         """``<X, M X>``, rows in float32 and their sum in float64."""
@@ -108,18 +114,18 @@ class QuickForm:
 
     def _matrix(self, scale: Tensor) -> _Matrix:
         laplacian, both = self._laplacian, scale[self._row] * scale[self._column]
-        value = (self._weight / both).float()
-        zeros = torch.zeros(laplacian.num_components, dtype=torch.float64)
+        value, squares = (self._weight / both).float(), scale.square()
         sampled = laplacian.scale[self._sample].square()
         return _Matrix(
             scale=scale,
             column=scale.float()[:, None],
             value=value,
-            largest=float((laplacian.degree / scale.square()).max()),
-            kernel=zeros.index_add(0, laplacian.component, scale.square()),
-            kernel_error=zeros.index_add(0, laplacian.component[self._row], value.double() * both),
+            largest=float((laplacian.degree / squares).max()),
+            kernels=squares.new_zeros(laplacian.num_components).index_add(0, laplacian.component, squares),
+            kernel=float(squares.sum()),
+            kernel_error=float(torch.dot(value.double(), both) / squares.sum()),
             sampling=(sampled / (sampled.sum() * scale[self._sample])).float()[None],
-            sampled_kernel=float(scale[self._sample].square().sum()),
+            sampled_kernel=float(squares[self._sample].sum()),
         )
 
 

@@ -162,10 +162,20 @@ def test_a_figure_has_its_picture_its_numbers_and_what_is_missing():
     text = block("figure2", Results(Collection([r for cell in some for r in runs(cell, 80.0)])))
     assert text.startswith("![Test accuracy of EGNN with 64 layers on cora over b, gamma, c_min and c_max. Within")
     assert "](images/figure2-cora-64.png)" in text
-    assert (
-        "| c_min | 0.1 to 0.75 | 80.00 to 80.00 | 80.00 to 80.00 | 0: 80.00 ± 0.21, 0.1: 80.00 ± 0.21, **0.15:" in text
-    )
+    assert "| c_min | 0.1 to 0.75 | 80.00 to 80.00 | 80.00 to 80.00 | 0: 80.00 ± 0.21 (10), 0.1: 80.00 ± 0.21" in text
     assert "6 cells of 28 not run. What runs them:  \n`graphjoule study figure2 --datasets cora`" in text
+
+
+def test_cells_with_fewer_runs_than_the_others_are_counted_and_told_how_to_fill():
+    all_cells = whole_study("figure2")
+    records = [r for cell in all_cells for r in runs(cell, 80.0, n=7 if cell.variant.value == "-20" else 10)]
+    text = block("figure2", Results(Collection(records)))
+    assert "-20: 80.03 ± 0.21 (7), **-10: 80.00 ± 0.21 (10)**" in text
+    assert (
+        "1 cell of 28 has fewer runs than the others. What runs the rest:  \n`graphjoule study figure2 --datasets"
+        in text
+    )
+    assert "fewer" not in block("figure2", Results(Collection([r for cell in all_cells for r in runs(cell, 80.0)])))
 
 
 def test_depth_has_its_table():
@@ -174,7 +184,7 @@ def test_depth_has_its_table():
     text = block("depth", Results(Collection(records), [energy_record(cell) for cell in some]))
     assert "](images/depth-accuracy.png)" in text
     assert "](images/depth-energy-cora.png)" in text
-    assert "| 1,024 | failed | 80.00 ± 0.21 | 80.00 ± 0.21 | not run |" in text
+    assert "| 1,024 | failed | 80.00 ± 0.21 (10) | 80.00 ± 0.21 (10) | not run |" in text
     assert "`graphjoule study depth --datasets cora --layers 4,8,16,32,64,128,256,512`" in text
 
 

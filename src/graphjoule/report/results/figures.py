@@ -10,8 +10,8 @@ from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.drawings.sweeps import RANGES, Sweep, find_sweeps, say
 from graphjoule.report.results.missing import say_missing
 from graphjoule.report.results.side_words import side_words
+from graphjoule.report.results.sides import accuracy_text
 from graphjoule.studies.command import study_commands
-from graphjoule.studies.ledger import LedgerRow
 
 __all__ = ["WORDS"]
 
@@ -26,7 +26,7 @@ def sweep_words(evidence: Evidence) -> list[str]:
 
 
 def _sweep_table(sweeps: Sequence[Sweep]) -> str:
-    lines = ["| setting | the paper's range | means within | means outside | all means |", "|---|---|---|---|---|"]
+    lines = ["| setting | the paper's range | means within | means outside | all means (n) |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *map(_sweep_line, sweeps)])
 
 
@@ -55,8 +55,8 @@ def _span(means: Sequence[float]) -> str:
 
 def _points(sweep: Sweep) -> str:
     own = None if sweep.own is None else sweep.own.x
-    points = zip(sweep.series.x, sweep.series.mean, sweep.series.std, strict=True)
-    texts = [(x, f"{x:g}: {mean:.2f} ± {std:.2f}") for x, mean, std in points]
+    points = zip(sweep.series.x, sweep.series.mean, sweep.series.std, sweep.series.n, strict=True)
+    texts = [(x, f"{x:g}: {mean:.2f} ± {std:.2f} ({n})") for x, mean, std, n in points]
     return ", ".join(f"**{text}** (the recipe's)" if x == own else text for x, text in texts)
 
 
@@ -69,19 +69,10 @@ def depth_words(evidence: Evidence) -> list[str]:
         return say_missing(evidence)
     lines = [f"| layers | {' | '.join(f'{d} {m}' for d, m in columns)} |", "|---|" + "---|" * len(columns)]
     for layers in sorted({row.cell.num_layers for row in rows}):
-        cells = [_accuracy(found.get((*column, layers))) for column in columns]
+        here = [found.get((*column, layers)) for column in columns]
+        cells = ["" if row is None else accuracy_text(row.outcome) for row in here]
         lines.append(f"| {layers:,} | {' | '.join(cells)} |")
     return ["\n".join(lines), *say_missing(evidence)]
-
-
-def _accuracy(row: LedgerRow | None) -> str:
-    if row is None:
-        return ""
-    outcome = row.outcome
-    if outcome.mean is None:
-        return outcome.verdict
-    failed = f" ({outcome.num_failed} failed)" if outcome.num_failed else ""
-    return f"{outcome.mean:.2f}{'' if outcome.std is None else f' ± {outcome.std:.2f}'}{failed}"
 
 
 def energy_words(evidence: Evidence) -> list[str]:

@@ -10,12 +10,26 @@ __all__ = ["say_missing"]
 
 
 def say_missing(evidence: Evidence) -> list[str]:
-    """How many cells are not run, why where it is known, and what runs them; nothing where all are."""
+    """How many cells are not run or lack seeds, why where it is known, and what runs them; nothing where all are."""
     missing = [row for row in evidence.rows if row.outcome.verdict == "not run"]
     if not missing:
-        return []
+        return _say_short(evidence)
     why = {row.cell.dataset: row.note for row in missing if row.note}
     reason = f": {'; '.join(f'{note} ({dataset})' for dataset, note in why.items())}" if why else ""
     commands = study_commands(evidence.study, (row.cell for row in missing))
     told = "  \n".join(f"`{command}`" for command in commands)
     return [f"{counted(len(missing), 'cell')} of {len(evidence.cells)} not run{reason}. What runs them:  \n{told}"]
+
+
+def _say_short(evidence: Evidence) -> list[str]:
+    """How many cells have fewer runs than others, and what runs the rest."""
+    num_runs = [row.outcome.n + row.outcome.num_failed for row in evidence.rows]
+    short = [row.cell for row, runs in zip(evidence.rows, num_runs, strict=True) if runs < max(num_runs)]
+    if not short:
+        return []
+    told = "  \n".join(f"`{command}`" for command in study_commands(evidence.study, short))
+    has = "has" if len(short) == 1 else "have"
+    return [
+        f"{counted(len(short), 'cell')} of {len(evidence.cells)} {has} fewer runs than the others. "
+        f"What runs the rest:  \n{told}"
+    ]

@@ -12,7 +12,7 @@ from graphjoule.report.drawings.sides import factors_of, sides_of
 from graphjoule.report.results.fates import fates_table
 from graphjoule.report.results.missing import say_missing
 from graphjoule.report.results.order import welch
-from graphjoule.report.results.sides import Side, find_sides, short_number
+from graphjoule.report.results.sides import Side, accuracy_text, find_sides, short_number
 from graphjoule.studies.study import Cell
 from graphjoule.studies.verdict import LEVEL, Outcome
 
@@ -95,7 +95,7 @@ def _table(sides: Sequence[Side]) -> str:
 
 def _line(side: Side) -> list[str]:
     cell = side.cell
-    named = [cell.model, f"{cell.num_layers:,}", cell.variant.value, _accuracy(side.outcome)]
+    named = [cell.model, f"{cell.num_layers:,}", cell.variant.value, accuracy_text(side.outcome)]
     return [*named, *_readings_text(side.found), "" if side.seconds is None else f"{side.seconds:.1f}"]
 
 
@@ -109,10 +109,3 @@ def _readings_text(found: Readings | None) -> list[str]:
         "" if found.last_rank is None else f"{found.last_rank:.1f}",
         "" if found.gradient_ratio is None else short_number(found.gradient_ratio),
     ]
-
-
-def _accuracy(outcome: Outcome) -> str:
-    if outcome.mean is None:
-        return outcome.verdict
-    failed = f", {outcome.num_failed} failed" if outcome.num_failed else ""
-    return f"{outcome.mean:.2f}{'' if outcome.std is None else f' ± {outcome.std:.2f}'} ({outcome.n}{failed})"

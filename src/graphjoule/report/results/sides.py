@@ -11,7 +11,7 @@ from graphjoule.report.drawings.sides import factors_of
 from graphjoule.studies.study import Cell
 from graphjoule.studies.verdict import Outcome
 
-__all__ = ["Side", "find_sides", "short_number"]
+__all__ = ["Side", "accuracy_text", "find_sides", "short_number"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,17 @@ def short_number(value: float) -> str:
     ['1.66', '9.1', '196', '9e+03', '1e+28', '2e-07', 'inf', '0']
     """
     return f"{value:.3g}" if value == 0 or 0.01 <= value < 1000 else f"{value:.0e}"
+
+
+def accuracy_text(outcome: Outcome) -> str:
+    """Mean, standard deviation and number of runs, or why there are none.
+
+    >>> accuracy_text(Outcome(81.284, 0.887, 9, 1, None, None, ""))
+    '81.28 ± 0.89 (9, 1 failed)'
+    >>> accuracy_text(Outcome(None, None, 0, 0, None, None, "not run"))
+    'not run'
+    """
+    if outcome.mean is None:
+        return outcome.verdict
+    failed = f", {outcome.num_failed} failed" if outcome.num_failed else ""
+    return f"{outcome.mean:.2f}{'' if outcome.std is None else f' ± {outcome.std:.2f}'} ({outcome.n}{failed})"
