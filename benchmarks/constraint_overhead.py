@@ -4,10 +4,8 @@
 
 An epoch is a training step and a validation pass, as `fit` makes them. EGNN and GCNII leave their fused stack when a
 hook wants to see every layer; their epoch layer by layer, with hooks that do nothing, is measured beside it, to tell
-the two costs apart. A limit that holds has no gradient, one that is broken has; so there are two constrained sides, one
-with the default limits and one whose lower limit is the study's 0.98, which an untrained GCN breaks at every layer.
-`--model pyg-gcn` is PyTorch Geometric's own GCN in a plain loop. Seconds are those of the processor as well as of the
-clock: others may be using the machine.
+the two costs apart. `--model pyg-gcn` is PyTorch Geometric's own GCN in a plain loop. Seconds are those of the
+processor as well as of the clock: others may be using the machine.
 """
 
 import argparse
@@ -24,8 +22,7 @@ from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.training.runs import Runs
 
-HELD = {"constraint": "augmented_lagrangian", "constraint.rho": 0.1}
-SIDES = {"plain": {}, "hooks alone": {}, "constrained": HELD, "broken limits": {**HELD, "constraint.c_min": 0.98}}
+SIDES = {"plain": {}, "hooks alone": {}, "constrained": {"constraint": "augmented_lagrangian"}}
 
 
 class PlainLoop:
@@ -41,9 +38,8 @@ class PlainLoop:
             for conv in self.model.convs:
                 conv.register_forward_hook(lambda module, inputs, output: None)
         self.constraint = None
-        if SIDES[side]:
-            limits = {"c_min": SIDES[side].get("constraint.c_min", 0.2)}
-            self.constraint = EnergyConstraint(self.model, task.graph, layers="convs.*", rho=0.1, **limits)
+        if side == "constrained":
+            self.constraint = EnergyConstraint(self.model, task.graph, layers="convs.*", rho=0.1)
 
     def loss(self, nodes):
         """Cross entropy of some nodes."""

@@ -120,7 +120,7 @@ def merged(processes):
     record = {}
     for name, sides in first.items():
         record[name] = {"bytes_per_layer": sides["bytes_per_layer"]}
-        for side in sides.keys() - {"bytes_per_layer"}:
+        for side in (side for side in sides if side != "bytes_per_layer"):
             rows = [process[name][side] for process in processes if side in process[name]]
             record[name][side] = {
                 "ms": round(statistics.median(row["ms"] for row in rows), 2),
@@ -138,7 +138,7 @@ def main():
     parser.add_argument("--dataset", default="pubmed")
     parser.add_argument("--layers", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--processes", type=int, default=9)
+    parser.add_argument("--processes", type=int, default=9, choices=range(1, 100), metavar="N")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--out", type=Path, help="write the record to this JSON file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -81,11 +81,15 @@ def baselines_table() -> str:
 
 def overhead_table() -> str:
     """What a trace of the energy costs."""
-    lines = ["| model | forward pass | traced | cost |", "|---|---|---|---|"]
+    lines = ["| model | forward pass | traced | cost | of the pass layer by layer |", "|---|---|---|---|---|"]
     report = json.loads((ROOT / "results/trace/overhead.json").read_text())
     for model, sides in report["networks"].items():
-        plain, traced = sides["plain"]["ms"], sides["energy"]["ms"]
-        lines.append(f"| {model} | {plain:.0f} ms | {traced:.0f} ms | {100 * sides['energy']['cost']:.0f} % |")
+        plain, traced = sides["plain"]["ms"], sides["energy"]
+        low, high = (f"{100 * cost:.0f}" for cost in traced["cost_range"])
+        lines.append(
+            f"| {model} | {plain:.0f} ms | {traced['ms']:.0f} ms | {100 * traced['cost']:.0f} % ({low} to {high}) "
+            f"| {100 * traced['cost_of_layers']:.0f} % |"
+        )
     return "\n".join(lines)
 
 

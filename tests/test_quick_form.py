@@ -63,12 +63,70 @@ def test_six_digits_are_those_of_float64(name, share):
 def test_the_kernel_is_taken_off_only_where_it_is_most_of_the_features(monkeypatch, share, has_copy):
     graph, x = GRAPHS["random"], near_kernel(GRAPHS["random"], share)
     multiplied = []
-    product = QuickForm._product
+    product = QuickForm._within
     monkeypatch.setattr(
-        QuickForm, "_product", lambda self, y, matrix: (multiplied.append(y), product(self, y, matrix))[1]
+        QuickForm,
+        "_within",
+        lambda self, y, matrix, **more: (multiplied.append(y), product(self, y, matrix, **more))[1],
     )
     assert graph.laplacian._quick.of(x, graph.laplacian.scale) is not None
     assert [y is not x for y in multiplied] == [has_copy]
+
+
+def lattice():
+    """A grid of 80 times 75 with one diagonal."""
+    node = torch.arange(NODES).view(80, 75)
+    pairs = ((node[:, :-1], node[:, 1:]), (node[:-1], node[1:]), (node[:-1, :-1], node[1:, 1:]))
+    edges = torch.cat([torch.stack([first.flatten(), second.flatten()]) for first, second in pairs], dim=1)
+    return Propagation.from_edge_index(edges, symmetrize=True)
+
+
+def two_lattices():
+    """A path and a ring of 12, joined: the entries of both are rounded in other directions."""
+    left, right = torch.arange(NODES // 2), torch.arange(NODES // 2, NODES)
+    pairs = [(left[:-1], left[1:]), *((right[:-k], right[k:]) for k in range(1, 7)), (left[-1:], right[:1])]
+    return Propagation.from_edge_index(torch.cat([torch.stack(pair) for pair in pairs], dim=1), symmetrize=True)
+
+
+def waves(periods):
+    """Smooth features that are no kernel: every rounding meets its like."""
+    angle = 2 * torch.pi * periods * torch.arange(NODES).double()[:, None] / NODES
+    return (angle + torch.linspace(0, 6, 64).double()).cos().float()
+
+
+@pytest.mark.parametrize("periods", [5, 20, 40, 60, 100, 300])
+@pytest.mark.parametrize("graph", [ring(6), ring(40), lattice(), two_lattices()], ids=["6", "40", "grid", "two"])
+def test_waves_on_lattices_keep_five_digits(graph, periods):
+    for left in (1.0, 0.01, 100.0):
+        x = waves(periods)
+        x[: NODES // 2] *= left
+        for energy in (dirichlet_energy, combinatorial_energy):
+            torch.testing.assert_close(energy(x, graph), energy(x.double(), graph), rtol=1e-5, atol=0)
+
+
+def test_features_that_hide_from_every_other_node_are_seen():
+    """A sample at even distances would take the constant for noise."""
+    graph = ring(6)
+    for step in (2, NODES // 256, NODES // 250):
+        x = torch.ones(NODES, 64)
+        x[::step] = 0
+        torch.testing.assert_close(dirichlet_energy(x, graph), dirichlet_energy(x.double(), graph), rtol=RATIO, atol=0)
+
+
+@pytest.mark.parametrize("weight", [1e25, 1e-30])
+def test_weights_of_any_size_have_their_energy(weight):
+    node = torch.arange(NODES)
+    weights = torch.full((NODES,), weight, dtype=torch.float64)
+    edges = torch.stack([node, (node + 1) % NODES])
+    graph = Propagation.from_edge_index(edges, weights, symmetrize=True, dtype=torch.float64)
+    for energy in (dirichlet_energy, combinatorial_energy):
+        x = 1e7 * noise()
+        torch.testing.assert_close(energy(x, graph), energy(x.double(), graph), rtol=RATIO, atol=0)
+
+
+def test_a_graph_without_edges_has_none():
+    graph = Propagation.from_edge_index(torch.zeros(2, 0, dtype=torch.long), num_nodes=NODES)
+    assert dirichlet_energy(noise(), graph) == 0
 
 
 def wave():
@@ -78,21 +136,12 @@ def wave():
     return path, torch.linspace(0, 3, NODES).cos()[:, None].expand(-1, 64).contiguous()
 
 
-def hidden_hub():
-    """All that is large stands on nodes beside those of the sample."""
-    graph = GRAPHS["random"]
-    x = 1e-3 * noise()
-    x[1::2] += 1e4 * graph.laplacian.scale[1::2, None].float()
-    x[0::2] += 1e4 * graph.laplacian.scale[0::2, None].float() * (1 + 1e-6 * noise()[0::2])
-    return graph, x
-
-
 CASES = {
     "a large mean": lambda: (GRAPHS["random"], near_kernel(GRAPHS["random"], 1e-4)),
     "a small energy": wave,
     "small squares": lambda: (GRAPHS["random"], 1e-23 * noise()),
     "large squares": lambda: (GRAPHS["random"], 1e18 * noise()),
-    "a smooth half": hidden_hub,
+    "a mean whose square is no float32": lambda: (GRAPHS["random"], 1e19 * near_kernel(GRAPHS["random"], 1e-6)),
     "zeros": lambda: (GRAPHS["random"], torch.zeros(NODES, 64)),
     "not a number": lambda: (GRAPHS["random"], noise() * torch.nan),
 }
@@ -104,6 +153,20 @@ def test_where_float32_is_not_good_enough_float64_is_taken(case):
     assert graph.laplacian._quick.of(x, graph.laplacian.scale) is None
     energy, truth = dirichlet_energy(x, graph), dirichlet_energy(x.double(), graph)
     torch.testing.assert_close(energy, truth, rtol=1e-7, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.02])
+@pytest.mark.parametrize(
+    "lay", [lambda x: x.t().contiguous().t(), lambda x: x.repeat(1, 2)[:, ::2]], ids=["t", "strided"]
+)
+def test_features_may_lie_in_memory_as_they_like(lay, share):
+    graph, x = GRAPHS["random"], near_kernel(GRAPHS["random"], share)
+    laid = lay(x)
+    assert not laid.is_contiguous()
+    assert graph.laplacian._quick.of(laid, graph.laplacian.scale) is not None
+    torch.testing.assert_close(
+        dirichlet_energy(laid, graph), dirichlet_energy(laid.double(), graph), rtol=RATIO, atol=0
+    )
 
 
 def test_the_number_does_not_depend_on_what_was_measured_before():

@@ -17,9 +17,9 @@ def dirichlet_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Ten
              = \tfrac12 \sum_{ij} a_{ij} \Big\| \tfrac{x_i}{\sqrt{1 + d_i}} - \tfrac{x_j}{\sqrt{1 + d_j}} \Big\|^2
 
     Computed in float64 at about the cost of one propagation; of large float32 features on a CPU, products are taken in
-    float32 where that keeps six digits. It is never negative and does not cancel when the features are almost smooth.
-    It is zero when features are proportional to ``sqrt(1 + d)`` on each connected component, and less than twice
-    ``||X||^2`` unless ``X = 0``.
+    float32 where that keeps six digits, or five at the least. It is never negative and does not cancel when the
+    features are almost smooth. It is zero when features are proportional to ``sqrt(1 + d)`` on each connected
+    component, and less than twice ``||X||^2`` unless ``X = 0``.
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``; leading axes are runs, each measured by itself.

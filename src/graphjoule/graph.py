@@ -153,7 +153,10 @@ class Propagation:
         return x
 
     def mixed(self, a: float, alpha: float) -> Tensor:
-        """The entries of ``a P + alpha I``, which has the pattern of ``P``; kept until another mixture is asked for."""
+        """The entries of ``a P + alpha I``, which has the pattern of ``P``, to be read only.
+
+        They are kept until another mixture is asked for: all layers of a network ask for the same.
+        """
         key, value = self._mixture.get("latest", (None, self.value))
         if key != (a, alpha):
             value = a * self.value

@@ -149,6 +149,37 @@ def test_a_layer_without_gradients_gives_the_same_and_changes_nothing_it_was_giv
     assert options.get("srelu_init") is None or not seen[0].equal(seen[1])  # what went in is still what it was
 
 
+class _Doubled(SReLU):
+    def forward(self, z):
+        return 2 * super().forward(z)
+
+
+@torch.no_grad()
+def test_an_activation_of_ones_own_and_hooks_on_all_modules_are_respected_without_gradients():
+    graph, x = random_edges(12, 20).graph(), normal(12, 4, dtype=torch.float32)
+    conv = EGNNConv(4)
+    plain, seen = conv(x, x, graph), []
+    with torch.nn.modules.module.register_module_forward_hook(lambda module, given, out: seen.append(module)):
+        conv(x, x, graph)
+    assert conv.activation in seen
+    conv.activation = _Doubled(4)
+    torch.testing.assert_close(conv(x, x, graph), 2 * plain)
+
+
+@torch.no_grad()
+def test_a_layer_without_gradients_takes_what_one_with_gradients_takes():
+    graph, x = random_edges(12, 20).graph(), normal(12, 4, dtype=torch.float32)
+    conv, many = EGNNConv(4), normal(3, 12, 4, dtype=torch.float32, seed=1)
+    torch.vmap(lambda x0: conv(x, x0, graph))(many)
+    shifts = normal(3, 4, dtype=torch.float32, seed=2)
+    by_shift = torch.vmap(lambda shift: torch.func.functional_call(conv, {"activation.shift": shift}, (x, x, graph)))(
+        shifts
+    )
+    assert by_shift.shape == (3, 12, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert conv(x, x, graph).dtype == torch.float32
+
+
 @torch.no_grad()
 def test_many_layers_at_once_without_gradients_are_those_one_by_one():
     graph, x = random_edges(12, 20).graph(), normal(3, 12, 4, dtype=torch.float32)

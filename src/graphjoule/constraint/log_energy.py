@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +11,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphjoule.autograd_calls import with_signature
+from graphjoule.autograd_calls import is_plain, with_signature
 from graphjoule.csr import csr_tensor, row_starts
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops.propagate import plain_product
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of max |x| and of the gradient's factor: what float32 can hold with room to spare
+_MOST_SCRATCH = 4  # shapes: the hidden layers' and that of the class scores, of two threads
 _PLAIN_SQUARES = 1e-12, 1e24  # of ||X||^2: between them float32 neither under- nor overflows where it would matter
+
+_Key = tuple[int, torch.Size, torch.dtype]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +42,7 @@ class SmoothingGraph:
     component: Tensor
     share: Tensor
     mean: Tensor
-    _scratch: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _scratch: dict[_Key, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
@@ -76,10 +80,14 @@ class SmoothingGraph:
         return size, norm, float(torch.dot(rest.flatten(), product.flatten())), product
 
     def _scratch_like(self, run: Tensor) -> Tensor:
-        """Memory of this shape that every call writes over: mapping fresh pages would cost as much as the product."""
-        if self._scratch.get("rest", run[:0]).shape != run.shape:
-            self._scratch["rest"] = torch.empty_like(run)
-        return self._scratch["rest"]
+        """Memory like `run` that every call writes over: mapping fresh pages would cost as much as the product."""
+        key = threading.get_ident(), run.shape, run.dtype
+        if key not in self._scratch:
+            if len(self._scratch) >= _MOST_SCRATCH:
+                self._scratch.clear()
+            with torch.inference_mode(mode=False):  # or training could not write to it later
+                self._scratch[key] = torch.empty(run.shape, dtype=run.dtype)
+        return self._scratch[key]
 
     def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
@@ -160,10 +168,10 @@ class _LogEnergy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         product, factor = ctx.saved_tensors
-        if product.device.type == "cpu" and _is_known_zero(grads[0]):  # the limits hold: two passes over memory less
-            return None, None
+        if product.device.type == "cpu" and is_plain() and not grads[0].any():  # the limits hold: a pass less
+            return product.new_zeros(()).expand_as(product), None
         # The product is small where its factor is large, and zero times infinity would not be zero.
         factor = (grads[0] * factor).clamp(-_LARGEST, _LARGEST).to(product.dtype)
         return factor[..., None, None] * product, None
@@ -181,11 +189,3 @@ def _logarithm_of_one(graph: SmoothingGraph, run: Tensor, least: float) -> tuple
     energy = max(energy, 0.0)  # in this order NaN stays NaN
     safe = energy + least * norm
     return 2 * math.log(size) + math.log(safe), energy <= least * norm, 2 / (safe * size), product
-
-
-def _is_known_zero(x: Tensor) -> bool:
-    """Whether all of `x` is zero; inside `torch.vmap` nobody can know."""
-    try:
-        return not x.any()
-    except RuntimeError:
-        return False

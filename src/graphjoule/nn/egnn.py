@@ -101,9 +101,10 @@ class EGNNConv(ResidualConv):
         z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.weight
         if self.norm is not None:
             z = self.norm(z)
-        if may_overwrite(z) and isinstance(self.activation, SReLU) and not self.has_hooks_inside():
-            return z.clamp_min_(self.activation.shift)
-        out: Tensor = self.activation(z)
+        act = self.activation
+        if type(act) is SReLU and may_overwrite(z, act.shift) and not self.has_hooks_inside():
+            return z.clamp_min_(act.shift)
+        out: Tensor = act(z)
         return out
 
     def mapping(self) -> Tensor:

@@ -50,7 +50,8 @@ class ResidualConv(nn.Module):
 
 
 def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    is_of_all = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+    return bool(module._forward_hooks or module._forward_pre_hooks or is_of_all)
 
 
 class ResidualModel(GraphModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphjoule.autograd_calls import is_plain
 from graphjoule.graph import Propagation
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
@@ -12,18 +13,19 @@ from graphjoule.ops.propagate import propagate
 from graphjoule.ops.stack import fused_stack
 
 
-def may_overwrite(x: Tensor) -> bool:
-    """Whether a result of one's own may be written over: a plain tensor that no gradient will ask for.
+def may_overwrite(x: Tensor, other: Tensor) -> bool:
+    """Whether a result of one's own may be written over by what it makes with another tensor.
 
-    Fresh memory, whose pages must be mapped first, costs more than the arithmetic that fills it.
+    It may where no gradient and no transform will ask for it and both are of one dtype. Fresh memory, whose pages must
+    be mapped first, costs more than the arithmetic that fills it.
     """
-    return type(x) is Tensor and not torch.is_grad_enabled()
+    return type(x) is Tensor and x.dtype == other.dtype and is_plain()
 
 
 def residual_mix(x: Tensor, x0: Tensor, graph: Propagation, c_min: float, beta: float) -> Tensor:
     """``(1 - c_min) P X + alpha X + beta X0`` with ``alpha = c_min - beta``: the lower-bounded residual connection."""
     mixed = propagate(x, graph, a=1 - c_min, alpha=c_min - beta)
-    return mixed.add_(x0, alpha=beta) if may_overwrite(mixed) else torch.add(mixed, x0, alpha=beta)
+    return mixed.add_(x0, alpha=beta) if may_overwrite(mixed, x0) else torch.add(mixed, x0, alpha=beta)
 
 
 def srelu(z: Tensor, shift: Tensor) -> Tensor:

@@ -138,8 +138,8 @@ _ROWS: Final = (
         {},
         (2, 8, 16, 32, 64),
         _SIDES,
-        {"pubmed": _SHORTER, "physics": _SHORTER},
         has_energies=True,
+        by_dataset={"pubmed": _SHORTER, "physics": _SHORTER},
     ),
 )
 

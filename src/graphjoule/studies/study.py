@@ -95,10 +95,10 @@ class Study:
         depths: numbers of layers by dataset; `other_depths` for a dataset that is not in it.
         other_depths: numbers of layers for any other dataset.
         variants: what is changed, one cell each.
-        by_dataset: settings that win over those of the variants on a dataset.
         choices: models that can be asked for; None for every model.
         paper: the paper's percent by model, component and value, then by dataset and depth.
         has_energies: whether the energy of every layer is measured too.
+        by_dataset: settings that win over those of the variants on a dataset.
     """
 
     name: str
@@ -108,10 +108,10 @@ class Study:
     depths: Mapping[str, tuple[int, ...]]
     other_depths: tuple[int, ...]
     variants: tuple[Variant, ...] = (Variant(),)
-    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     choices: tuple[str, ...] | None = None
     paper: Mapping[tuple[str, str, str], Mapping[Place, float]] = field(default_factory=dict)
     has_energies: bool = False
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def cells(
         self,

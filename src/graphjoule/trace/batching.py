@@ -27,7 +27,7 @@ def show(x: Tensor, watcher: Watcher) -> None:
     Inside a vmap a tensor looks like that of one run, and a number computed from it cannot leave. A custom function's
     vmap rule is handed the whole batch; that is the public way out, and all this function is for.
     """
-    if is_plain():
+    if is_plain() and not x.requires_grad:
         watcher.see(x)
     else:
         _Show.apply(x, watcher)  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ __all__ = ["say_missing"]
 
 
 def say_missing(evidence: Evidence) -> list[str]:
-    """How many cells are not run or lack seeds, why where it is known, and what runs them; nothing where all are."""
+    """How many cells are not run, why where it is known, and what runs them; where all are, which lack seeds."""
     missing = [row for row in evidence.rows if row.outcome.verdict == "not run"]
     if not missing:
         return _say_short(evidence)
@@ -27,7 +27,7 @@ def _say_short(evidence: Evidence) -> list[str]:
     short = [row.cell for row, runs in zip(evidence.rows, num_runs, strict=True) if runs < max(num_runs)]
     if not short:
         return []
-    told = "  \n".join(f"`{command}`" for command in study_commands(evidence.study, short))
+    told = "  \n".join(f"`{command}`" for command in study_commands(evidence.study, short, range(max(num_runs))))
     has = "has" if len(short) == 1 else "have"
     return [
         f"{counted(len(short), 'cell')} of {len(evidence.cells)} {has} fewer runs than the others. "
