@@ -82,12 +82,13 @@ class SmoothingGraph:
     def _scratch_like(self, run: Tensor) -> Tensor:
         """Memory like `run` that every call writes over: mapping fresh pages would cost as much as the product."""
         key = threading.get_ident(), run.shape, run.dtype
-        if key not in self._scratch:
+        scratch = self._scratch.get(key)
+        if scratch is None:
             if len(self._scratch) >= _MOST_SCRATCH:
                 self._scratch.clear()
             with torch.inference_mode(mode=False):  # or training could not write to it later
-                self._scratch[key] = torch.empty(run.shape, dtype=run.dtype)
-        return self._scratch[key]
+                scratch = self._scratch[key] = torch.empty(run.shape, dtype=run.dtype)
+        return scratch
 
     def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
