@@ -80,8 +80,8 @@ class Laplacian:
         """``sum a_ij ||x_i / scale_i - x_j / scale_j||^2`` over the undirected edges.
 
         Never negative. The relative error is a few float64 roundings divided by the smallest non-zero eigenvalue of the
-        graph, however smooth the features are; of large float32 features on a CPU it is 1e-6
-        as a rule and 1e-5 at the most. The gradient is one product with the Laplacian, differentiable too.
+        graph, however smooth the features are; of large float32 features on a CPU it is 1e-6 as a rule and 1e-5 at the
+        most. The gradient is one product with the Laplacian, differentiable too.
 
         Args:
             x: node features of any dtype, shape ``[..., num_nodes, channels]``.
