@@ -46,10 +46,18 @@ def test_the_sides_of_the_constraint_study_differ_in_what_holds_them_and_in_noth
     assert cells["egnn", 16, "constraint"].options["gamma"] == 0.0
 
 
-def test_a_study_can_have_settings_of_a_dataset_that_win_over_its_variants():
+def test_a_study_can_have_settings_of_a_dataset():
     shorter = {cell.dataset: cell.recipe.epochs for cell in find_study("constraint").cells(layers=[2])}
     assert shorter == {"cora": 600, "pubmed": 200, "physics": 200}
     assert {cell.recipe.patience for cell in find_study("constraint").cells(["physics"], layers=[2])} == {200}
+
+
+def test_the_users_settings_win_over_the_studys_and_the_variants_over_the_users():
+    given = {"epochs": 3, "dropout": 0.4, "orthogonal_penalty": 1.0}
+    cells = find_study("constraint").cells(["pubmed"], ["gcn"], [2], given)
+    assert [cell.overrides for cell in cells] == [given] * 3
+    assert {(cell.recipe.epochs, cell.recipe.options["dropout"]) for cell in cells} == {(3, 0.4)}
+    assert [cell.recipe.settings()["orthogonal_penalty"] for cell in cells] == [1.0, 1.0, 20.0]
 
 
 def test_table_2_changes_one_component_at_a_time():
@@ -102,6 +110,15 @@ def test_figure_1_has_the_papers_upper_limit_where_the_model_has_one():
 def test_depth_goes_from_2_to_1024_layers():
     cells = find_study("depth").cells(["cora"], ["egnn"])
     assert [cell.num_layers for cell in cells] == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize(("dataset", "capped"), [("cora", 600), ("pubmed", 200), ("physics", 200)])
+def test_depth_trains_by_the_recipe_as_deep_as_the_paper_and_for_fewer_epochs_beyond(dataset, capped):
+    for cell in find_study("depth").cells([dataset]):
+        plain = load_recipe(cell.model, dataset, cell.num_layers)
+        changed = [f"epochs: {plain.epochs} -> {capped}"] if cell.num_layers > 64 else []
+        assert plain.differences(cell.recipe) == changed
+    assert find_study("depth").cells([dataset], ["egnn"], [128], {"epochs": 1500})[0].recipe.epochs == 1500
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)

@@ -5,7 +5,7 @@ from graphjoule.studies.collection import Collection, read_collection
 from graphjoule.studies.ledger import LedgerRow, make_ledger
 from graphjoule.studies.ledger_text import ledger_text
 from graphjoule.studies.plan import Plan, Tasks, plan_study
-from graphjoule.studies.study import Cell, Study, Variant
+from graphjoule.studies.study import Cell, Local, Study, Variant
 from graphjoule.studies.worker import StudyProgress, work
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Cell",
     "Collection",
     "LedgerRow",
+    "Local",
     "Plan",
     "Study",
     "StudyProgress",

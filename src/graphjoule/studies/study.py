@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from graphjoule.recipes.constrained import CONSTRAINT_NAMES
 from graphjoule.studies.paper_tables import Place
 from graphjoule.tasks import DATASETS
 
-__all__ = ["Cell", "Study", "Variant"]
+__all__ = ["Cell", "Local", "Study", "Variant"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -39,6 +39,28 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Local:
+    """Settings that a study gives to a part of its cells, or to all.
+
+    Attributes:
+        settings: overrides of the recipe; models without such a setting are left as they are.
+        dataset: the part's dataset; None for every one.
+        min_layers: the part's smallest depth.
+
+    >>> Local({"epochs": 200}, "pubmed", min_layers=128).holds("pubmed", 64)
+    False
+    """
+
+    settings: Mapping[str, Any]
+    dataset: str | None = None
+    min_layers: int = 1
+
+    def holds(self, dataset: str, num_layers: int) -> bool:
+        """Whether a cell belongs to the part."""
+        return self.dataset in (None, dataset) and num_layers >= self.min_layers
+
+
+@dataclass(frozen=True)
 class Cell:
     """One cell of a study: what is trained with every seed, and what the paper says about it.
 
@@ -49,6 +71,7 @@ class Cell:
         variant: what is changed in the recipe.
         overrides: further settings, the user's own; the variant wins over them.
         paper: the paper's test accuracy in percent; None where it gives none.
+        base: settings that the study gives to cells here; the user's own and the variant win over them.
 
     >>> Cell("egnn", "cora", 64, Variant("activation", "relu", {"activation": "relu"})).name
     'egnn, 64 layers, cora, activation relu'
@@ -60,6 +83,7 @@ class Cell:
     variant: Variant = Variant()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     paper: float | None = None
+    base: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -71,8 +95,8 @@ class Cell:
     def recipe(self) -> Recipe:
         """All settings of the cell, resolved."""
         known = {*model_options(self.model).model_fields, *Recipe.model_fields, *CONSTRAINT_NAMES}
-        changes = {key: value for key, value in self.variant.settings.items() if key in known}
-        plain = load_recipe(self.model, self.dataset, self.num_layers, self.overrides)
+        base, changes = ({key: value for key, value in settings.items() if key in known} for settings in (self.base, self.variant.settings))
+        plain = load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides})
         capped = {
             key: limit
             for key, limit in self.variant.at_most.items()
@@ -80,7 +104,7 @@ class Cell:
         }
         if not changes and not capped:
             return plain
-        return load_recipe(self.model, self.dataset, self.num_layers, {**self.overrides, **changes, **capped})
+        return load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides, **changes, **capped})
 
 
 @dataclass(frozen=True)
@@ -98,7 +122,7 @@ class Study:
         choices: models that can be asked for; None for every model.
         paper: the paper's percent by model, component and value, then by dataset and depth.
         has_energies: whether the energy of every layer is measured too.
-        by_dataset: settings that win over those of the variants on a dataset.
+        local: settings of some or all cells; of two that hold at a place, the later one wins.
     """
 
     name: str
@@ -111,7 +135,7 @@ class Study:
     choices: tuple[str, ...] | None = None
     paper: Mapping[tuple[str, str, str], Mapping[Place, float]] = field(default_factory=dict)
     has_energies: bool = False
-    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    local: tuple[Local, ...] = ()
 
     def cells(
         self,
@@ -137,16 +161,19 @@ class Study:
             if depth < 1:
                 raise GraphjouleError(f"layers are {list(layers or ())}; expected numbers of at least 1.")
         return [
-            Cell(model, dataset, depth, variant, overrides, self._paper_value(model, dataset, depth, variant))
+            self._cell(model, dataset, depth, variant, overrides)
             for dataset in datasets
             for model in models
             for depth in layers or self.depths.get(dataset, self.other_depths)
-            for variant in self._variants_on(dataset)
+            for variant in self.variants
         ]
 
-    def _variants_on(self, dataset: str) -> list[Variant]:
-        own = self.by_dataset.get(dataset, {})
-        return [replace(variant, settings={**variant.settings, **own}) for variant in self.variants]
+    def _cell(self, model: str, dataset: str, depth: int, variant: Variant, overrides: Mapping[str, Any]) -> Cell:
+        base: dict[str, Any] = {}
+        for part in self.local:
+            if part.holds(dataset, depth):
+                base.update(part.settings)
+        return Cell(model, dataset, depth, variant, overrides, self._paper_value(model, dataset, depth, variant), base)
 
     def _paper_value(self, model: str, dataset: str, depth: int, variant: Variant) -> float | None:
         return self.paper.get((model, variant.component, variant.value), {}).get((dataset, depth))
