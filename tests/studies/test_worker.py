@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from graphjoule import files
 from graphjoule.errors import GraphjouleError
@@ -125,6 +126,22 @@ def test_energies_are_measured_where_they_are_asked_for(tmp_path, trained):
     del trained[:]
     do(tmp_path, small_plan(tmp_path, has_energies=True))
     assert trained == []
+
+
+def test_energies_that_do_not_fit_in_memory_cost_no_run_and_are_measured_the_next_time(tmp_path, monkeypatch, whole):
+    def full(*args):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "measure_energies", full)
+        refused = do(tmp_path, small_plan(tmp_path, has_energies=True))
+    assert all("do not fit in the memory of cpu" in why for why in refused.values())
+    assert len(refused) == 2
+    assert recorded_facts(tmp_path) == whole
+    plan = small_plan(tmp_path, has_energies=True)
+    assert all(job.lacks_energies() for job in plan.jobs)
+    assert do(tmp_path, plan) == {}
+    assert not any(job.lacks_energies() for job in plan.jobs)
 
 
 # Data.

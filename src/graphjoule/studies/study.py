@@ -95,7 +95,8 @@ class Cell:
     def recipe(self) -> Recipe:
         """All settings of the cell, resolved."""
         known = {*model_options(self.model).model_fields, *Recipe.model_fields, *CONSTRAINT_NAMES}
-        base, changes = ({key: value for key, value in settings.items() if key in known} for settings in (self.base, self.variant.settings))
+        base = {key: value for key, value in self.base.items() if key in known}
+        changes = {key: value for key, value in self.variant.settings.items() if key in known}
         plain = load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides})
         capped = {
             key: limit

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from graphjoule.environment import describe_device, resolve_device
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
@@ -13,6 +15,7 @@ from graphjoule.studies.energies import measure_energies
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.plan import Job, Plan, Tasks
 from graphjoule.training import FitResult, Progress, fit
+from graphjoule.training.memory import is_out_of_memory
 
 __all__ = ["StudyProgress", "work"]
 
@@ -115,6 +118,8 @@ class _Worker:
                 raise
             self.refused[job.name] = str(error)
             return
+        finally:
+            torch.cuda.empty_cache()  # for the other workers on this device
         for record in result.records:
             if record.seed in missing:
                 self.pace.add(record)
@@ -135,7 +140,15 @@ class _Worker:
         if job.lacks_energies():
             done = [(r, m) for r, m in zip(result.records, result.models, strict=True) if r.status == "done"]
             records, models = zip(*done, strict=True)
-            found = measure_energies(job.recipe, task, records, models, self.device)
+            try:
+                found = measure_energies(job.recipe, task, records, models, self.device)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise GraphjouleError(
+                    f"The energies of its layers do not fit in the memory of {self.device}; its runs are recorded, "
+                    "and the same command measures them when there is more."
+                ) from error
             write_json(job.energies_path, found.model_dump())
         return result
 
