@@ -218,6 +218,17 @@ def test_shade_ring_and_key_are_drawn():
     assert figure.get_suptitle() == "all"
 
 
+@pytest.mark.parametrize("across", [3.0, 5.6, 12.0])
+def test_a_long_title_has_as_many_lines_as_its_picture_needs(across):
+    title = "Cora: Dirichlet energy of every layer after training, median over the seeds"
+    panel = Panel("t", "y", [Line("", [1.0, 2.0])], is_log=False)
+    figure = draw(Drawing("n", "a", [Chart(panel)], title, columns=1, size=(across, 3.2)))
+    figure.canvas.draw()
+    (text,) = [text for text in figure.texts if text.get_text().split() == title.split()]
+    box = text.get_window_extent()
+    assert 0 < box.x0 < box.x1 < figure.bbox.width
+
+
 # Numbers.
 
 

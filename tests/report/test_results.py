@@ -6,7 +6,9 @@ import json
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.report.drawings import Evidence
 from graphjoule.report.results import BLOCKS, Results, fill_page, read_results
+from graphjoule.report.results.budgets import budget_table
 from graphjoule.report.results.order import find_orders, says, says_collapse
 from graphjoule.report.results.page import StudyTime, whole_study
 from graphjoule.studies import STUDIES, Collection, make_ledger
@@ -215,3 +217,78 @@ def test_a_time_that_is_none_is_a_sentence(tmp_path):
         GraphjouleError, match="is not the time of a study: expected command, device, wall_seconds, workers in"
     ):
         StudyTime.read(tmp_path / "time.json")
+
+
+# What fewer epochs cost.
+
+
+def with_curve(cell, seed, losses, accuracies, **more):
+    curve = {"train_loss": losses, "val_loss": losses, "val_accuracy": accuracies}
+    return made_up(cell, seed, 0.5, curve=curve, epochs_run=len(losses), **more)
+
+
+def test_whole_runs_are_read_as_if_they_had_ended_at_the_cap_of_deeper_ones():
+    found = {(c.dataset, c.model, c.num_layers): c for c in whole_study("depth")}
+    cell = found["pubmed", "egnn", 64]
+    assert (found["pubmed", "egnn", 128].recipe.epochs, cell.recipe.select_on) == (200, "val_loss")
+    early = [1.0] * 150 + [0.5] + [1.0] * 99 + [0.4]  # best within the cap at epoch 150, and at the very end
+    accuracies = [0.1] * 150 + [0.7] + [0.1] * 99 + [0.9]
+    steady = [1.0, 0.5, 0.6]
+    runs = [with_curve(cell, 0, early, accuracies), with_curve(cell, 1, steady, [0.2, 0.8, 0.3])]
+    shallow = with_curve(found["pubmed", "egnn", 2], 0, steady, [0.2, 0.8, 0.3])
+    failed = made_up(cell, 2, None, curve={"train_loss": [None], "val_loss": [None], "val_accuracy": [None]})
+    text = block("budgets", Results(Collection([*runs, shallow, failed])))
+    assert text.splitlines()[2:] == ["| pubmed | egnn | 64 | 3 to 251 (2) | 85.00 | 200 | 75.00 |"]
+
+
+def test_runs_that_select_by_accuracy_are_read_by_it_and_an_epoch_without_a_loss_never_counts():
+    cells = STUDIES["depth"].cells(["cora"], ["gcn"], overrides={"select_on": "val_accuracy"})
+    runs = [with_curve(cells[0], 0, [0.1, 0.9, 0.2, None], [0.3, 0.6, 0.5, 0.9])]
+    evidence = Evidence(STUDIES["depth"], cells, Collection(runs))
+    assert budget_table(evidence).splitlines()[2:] == ["| cora | gcn | 2 | 4 to 4 (1) | 60.00 | 600 | 60.00 |"]
+
+
+def test_runs_whose_curves_were_left_out_say_nothing_about_fewer_epochs():
+    (cell,) = STUDIES["depth"].cells(["cora"], ["gcn"], [64])
+    assert block("budgets", Results(Collection(runs(cell, 80.0)))) == "No run with a curve is recorded."
+
+
+# What the split does.
+
+
+def on_splits(cell, accuracies):
+    return [made_up(cell, seed, accuracy / 100) for seed, accuracy in enumerate(accuracies)]
+
+
+def test_one_split_that_moves_all_cells_is_told_from_noise():
+    gcn, egnn, dead = TABLE1.cells(["physics"], ["gcn", "egnn"], [2]) + TABLE1.cells(["physics"], ["gcn"], [32])
+    same = on_splits(gcn, [93.3, 92.4, 94.2]) + on_splits(egnn, [93.2, 92.6, 93.8])
+    text = block("splits", Results(Collection(same + on_splits(dead, [13.1, 50.0, 90.0]))))
+    lines = text.splitlines()
+    assert lines[2:4] == [
+        "| physics | gcn | 2 | 92.4 | 93.30 | 92.40 | 94.20 | 1.00 |",
+        "| physics | egnn | 2 | 92.6 | 93.20 | 92.60 | 93.80 | 1.00 |",
+    ]
+    assert lines[4] == ""
+    assert "ours are +0.75 points from the paper" in lines[5]
+    assert lines[5].endswith("on the split of seed 1 alone it would be +0.00, on that of seed 2 +1.50.")
+    opposite = on_splits(gcn, [93.3, 92.4, 94.2]) + on_splits(egnn, [93.2, 93.8, 92.6])
+    assert "| -1.00 |" in block("splits", Results(Collection(opposite)))
+
+
+def test_cells_that_share_a_split_or_no_seeds_say_nothing_about_splits():
+    nothing = "No cells with a split of their own for every seed are recorded."
+    public = [record for cell in cells("table1", ["cora"]) for record in runs(cell, 80.0)]
+    assert block("splits", Results(Collection(public))) == nothing
+    one_for_all = TABLE1.cells(["physics"], ["gcn", "egnn"], [2], {"split_seed": 0})
+    records = [record for cell in one_for_all for record in runs(cell, 93.0)]
+    assert block("splits", Results(Collection(records))) == nothing
+    gcn, egnn = TABLE1.cells(["physics"], ["gcn", "egnn"], [2])
+    apart = runs(gcn, 93.0, n=4) + [made_up(egnn, seed, 0.93) for seed in range(4, 8)]
+    assert block("splits", Results(Collection(apart))) == nothing
+
+
+def test_a_cell_that_is_the_same_on_all_splits_has_no_correlation():
+    gcn, egnn = TABLE1.cells(["physics"], ["gcn", "egnn"], [2])
+    text = block("splits", Results(Collection(runs(gcn, 93.0, scale=0.0) + runs(egnn, 93.0))))
+    assert "| 93.00 | 93.00 | 93.00 |  |" in text

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from io import BytesIO
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from graphjoule.plots import BLACK, Panel, draw_panel, new_figure
@@ -27,6 +28,7 @@ SCALES: Final[dict[str, dict[str, Any]]] = {
 """What a chart's x axis can be, as matplotlib's settings."""
 _DOTTED: Final = {"all": slice(None), "last": slice(-1, None), "none": slice(0)}
 _DPI = 150
+_TITLE_LETTERS = 10.5  # an inch of a drawing holds as many of its title
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def draw(drawing: Drawing) -> Figure:
     for number, chart in enumerate(drawing.charts, start=1):
         _draw_chart(figure.add_subplot(rows, drawing.columns, number), chart)
     if drawing.title:
-        figure.suptitle(drawing.title, fontsize=12)
+        figure.suptitle(fill(drawing.title, int(_TITLE_LETTERS * across * drawing.columns)), fontsize=12)
     if drawing.key:
         handles = [_handle(key) for key in drawing.key]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)

@@ -90,7 +90,7 @@ def _energy_drawing(evidence: Evidence, dataset: str) -> Drawing | None:
         [_energy_chart(depth, families[depth], top) for depth in sorted(families)],
         title=f"{dataset.capitalize()}: Dirichlet energy of every layer after training, median over the seeds",
         columns=min(5, len(families)),
-        size=(2.5, 2.2) if len(families) > 2 else (5.6, 3.2),  # few charts must hold the title
+        size=(2.5, 2.2) if len(families) > 2 else (5.6, 3.2),
         key=[Key(model.upper(), "line", *style_of(model)) for model in models],
     )
 

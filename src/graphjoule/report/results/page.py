@@ -15,10 +15,12 @@ from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.recipes import unknown
 from graphjoule.report.drawings import DRAWINGS, Drawing, Evidence, drawings_of
+from graphjoule.report.results.budgets import budget_table
 from graphjoule.report.results.explored import Trial, read_trials, trials_table
 from graphjoule.report.results.figures import WORDS
 from graphjoule.report.results.order import COLLAPSE, find_orders, order_table
 from graphjoule.report.results.protocols import find_readings, readings_table
+from graphjoule.report.results.splits import split_words
 from graphjoule.report.results.verdicts import differing_cells, verdict_counts
 from graphjoule.studies import STUDIES, Cell, LedgerRow, read_collection
 from graphjoule.studies.collection import Collection as Recorded
@@ -210,6 +212,8 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "time": _time,
     "rule": lambda results: RULE,
     "explored": _explored,
+    "splits": lambda results: split_words(results.evidence["table1"]),
+    "budgets": lambda results: budget_table(results.evidence["depth"]),
     **{name: partial(_figure, name) for name in DRAWINGS},
 }
 """What a page can have between its marks, by name."""
