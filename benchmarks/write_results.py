@@ -22,7 +22,7 @@ from graphjoule.studies import STUDIES, ledger_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("docs/results.md", "docs/constraint.md")
-MORE_RECORDS = ("foundation", "protocols")
+MORE_RECORDS = ("protocols",)
 """Folders in results/ with runs of the studies, besides those that are called like a study."""
 UNAVAILABLE = ("arxiv",)
 """Datasets that could not be had where the records were made."""

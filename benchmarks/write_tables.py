@@ -31,7 +31,7 @@ def accuracy_table() -> str:
 
 def accuracy_cell(dataset: str, layers: int) -> str:
     """Mean, spread and the paper's figure."""
-    ours = mean_and_spread(f"results/foundation/egnn-{dataset}.jsonl.gz", layers=layers)
+    ours = mean_and_spread(f"results/table1/egnn-{dataset}.jsonl.gz", layers=layers)
     return f"{ours} ({PAPER['egnn',][dataset, layers]})"
 
 
@@ -41,7 +41,7 @@ def bodies_table() -> str:
     for dataset, depths in EGNN_CELLS.items():
         for layers in depths:
             files = [
-                f"foundation/egnn-{dataset}",
+                f"table1/egnn-{dataset}",
                 f"bodies/egnn-{dataset}-reference",
                 f"bodies/egnn-{dataset}-{layers}-cpu",
             ]
@@ -71,7 +71,7 @@ def baselines_table() -> str:
         if model == "egnn":  # has a table of its own
             continue
         cells = [
-            f"{mean_and_spread(f'results/table1/baselines-{dataset}.jsonl.gz', model=model, layers=layers)} "
+            f"{mean_and_spread(f'results/table1/{model}-{dataset}.jsonl.gz', layers=layers)} "
             f"({paper[dataset, layers]})"
             for dataset, layers in BASELINE_CELLS
         ]

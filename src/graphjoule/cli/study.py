@@ -50,7 +50,7 @@ Examples:
 
 - `graphjoule study table1 --datasets cora,pubmed --device cuda`
 
-- `graphjoule study table1 --ledger --records results/table1 --records results/foundation` trains nothing, compares
+- `graphjoule study table1 --ledger --records results/table1` trains nothing, compares
 
 Killed or stopped, the same command goes on; started twice, the two share the work.
 """
