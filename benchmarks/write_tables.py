@@ -71,8 +71,7 @@ def baselines_table() -> str:
         if model == "egnn":  # has a table of its own
             continue
         cells = [
-            f"{mean_and_spread(f'results/table1/{model}-{dataset}.jsonl.gz', layers=layers)} "
-            f"({paper[dataset, layers]})"
+            f"{mean_and_spread(f'results/table1/{model}-{dataset}.jsonl.gz', layers=layers)} ({paper[dataset, layers]})"
             for dataset, layers in BASELINE_CELLS
         ]
         lines.append(f"| {model} | {' | '.join(cells)} |")
