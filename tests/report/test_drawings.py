@@ -3,6 +3,7 @@
 import json
 import math
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
@@ -128,8 +129,12 @@ def test_depth_has_a_line_per_model_with_its_spread_and_leaves_out_what_is_not_r
     assert list(panel.lines[0].x) == [2, 4, 16, 32, 64, 128, 256, 512, 1024]
     assert panel.lines[0].y[1:3] == pytest.approx([81.0, 21.0])
     assert "On cora: GCN 21.0 % at 1,024, GCNII 81.0 % at 1,024, EGNN 81.0 % at 1,024 layers." in drawing.alt
-    (axes, _) = draw(drawing).axes
-    assert [label.get_text() for label in axes.get_xticklabels()][-1] == "1024"
+    figure = draw(drawing)
+    figure.canvas.draw()
+    labels = figure.axes[0].get_xticklabels()
+    assert labels[-1].get_text() == "1024"
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
     assert accuracy_over_depth(evidence("depth", lambda cell: None)) == {}
 
 

@@ -16,6 +16,7 @@ from graphjoule.studies.figure1 import style_of
 __all__ = ["accuracy_over_depth", "depth_drawings"]
 
 _MOST_POINTS: Final = 200  # of a line over layers, finer than its picture
+_MOST_TICKS: Final = 8  # numbers that have room along the axis; of more, every second has one
 _DECADES: Final = 12  # of energy are shown: a deep GCN falls through hundreds
 
 
@@ -58,7 +59,8 @@ def _say(dataset: str, lines: dict[str, Series]) -> str:
 
 
 def _accuracy_chart(dataset: str, lines: dict[str, Series], limits: tuple[float, float]) -> Chart:
-    ticks = sorted({x for series in lines.values() for x in series.x})
+    depths = sorted({x for series in lines.values() for x in series.x})
+    ticks = depths if len(depths) <= _MOST_TICKS else depths[::-2][::-1]
     drawn, bands = [], []
     for model, series in lines.items():
         colour, style = style_of(model)
