@@ -18,7 +18,7 @@ PAPER = {
     "arxiv": (0.1, 0.0, 3e-3, 1000),
 }
 EDGE_DROPOUT = {
-    "dropedge": {"cora": (0.2, 0.8, 0.8), "pubmed": (0.2, 0.3, 0.9), "physics": (0.2, 0.9, 0.9), "arxiv": (0.1,) * 3},
+    "dropedge": {"cora": (0.2, 0.8, 0.8), "pubmed": (0.2, 0.3, 0.9), "physics": (0.2, 0.1, 0.9), "arxiv": (0.1,) * 3},
     "appnp": {"cora": (0.5, 0.8, 0.8), "pubmed": (0.5, 0.9, 0.9), "physics": (0.05, 0.9, 0.9), "arxiv": (0.05,) * 3},
 }
 OURS = {("dropedge", "physics", 16), ("appnp", "arxiv", 16), ("appnp", "arxiv", 32)}  # nobody says

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.recipe import Recipe
 from graphjoule.report.drawings import Evidence
 from graphjoule.report.results import BLOCKS, Results, fill_page, read_results
 from graphjoule.report.results.budgets import budget_table
@@ -150,9 +151,9 @@ def test_every_recorded_reading_is_listed_and_one_that_changes_a_verdict_stands_
     )
     results = Results(Collection([*runs(plain, 85.7), *runs(wide, 80.0), *runs(frozen, 85.7)]))
     text = block("readings", results)
-    assert "`hidden_channels = 256`: 4 cells, 4 with another verdict." in text  # table 2 has the cell three times more
+    assert "`hidden_channels = 256`: 1 cell, 1 with another verdict." in text  # table 2 has it three times more
     assert "| 85.7 | 85.70 ± 0.21 | matches | 80.00 ± 0.21, n 10 | **worse** |" in text
-    assert "`freeze_last_shift = True`: 4 cells, 0 with another verdict." in text
+    assert "`freeze_last_shift = True`: 1 cell, 0 with another verdict." in text
     assert "hidden_channels = 256: 80.00 (worse)" in block("table1", results)
 
 
@@ -178,6 +179,10 @@ def test_cells_with_fewer_runs_than_the_others_are_counted_and_told_how_to_fill(
         in text
     )
     assert "fewer" not in block("figure2", Results(Collection([r for cell in all_cells for r in runs(cell, 80.0)])))
+    third = all_cells[2].recipe.fingerprint()
+    some = [r for r in records if Recipe.model_validate(r.recipe).fingerprint() != third]
+    assert "1 cell of 28 not run." in (text := block("figure2", Results(Collection(some))))
+    assert "1 cell of 28 has fewer runs" in text
 
 
 def test_depth_has_its_table():

@@ -52,6 +52,12 @@ def test_a_study_can_have_settings_of_a_dataset():
     assert {cell.recipe.patience for cell in find_study("constraint").cells(["physics"], layers=[2])} == {200}
 
 
+def test_dropedge_has_one_rate_on_physics_from_16_layers_on_in_the_study_of_the_constraint():
+    cells = find_study("constraint").cells(["physics"], ["dropedge"])
+    rates = {cell.num_layers: cell.recipe.options["edge_dropout"] for cell in cells}
+    assert rates == {2: 0.2, 8: 0.2, 16: 0.9, 32: 0.9, 64: 0.9}
+
+
 def test_the_users_settings_win_over_the_studys_and_the_variants_over_the_users():
     given = {"epochs": 3, "dropout": 0.4, "orthogonal_penalty": 1.0}
     cells = find_study("constraint").cells(["pubmed"], ["gcn"], [2], given)

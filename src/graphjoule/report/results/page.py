@@ -19,7 +19,7 @@ from graphjoule.report.results.budgets import budget_table
 from graphjoule.report.results.explored import Trial, read_trials, trials_table
 from graphjoule.report.results.figures import WORDS
 from graphjoule.report.results.order import COLLAPSE, find_orders, order_table
-from graphjoule.report.results.protocols import find_readings, readings_table
+from graphjoule.report.results.protocols import Reading, find_readings, readings_table
 from graphjoule.report.results.splits import split_words
 from graphjoule.report.results.verdicts import differing_cells, verdict_counts
 from graphjoule.studies import STUDIES, Cell, LedgerRow, read_collection
@@ -184,7 +184,11 @@ def _order(results: Results) -> str:
 
 
 def _readings(results: Results) -> str:
-    return readings_table([reading for name in TABLES for reading in find_readings(results.evidence[name])])
+    found: dict[tuple[str, str], Reading] = {}  # some rows of table 2 are runs of table 1
+    for name in TABLES:
+        for reading in find_readings(results.evidence[name]):
+            found.setdefault((reading.row.cell.recipe.fingerprint(), reading.other.settings), reading)
+    return readings_table(list(found.values()))
 
 
 def _time(results: Results) -> str:
