@@ -49,6 +49,14 @@ def test_accuracies_that_the_page_of_the_constraint_tells_by_hand_are_those_of_a
     assert [number for number in told if not any(abs(number - mean) < 0.0501 for mean in known)] == []
 
 
+def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_its_table():
+    page = (ROOT / "docs/results.md").read_text()
+    told = [float(found) for found in re.findall(r"\d\d\.\d", page.split("### What depth does")[1].split("\n#")[0])]
+    known = [float(found) for found in re.findall(r"\| (\d+\.\d\d) ± ", page)]
+    assert len(told) > 8
+    assert [number for number in told if not any(abs(number - mean) < 0.0501 for mean in known)] == []
+
+
 def test_pictures_are_the_same_bytes_where_the_same_versions_draw_them(made):
     pictures = [name for name in made if name.endswith(".png")]
     assert pictures

@@ -85,7 +85,7 @@ _EQUAL_BUDGETS: Final = (
     Local(_EQUAL),
     Local(_SHORTER, "pubmed"),
     Local(_SHORTER, "physics"),
-    # DropEdge's rate at all depths of 16 layers and more is that of the paper's 32, so that depth alone makes the curve.
+    # DropEdge's rate from 16 layers on is that of the released code at 32, so that depth alone makes the curve.
     Local({"edge_dropout": 0.9}, "physics", min_layers=16),
 )
 

@@ -8,9 +8,9 @@ from typing import Final
 from graphjoule.report.drawings.chart import Range
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.drawings.sweeps import RANGES, Sweep, find_sweeps, say
+from graphjoule.report.results.depth_words import depth_words
 from graphjoule.report.results.missing import say_missing
 from graphjoule.report.results.side_words import side_words
-from graphjoule.report.results.sides import accuracy_text
 from graphjoule.studies.command import study_commands
 
 __all__ = ["WORDS"]
@@ -58,21 +58,6 @@ def _points(sweep: Sweep) -> str:
     points = zip(sweep.series.x, sweep.series.mean, sweep.series.std, sweep.series.n, strict=True)
     texts = [(x, f"{x:g}: {mean:.2f} ± {std:.2f} ({n})") for x, mean, std, n in points]
     return ", ".join(f"**{text}** (the recipe's)" if x == own else text for x, text in texts)
-
-
-def depth_words(evidence: Evidence) -> list[str]:
-    """Accuracies by depth, a column for every dataset and model, and the commands for what is missing."""
-    rows = evidence.rows
-    columns = list(dict.fromkeys((row.cell.dataset, row.cell.model) for row in rows))
-    found = {(row.cell.dataset, row.cell.model, row.cell.num_layers): row for row in rows}
-    if not any(row.outcome.n or row.outcome.num_failed for row in rows):
-        return say_missing(evidence)
-    lines = [f"| layers | {' | '.join(f'{d} {m}' for d, m in columns)} |", "|---|" + "---|" * len(columns)]
-    for layers in sorted({row.cell.num_layers for row in rows}):
-        here = [found.get((*column, layers)) for column in columns]
-        cells = ["" if row is None else accuracy_text(row.outcome) for row in here]
-        lines.append(f"| {layers:,} | {' | '.join(cells)} |")
-    return ["\n".join(lines), *say_missing(evidence)]
 
 
 def energy_words(evidence: Evidence) -> list[str]:
