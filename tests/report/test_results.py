@@ -191,18 +191,19 @@ def test_depth_has_its_table():
     text = block("depth", Results(Collection(records), [energy_record(cell) for cell in some]))
     assert "](images/depth-accuracy.png)" in text
     assert "](images/depth-energy-cora.png)" in text
-    assert "| 1,024 | failed | 80.00 ± 0.21 (10) | 80.00 ± 0.21 (10) | not run |" in text
-    assert "How far EGNN is ahead of GCNII" in text
-    assert "| layers | cora |\n|---|---|\n| 2 | +0.00 (p 1.000) |\n| 4 |  |" in text
+    assert "| 1,024 | failed | 80.00 ± 0.21 (10) | 80.00 ± 0.21 (10) | +0.00 (p 1.000) |" in text
+    assert "| 4 | not run | not run | not run |  |" in text
+    assert "Pubmed" not in text
     assert "`graphjoule study depth --datasets cora --layers 4,8,16,32,64,128,256,512`" in text
 
 
 def test_a_lead_needs_both_models_and_its_p_value_several_runs_of_each():
     gcnii, egnn = STUDIES["depth"].cells(["cora"], ["gcnii", "egnn"], [2])
-    assert "| 2 | +2.00 (p < 0.001) |" in block("depth", Results(Collection(runs(gcnii, 80.0) + runs(egnn, 82.0))))
+    text = block("depth", Results(Collection(runs(gcnii, 80.0) + runs(egnn, 82.0))))
+    assert "| 2 | not run | 80.00 ± 0.21 (10) | 82.00 ± 0.21 (10) | +2.00 (p < 0.001) |" in text
     one = [made_up(gcnii, 0, 0.81), made_up(egnn, 0, 0.80)]
-    assert "| 2 | -1.00 |" in block("depth", Results(Collection(one)))
-    assert "is ahead of" not in block("depth", Results(Collection(runs(egnn, 82.0))))
+    assert "(1) | -1.00 |" in block("depth", Results(Collection(one)))
+    assert "| 82.00 ± 0.21 (10) |  |" in block("depth", Results(Collection(runs(egnn, 82.0))))
 
 
 # Files.

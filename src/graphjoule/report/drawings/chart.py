@@ -150,6 +150,8 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
         axes.set_ylim(*chart.y_limits)
     draw_panel(axes, chart.panel)
     if chart.y_limits:
+        if chart.panel.is_log:  # limits are there to be the same in several charts, so the scale is too
+            axes.set_yscale("log")
         axes.set_ylim(*chart.y_limits)
     for line in chart.panel.lines:
         x = range(len(line.y)) if line.x is None else line.x

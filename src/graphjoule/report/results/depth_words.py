@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from graphjoule.report.drawings.evidence import Evidence
@@ -14,49 +14,43 @@ from graphjoule.studies.verdict import Outcome
 
 __all__ = ["depth_words"]
 
-_RIVALS: Final = ("egnn", "gcnii")  # those that depth does not kill
+_FIRST: Final = "egnn"
+_SECOND: Final = "gcnii"  # the other one that depth does not kill
 
-Outcomes = Mapping[tuple[str, str, int], Outcome]
+Outcomes = Mapping[tuple[int, str], Outcome]
+"""Those of one dataset, by depth and model."""
 
 
 def depth_words(evidence: Evidence) -> list[str]:
-    """Accuracies by depth, the lead of EGNN over GCNII, and the commands for what is missing."""
-    found = {(row.cell.dataset, row.cell.model, row.cell.num_layers): row.outcome for row in evidence.rows}
-    if not any(outcome.n or outcome.num_failed for outcome in found.values()):
-        return say_missing(evidence)
-    depths = sorted({depth for _, _, depth in found})
-    return [_accuracy_table(found, depths), *_lead_table(found, depths), *say_missing(evidence)]
+    """A table of accuracies for every dataset with a run, and the commands for what is missing."""
+    found: dict[str, dict[tuple[int, str], Outcome]] = {}
+    for row in evidence.rows:
+        found.setdefault(row.cell.dataset, {})[row.cell.num_layers, row.cell.model] = row.outcome
+    tables = [
+        f"{dataset.capitalize()}:\n\n{_table(outcomes)}"
+        for dataset, outcomes in found.items()
+        if any(outcome.n or outcome.num_failed for outcome in outcomes.values())
+    ]
+    about = f"p: Welch's test between {_FIRST} and {_SECOND}."
+    return [*tables, *([about] if tables else []), *say_missing(evidence)]
 
 
-def _accuracy_table(found: Outcomes, depths: Sequence[int]) -> str:
-    """A column for every dataset and model."""
-    columns = list(dict.fromkeys((dataset, model) for dataset, model, _ in found))
-    lines = [f"| layers | {' | '.join(f'{d} {m}' for d, m in columns)} |", "|---|" + "---|" * len(columns)]
-    for depth in depths:
-        here = [found.get((*column, depth)) for column in columns]
+def _table(outcomes: Outcomes) -> str:
+    """A column for every model, and one for the lead of the first over the second."""
+    models = list(dict.fromkeys(model for _, model in outcomes))
+    head = f"| layers | {' | '.join(models)} | {_FIRST} ahead of {_SECOND} |"
+    lines = [head, "|---" * (2 + len(models)) + "|"]
+    for depth in sorted({depth for depth, _ in outcomes}):
+        here = [outcomes.get((depth, model)) for model in models]
         cells = ["" if outcome is None else accuracy_text(outcome) for outcome in here]
-        lines.append(f"| {depth:,} | {' | '.join(cells)} |")
+        lines.append(f"| {depth:,} | {' | '.join(cells)} | {_lead(outcomes, depth)} |")
     return "\n".join(lines)
 
 
-def _lead_table(found: Outcomes, depths: Sequence[int]) -> list[str]:
-    """A column for every dataset that has runs of both rivals."""
-    first, second = _RIVALS
-    leads = {(dataset, depth): _lead(found, dataset, depth) for dataset, _, depth in found}
-    datasets = list(dict.fromkeys(dataset for (dataset, _), lead in leads.items() if lead))
-    if not datasets:
-        return []
-    rows = [[f"{depth:,}", *(leads.get((dataset, depth), "") for dataset in datasets)] for depth in depths]
-    lines = [f"| layers | {' | '.join(datasets)} |", "|---|" + "---|" * len(datasets)]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    title = f"How far {first.upper()} is ahead of {second.upper()}, in points, with the p value of Welch's test:"
-    return [title, "\n".join(lines)]
-
-
-def _lead(found: Outcomes, dataset: str, depth: int) -> str:
-    ahead, behind = (found.get((dataset, model, depth)) for model in _RIVALS)
-    if ahead is None or behind is None or ahead.mean is None or behind.mean is None:
+def _lead(outcomes: Outcomes, depth: int) -> str:
+    """In points, with a p value where both have several runs."""
+    first, second = (outcomes.get((depth, model)) for model in (_FIRST, _SECOND))
+    if first is None or second is None or first.mean is None or second.mean is None:
         return ""
-    has_spread = ahead.std is not None and behind.std is not None
-    p = f" (p {p_text(welch(ahead, behind))})" if has_spread else ""
-    return f"{ahead.mean - behind.mean:+.2f}{p}"
+    has_spread = first.std is not None and second.std is not None
+    return f"{first.mean - second.mean:+.2f}" + (f" (p {p_text(welch(first, second))})" if has_spread else "")
