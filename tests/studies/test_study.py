@@ -191,6 +191,15 @@ def test_the_time_is_judged_by_the_nearest_runs_on_the_same_device(tmp_path):
     assert pace.seconds(egnn.recipe) == pytest.approx(9.0)
 
 
+def test_a_depth_without_a_record_is_judged_by_the_nearest():
+    shallow, middle, deep, deeper = find_study("depth").cells(["cora"], ["gcn"], [2, 32, 64, 1024])
+    # Two layers take longer per layer: what comes before and after them counts as much.
+    pace = Pace("here", [made_up(shallow, 0, 0.8, device="here", seconds=10.0, epochs_run=100)])
+    pace.add(made_up(deep, 0, 0.8, device="here", seconds=40.0, epochs_run=100))
+    assert pace.seconds(deeper.recipe) == pytest.approx(40.0 * 16)
+    assert pace.seconds(middle.recipe) == pytest.approx(40.0 / 2)
+
+
 def test_an_estimate_says_what_it_does_not_know(tmp_path):
     plan = small_plan(tmp_path)
     assert str(Pace("here").estimate(plan.jobs)).startswith("how long it takes is not known")

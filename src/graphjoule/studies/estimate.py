@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log
 
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record
@@ -57,20 +58,18 @@ class Pace:
     def seconds(self, recipe: Recipe) -> float | None:
         """Seconds of one run of a recipe; None if no run was like it.
 
-        The nearest runs count: those of the same model, dataset and depth; else of the same model and dataset; else of
-        the same dataset. Time grows with layers and with epochs, which a run may stop before the recipe's last.
+        The nearest runs count: those of the same model and dataset, else of the same dataset, and of these the ones of
+        the most similar depth. Time grows with layers and with epochs, which a run may stop before the recipe's last.
         """
-        like = (
-            lambda r: (r.model, r.dataset, r.num_layers) == (recipe.model, recipe.dataset, recipe.num_layers),
-            lambda r: (r.model, r.dataset) == (recipe.model, recipe.dataset),
-            lambda r: r.dataset == recipe.dataset,
-        )
-        for is_like in like:
-            if found := [record for record in self._known if is_like(record)]:
-                epochs = min(recipe.epochs, statistics.fmean(record.epochs_run for record in found))
-                per_step = statistics.fmean(r.seconds / (r.epochs_run * r.num_layers) for r in found)
-                return per_step * recipe.num_layers * epochs
-        return None
+        on_dataset = [record for record in self._known if record.dataset == recipe.dataset]
+        like = [record for record in on_dataset if record.model == recipe.model] or on_dataset
+        if not like:
+            return None
+        nearest = min((record.num_layers for record in like), key=lambda depth: abs(log(depth / recipe.num_layers)))
+        found = [record for record in like if record.num_layers == nearest]
+        epochs = min(recipe.epochs, statistics.fmean(record.epochs_run for record in found))
+        per_step = statistics.fmean(r.seconds / (r.epochs_run * r.num_layers) for r in found)
+        return per_step * recipe.num_layers * epochs
 
     def estimate(self, jobs: Sequence[Job]) -> Estimate:
         """The time of all runs of the jobs that are still missing."""
