@@ -1,3 +1,4 @@
+import gzip
 import json
 import re
 import shlex
@@ -7,6 +8,8 @@ import webbrowser
 import pytest
 
 from graphjoule.records import read_records
+from graphjoule.studies import Cell
+from studies.test_energy_files import energy_record
 
 from . import TINY, run
 
@@ -64,6 +67,8 @@ def test_the_command_on_the_page_repeats_the_training(study, tmp_path):
 
 def test_records_alone_are_enough(study, tmp_path):
     shutil.copy(study / "a/egnn/records.jsonl", tmp_path / "some.jsonl")
+    energies = energy_record(Cell("egnn", "digits", 2)).model_dump_json() + "\n"
+    (tmp_path / "energies.jsonl.gz").write_bytes(gzip.compress(energies.encode()))  # no records of runs: passed over
     result = run("report", tmp_path)
     assert (result.code, result.err) == (0, "")
     text = (tmp_path / "report.html").read_text()

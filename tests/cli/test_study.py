@@ -97,7 +97,7 @@ def test_a_cell_that_cannot_be_trained_is_told_and_the_exit_code_is_1(here):
     asked = ("study", "table1", "--datasets", "digits", "--models", "egnn", "--layers", "2", "--seeds", "1", *QUICK)
     result = run(*asked, "--set", "c_min=0.1", "--set", "beta=0.5", "--device", "cpu")
     assert result.code == 1
-    assert "graphjoule: egnn, 2 layers, digits could not be trained: " in result.err
+    assert "graphjoule: egnn, 2 layers, digits could not be finished: " in result.err
 
 
 def test_a_figure_is_left_beside_the_ledgers(here):

@@ -4,7 +4,7 @@ import pytest
 
 from graphjoule.report import paper_table
 from graphjoule.report.figures import chosen_first, companions, energy_chart
-from graphjoule.report.words import headline_cells, repeat_command
+from graphjoule.report.words import against_paper, headline_cells, repeat_command
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
 
 from .cells import cell, record
@@ -95,3 +95,18 @@ def test_models_are_compared_at_one_depth_of_one_dataset():
     assert companions(cells, cells[5]) == [cells[5], cells[1]]  # of two EGNNs the one that is looked at
     assert [line.label for line in energy_chart(cells, cells[0]).lines] == ["egnn", "gcn"]
     assert [line.label for line in energy_chart(cells, cells[2]).lines] == ["at initialisation", "after training"]
+
+
+def test_a_cell_trained_before_its_recipe_changed_is_repeated_as_it_was_and_set_beside_no_paper():
+    plain = cell(dataset="cora")
+    before = plain.recipe.model_copy(update={"lr": 0.5})
+    old = replace(plain, recipe=before, records=[record(before, 0)])
+    assert repeat_command(old).endswith("--set lr=0.5")
+    paper = {plain.key: 80.0}
+    assert against_paper(old, paper) == ("", "")
+    assert against_paper(replace(plain, records=[record(plain.recipe, 0)]), paper)[0] == "80.0"
+
+
+def test_a_split_that_the_data_chose_is_no_change():
+    named = cell(dataset="somewhere").recipe.model_copy(update={"split": "public"})
+    assert "--set" not in repeat_command(replace(cell(dataset="somewhere"), recipe=named))

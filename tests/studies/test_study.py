@@ -2,10 +2,12 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.recipe import load_recipe
+from graphjoule.recipe import Recipe, load_recipe, model_options
+from graphjoule.recipes.constrained import CONSTRAINT_NAMES
 from graphjoule.studies import STUDIES, Study, find_study
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.paper_tables import paper_accuracies
+from graphjoule.tasks import DATASETS
 from graphjoule.training import build_model
 
 from . import made_up, small_plan, small_tasks
@@ -125,6 +127,17 @@ def test_depth_trains_by_the_recipe_as_deep_as_the_paper_and_for_fewer_epochs_be
         changed = [f"epochs: {plain.epochs} -> {capped}"] if cell.num_layers > 64 else []
         assert plain.differences(cell.recipe) == changed
     assert find_study("depth").cells([dataset], ["egnn"], [128], {"epochs": 1500})[0].recipe.epochs == 1500
+
+
+def test_depth_never_lets_a_network_train_for_longer_than_its_recipe_says():
+    for cell in find_study("depth").cells(list(DATASETS)):
+        assert cell.recipe.epochs <= load_recipe(cell.model, cell.dataset, cell.num_layers).epochs
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_what_a_study_sets_for_its_cells_is_a_setting_of_one_of_its_models(study: Study):
+    known = {*Recipe.model_fields, *CONSTRAINT_NAMES}.union(*(model_options(m).model_fields for m in study.models))
+    assert {key for part in study.local for key in part.settings} <= known
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)

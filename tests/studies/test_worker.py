@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from graphjoule import files
+from graphjoule.environment import describe_device
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import Cell, Collection, Tasks, plan_study, read_collection, work, worker
 from graphjoule.studies.energies import EnergyRecord
@@ -135,13 +136,25 @@ def test_energies_that_do_not_fit_in_memory_cost_no_run_and_are_measured_the_nex
     with monkeypatch.context() as patch:
         patch.setattr(worker, "measure_energies", full)
         refused = do(tmp_path, small_plan(tmp_path, has_energies=True))
-    assert all("do not fit in the memory of cpu" in why for why in refused.values())
+    here = describe_device(torch.device("cpu"))
+    assert all(f"do not fit in the memory of {here}; its runs" in why for why in refused.values())
     assert len(refused) == 2
     assert recorded_facts(tmp_path) == whole
     plan = small_plan(tmp_path, has_energies=True)
     assert all(job.lacks_energies() for job in plan.jobs)
     assert do(tmp_path, plan) == {}
     assert not any(job.lacks_energies() for job in plan.jobs)
+
+
+def test_a_job_leaves_no_peak_of_memory_to_the_next(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("empty"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: calls.append("reset"))
+    do(tmp_path, small_plan(tmp_path, seeds=[0]))
+    assert calls == ["empty", "empty"]  # no device was used, so there is no peak to forget
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    do(tmp_path, small_plan(tmp_path, seeds=[1]))
+    assert calls[2:] == ["empty", "reset"] * 2
 
 
 # Data.

@@ -108,7 +108,7 @@ def study(
         _draw(request)
     typer.echo(ledger_text(chosen, rows, form, request.seeds), err=json, nl=False)
     for what, why in refused.items():
-        typer.echo(f"graphjoule: {what} could not be trained: {why}", err=True)
+        typer.echo(f"graphjoule: {what} could not be finished: {why}", err=True)
     if json:
         typer.echo(json_text(_fields(request, rows, refused, unavailable)))
     if refused:

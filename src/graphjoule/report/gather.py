@@ -14,6 +14,7 @@ from graphjoule.files import json_text
 from graphjoule.recipe import Recipe
 from graphjoule.records import read_records
 from graphjoule.report.cell import Cell, states_of
+from graphjoule.studies.collection import record_files
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trained import TrainedRuns, read_runs
 from graphjoule.training.folder import RunFolder
@@ -82,8 +83,7 @@ def _of_folder(root: Path) -> Callable[[Path], Cell]:
 
 def _of_records(folder: Path) -> list[Cell]:
     """A cell per file and recipe."""
-    files = sorted(path for pattern in ("*.jsonl", "*.jsonl.gz") for path in folder.rglob(pattern))
-    return sorted((cell for path in files for cell in _of_file(path, folder)), key=_order)
+    return sorted((cell for path in record_files([folder]) for cell in _of_file(path, folder)), key=_order)
 
 
 def _of_file(path: Path, root: Path) -> Iterator[Cell]:

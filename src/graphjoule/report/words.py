@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.report.cell import AFTER, Cell
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks.facts import TableColumns, TaskFacts
@@ -85,10 +86,10 @@ def about_energy(cell: Cell) -> str:
 def against_paper(cell: Cell, paper: Paper) -> tuple[str, str]:
     """The paper's accuracy for the cell's dataset, model and depth, and ours minus it; empty where there is none.
 
-    A cell whose recipe was overridden is another experiment than the paper's and has none.
+    A cell that is not as our recipes have it is another experiment than the paper's and has none.
     """
     theirs, ours = paper.get(cell.key), cell.summary.test_mean
-    if theirs is None or "override" in cell.recipe.sources.values():
+    if theirs is None or _changed(cell.recipe):
         return "", ""
     return f"{theirs:.1f}", "" if ours is None else f"{100 * ours - theirs:+.2f}"
 
@@ -96,14 +97,13 @@ def against_paper(cell: Cell, paper: Paper) -> tuple[str, str]:
 def repeat_command(cell: Cell) -> str:
     """The command that trains the cell once more; empty where its graph is in no file.
 
-    >>> from graphjoule.recipe import load_recipe
     >>> repeat_command(Cell(load_recipe("egnn", "cora", 64, {"c_min": 0.3}), []))
     'graphjoule train --dataset cora --model egnn --layers 64 --seeds 1 --set c_min=0.3'
     """
     recipe = cell.recipe
     own_split = cell.data is not None and cell.data.source is not None  # the one its files suggested, now by name
-    changed = [key for key, source in recipe.sources.items() if source == "override" or (own_split and key == "split")]
     settings = recipe.settings()
+    changed = dict.fromkeys([*_changed(recipe), *(["split"] if own_split else [])])
     words = [
         *["graphjoule", "train", *_data_options(cell.data, recipe.dataset)],
         *["--model", recipe.model, "--layers", str(recipe.num_layers)],
@@ -111,6 +111,19 @@ def repeat_command(cell: Cell) -> str:
         *(word for key in changed for word in ("--set", f"{key}={_value(settings[key])}")),
     ]
     return shlex.join(words)
+
+
+def _changed(recipe: Recipe) -> list[str]:
+    """Settings that somebody overrode, or that the recipe's file had otherwise when the cell was trained.
+
+    >>> _changed(load_recipe("gcn", "cora", 2, {"lr": 0.1})), _changed(load_recipe("gcn", "cora", 2))
+    (['lr'], [])
+    """
+    mine, today = recipe.settings(), load_recipe(recipe.model, recipe.dataset, recipe.num_layers).settings()
+    if today["split"] == "default":  # the data say which, and the cell has its name
+        today["split"] = mine["split"]
+    overridden = [key for key, source in recipe.sources.items() if source == "override"]
+    return list(dict.fromkeys([*overridden, *(key for key in mine if today.get(key) != mine[key])]))
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -64,7 +64,7 @@ def work(
         on_progress: called at the beginning and end of every job and about once an epoch.
 
     Returns:
-        The sentence of every job that could not be trained, by its name. Full disks are no such thing.
+        The sentence of every job that could not be finished, by its name. Full disks are no such thing.
 
     Raises:
         GraphjouleError: A file could not be written.
@@ -119,7 +119,7 @@ class _Worker:
             self.refused[job.name] = str(error)
             return
         finally:
-            torch.cuda.empty_cache()  # for the other workers on this device
+            _leave_device()
         for record in result.records:
             if record.seed in missing:
                 self.pace.add(record)
@@ -145,9 +145,10 @@ class _Worker:
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
+                where = describe_device(resolve_device(self.device))
                 raise GraphjouleError(
-                    f"The energies of its layers do not fit in the memory of {self.device}; its runs are recorded, "
-                    "and the same command measures them when there is more."
+                    f"The energies of its layers do not fit in the memory of {where}; its runs are recorded, and the "
+                    "same command measures them when there is more."
                 ) from error
             write_json(job.energies_path, found.model_dump())
         return result
@@ -163,3 +164,10 @@ class _Worker:
         )
         self.on_progress(progress)
         return progress
+
+
+def _leave_device() -> None:
+    """Leave a GPU as a job found it: no memory kept from the other workers, no peak that the next job would report."""
+    torch.cuda.empty_cache()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.reset_peak_memory_stats()
