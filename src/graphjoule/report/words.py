@@ -114,7 +114,7 @@ def repeat_command(cell: Cell) -> str:
 
 
 def _changed(recipe: Recipe) -> list[str]:
-    """Settings that somebody overrode, or that the recipe's file had otherwise when the cell was trained.
+    """Settings that are not what the recipe's file says today: overridden, or the file was another one then.
 
     >>> _changed(load_recipe("gcn", "cora", 2, {"lr": 0.1})), _changed(load_recipe("gcn", "cora", 2))
     (['lr'], [])
@@ -122,8 +122,7 @@ def _changed(recipe: Recipe) -> list[str]:
     mine, today = recipe.settings(), load_recipe(recipe.model, recipe.dataset, recipe.num_layers).settings()
     if today["split"] == "default":  # the data say which, and the cell has its name
         today["split"] = mine["split"]
-    overridden = [key for key, source in recipe.sources.items() if source == "override"]
-    return list(dict.fromkeys([*overridden, *(key for key in mine if today.get(key) != mine[key])]))
+    return [key for key in mine if today.get(key) != mine[key]]
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -134,7 +133,11 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _value(value: Any) -> str:
-    """A setting as ``--set`` reads it."""
+    """A setting as ``--set`` reads it.
+
+    >>> _value(None), _value("relu"), _value(True), _value(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
