@@ -52,9 +52,9 @@ def test_seeds_are_told_as_the_command_takes_them(seeds, told):
 
 
 def test_overrides_are_repeated_as_the_command_reads_them():
-    overrides = {"freeze_last_shift": True, "split_seed": None, "activation": "relu", "weight_decay": 0.0}
+    overrides = {"freeze_last_shift": True, "split_seed": None, "activation": "relu", "weight_decay": 0.125}
     command = repeat_command(cell(overrides=overrides))
-    words = ("freeze_last_shift=true", "activation=relu", "weight_decay.conv=0.0")
+    words = ("freeze_last_shift=true", "activation=relu", "weight_decay.conv=0.125")
     assert all(f"--set {word}" in command for word in words)
     assert "split_seed" not in command  # is what the recipe says anyway
 
