@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.report.cell import AFTER, Cell
+from graphjoule.studies.command import seeds_text, value_text
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks.facts import TableColumns, TaskFacts
 
@@ -107,8 +106,8 @@ def repeat_command(cell: Cell) -> str:
     words = [
         *["graphjoule", "train", *_data_options(cell.data, recipe.dataset)],
         *["--model", recipe.model, "--layers", str(recipe.num_layers)],
-        *["--seeds", _seeds([record.seed for record in cell.records] or [0])],
-        *(word for key in changed for word in ("--set", f"{key}={_value(settings[key])}")),
+        *["--seeds", seeds_text(sorted(record.seed for record in cell.records) or [0])],
+        *(word for key in changed for word in ("--set", f"{key}={value_text(settings[key])}")),
     ]
     return shlex.join(words)
 
@@ -123,24 +122,6 @@ def _changed(recipe: Recipe) -> list[str]:
     if today["split"] == "default":  # the data say which, and the cell has its name
         today["split"] = mine["split"]
     return [key for key in mine if today.get(key) != mine[key]]
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    """Seeds as ``--seeds`` takes them."""
-    if sorted(seeds) == list(range(len(seeds))):
-        return str(len(seeds))
-    return ",".join(map(str, sorted(seeds))) + ("," if len(seeds) == 1 else "")
-
-
-def _value(value: Any) -> str:
-    """A setting as ``--set`` reads it.
-
-    >>> _value(None), _value("relu"), _value(True), _value(0.5)
-    ('none', 'relu', 'true', '0.5')
-    """
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:

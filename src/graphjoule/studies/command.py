@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from graphjoule.studies.study import Cell, Study
 
-__all__ = ["study_commands"]
+__all__ = ["seeds_text", "study_commands", "value_text"]
 
 _SEEDS: Final = tuple(range(10))  # what the command takes if it is not told
 
@@ -61,16 +61,16 @@ def _command(
     if tuple(depths) != study.depths.get(dataset, study.other_depths):
         words += ["--layers", ",".join(map(str, depths))]
     if tuple(seeds) != _SEEDS:
-        words += ["--seeds", _seeds_text(seeds)]
+        words += ["--seeds", seeds_text(seeds)]
     for key, value in settings.items():
-        words += ["--set", f"{key}={_value_text(value)}"]
+        words += ["--set", f"{key}={value_text(value)}"]
     return shlex.join(words)
 
 
-def _seeds_text(seeds: Sequence[int]) -> str:
+def seeds_text(seeds: Sequence[int]) -> str:
     """Seeds as ``--seeds`` reads them: a number alone means how many.
 
-    >>> _seeds_text([0, 1, 2]), _seeds_text([3, 7]), _seeds_text([7])
+    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
     ('3', '3,7', '7,')
     """
     if tuple(seeds) == tuple(range(len(seeds))):
@@ -78,8 +78,12 @@ def _seeds_text(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
-def _value_text(value: Any) -> str:
-    """A setting as ``--set`` reads it."""
+def value_text(value: Any) -> str:
+    """A setting as ``--set`` reads it.
+
+    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
