@@ -143,14 +143,17 @@ def test_records_of_another_set_are_a_column_of_the_ledger_where_they_change_a_v
     assert "| hidden_channels = 64: 82.55 (matches) |" in wide
 
 
-def test_an_interrupted_study_says_how_to_go_on(here, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "said"), [(TrainingInterrupted(7), "stopped after epoch 7"), (KeyboardInterrupt(), "stopped")], ids=repr
+)
+def test_an_interrupted_study_says_how_to_go_on(here, monkeypatch, error, said):
     def stop(*args, **options):
-        raise TrainingInterrupted(7)
+        raise error
 
     monkeypatch.setattr(study_module, "work", stop)
     result = run("study", "table1", *TINY, *QUICK)
     assert result.code == 130
-    assert result.err.endswith("graphjoule: stopped after epoch 7; the same command goes on from there.\n")
+    assert result.err.endswith(f"graphjoule: {said}; the same command goes on from there.\n")
 
 
 def test_the_studies_are_listed():

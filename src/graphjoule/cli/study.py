@@ -158,8 +158,8 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
             refused = work(
                 plan, tasks, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=on_progress
             )
-    except TrainingInterrupted as stopped:
-        typer.echo(f"graphjoule: {stopped}; the same command goes on from there.", err=True)
+    except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
+        typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
         sys.exit(130)
     return plan, refused
 

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_ECHO_SECONDS = 1.0  # `timeout`, job schedulers and wrappers signal a program and then its group: twice at once
 
 
 class StopRequest:
     """Whether somebody has asked the training to stop at the next epoch."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self._asked_at: float | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether it has been asked to."""
+        return self._asked_at is not None
 
     def request(self, signum: int, frame: FrameType | None) -> None:
-        """Signal handler: the first signal asks, a second one interrupts at once."""
-        if self.requested:
+        """Signal handler: the first signal asks, one that comes later than its echo interrupts at once."""
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+        elif now - self._asked_at > _ECHO_SECONDS:
             raise KeyboardInterrupt
-        self.requested = True
 
 
 @contextmanager
