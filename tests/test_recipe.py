@@ -302,6 +302,9 @@ def test_differences_are_readable():
     other = load_recipe("egnn", "cora", 2, {"c_min": 0.3, "weight_decay.dense": 0.0})
     assert recipe.differences(other) == ["c_min: 0.2 -> 0.3", "weight_decay.dense: 0.0005 -> 0.0"]
     assert "c_min: 0.2 -> not a setting" in recipe.differences(load_recipe("gcn", "cora", 2))
+    assert recipe.changes(other) == {"c_min": 0.3, "weight_decay.dense": 0.0}
+    assert recipe.changes(load_recipe("gcn", "cora", 2))["c_min"] is None
+    assert recipe.changes(recipe) == {}
 
 
 @pytest.mark.parametrize(

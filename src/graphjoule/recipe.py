@@ -145,6 +145,11 @@ class Recipe(BaseModel):
             if mine.get(key, absent) != theirs.get(key, absent)
         ]
 
+    def changes(self, other: "Recipe") -> dict[str, Any]:
+        """The other's settings that are not this recipe's; None for one that it does not have."""
+        mine, theirs = self.settings(), other.settings()
+        return {key: theirs.get(key) for key in mine | theirs if mine.get(key) != theirs.get(key)}
+
     def fingerprint(self) -> str:
         """SHA-256 of everything that changes the training: all settings, not where they came from."""
         canonical = json.dumps(self.settings(), sort_keys=True, separators=(",", ":"))

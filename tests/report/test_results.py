@@ -269,6 +269,30 @@ def test_runs_whose_curves_were_left_out_say_nothing_about_fewer_epochs():
     assert block("budgets", Results(Collection(runs(cell, 80.0)))) == "No run with a curve is recorded."
 
 
+# Runs that blew up.
+
+
+def test_runs_that_blew_up_are_told_beside_the_same_seeds_with_other_settings():
+    place = (["pubmed"], ["egnn"], [1024])
+    (cell,), (slow,) = STUDIES["depth"].cells(*place), STUDIES["depth"].cells(*place, overrides={"lr": 0.005})
+    accuracies = [0.4, 0.4, 0.4]
+    found = [
+        with_curve(cell, 0, [1.1, 1.0, 0.9], accuracies),
+        with_curve(cell, 1, [1.1, 1.0, 100.0], accuracies),  # not yet
+        with_curve(cell, 2, [1.1, None, 7796.75, 3e9], [*accuracies, 0.4]),
+        made_up(cell, 3, None, curve={"val_loss": [1.0, 9e9]}),  # failed: no epoch of it counts
+        made_up(cell, 4, 0.5),  # its curve was left out
+        *(with_curve(slow, seed, [1.2, 1.3, 1.0], accuracies) for seed in (1, 2)),
+    ]
+    lines = block("blowups", Results(Collection(found))).splitlines()
+    assert lines[0].startswith("1 of 3 runs with a recorded curve blew up: the validation loss rose above 100 times")
+    assert lines[4:] == [
+        "| pubmed | egnn | 1,024 | 2 |  | 4 | epoch 3 | 3e+09 | 50.0 |",
+        "| pubmed | egnn | 1,024 | 2 | lr = 0.005 | 3 | none | 1.3 | 50.0 |",
+    ]
+    assert block("blowups", Results(Collection(found[:2]))).startswith("0 of 2 runs with a recorded curve blew up")
+
+
 # What the split does.
 
 

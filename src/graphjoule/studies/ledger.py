@@ -136,7 +136,7 @@ def other_protocols(
     for recipe in recorded.recipes():
         if _place(recipe) != _place(cell.recipe):
             continue
-        changed = _changed(cell.recipe, recipe)
+        changed = cell.recipe.changes(recipe)
         if not changed or not changed.keys() <= PROTOCOL:
             continue
         outcome = judge(_counted(recorded.of(recipe), seeds), cell.paper)
@@ -147,11 +147,6 @@ def other_protocols(
 
 def _place(recipe: Recipe) -> tuple[str, str, int]:
     return recipe.model, recipe.dataset, recipe.num_layers
-
-
-def _changed(recipe: Recipe, other: Recipe) -> dict[str, Any]:
-    before, after = recipe.settings(), other.settings()
-    return {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
 
 
 def _rounded(value: Any) -> Any:

@@ -15,6 +15,7 @@ from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.recipes import unknown
 from graphjoule.report.drawings import DRAWINGS, Drawing, Evidence, drawings_of
+from graphjoule.report.results.blow_ups import blow_up_table
 from graphjoule.report.results.budgets import budget_table
 from graphjoule.report.results.explored import Trial, read_trials, trials_table
 from graphjoule.report.results.figures import WORDS
@@ -217,6 +218,7 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "rule": lambda results: RULE,
     "explored": _explored,
     "splits": lambda results: split_words(results.evidence["table1"]),
+    "blowups": lambda results: blow_up_table(results.evidence["depth"]),
     "budgets": lambda results: budget_table(results.evidence["depth"]),
     **{name: partial(_figure, name) for name in DRAWINGS},
 }
