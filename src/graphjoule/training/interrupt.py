@@ -16,20 +16,16 @@ class StopRequest:
     """Whether somebody has asked the training to stop at the next epoch."""
 
     def __init__(self) -> None:
-        self._asked_at: float | None = None
-
-    @property
-    def requested(self) -> bool:
-        """Whether it has been asked to."""
-        return self._asked_at is not None
+        self.requested = False
+        self._asked_at = 0.0
 
     def request(self, signum: int, frame: FrameType | None) -> None:
         """Signal handler: the first signal asks, one that comes later than its echo interrupts at once."""
         now = time.monotonic()
-        if self._asked_at is None:
-            self._asked_at = now
-        elif now - self._asked_at > _ECHO_SECONDS:
+        if self.requested and now - self._asked_at > _ECHO_SECONDS:
             raise KeyboardInterrupt
+        if not self.requested:
+            self.requested, self._asked_at = True, now
 
 
 @contextmanager
