@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from graphjoule.report.drawings.chart import Chart, Drawing, drawn_with, picture
+from graphjoule.report.drawings.chart import Drawing, drawn_with, picture
 from graphjoule.report.drawings.depths import depth_drawings
 from graphjoule.report.drawings.evidence import Evidence
+from graphjoule.report.drawings.layer_energies import energy_drawings
 from graphjoule.report.drawings.side_layers import layers_drawing
 from graphjoule.report.drawings.sides import accuracy_drawing
 from graphjoule.report.drawings.sweeps import sweep_drawings
-from graphjoule.studies import figure1
 
 __all__ = ["DRAWINGS", "Drawing", "Evidence", "drawings_of", "drawn_with", "picture"]
-
-
-def _energy_drawings(evidence: Evidence) -> list[Drawing]:
-    records = [found for cell in evidence.cells if (found := evidence.energies_of(cell)) is not None]
-    if not records:
-        return []
-    charts = [Chart(panel, dots="none") for panel in figure1.panels(records)]
-    alt = f"Dirichlet energy of every layer. {'; '.join(figure1.describe(record) for record in records)}."
-    return [Drawing(evidence.study.name, alt, charts, size=figure1.SIZE)]
 
 
 def _side_drawings(evidence: Evidence) -> list[Drawing]:
@@ -32,7 +23,7 @@ def _side_drawings(evidence: Evidence) -> list[Drawing]:
 
 
 DRAWINGS: Final[dict[str, Callable[[Evidence], list[Drawing]]]] = {
-    "figure1": _energy_drawings,
+    "figure1": energy_drawings,
     "figure2": sweep_drawings,
     "figure3": sweep_drawings,
     "figure4": sweep_drawings,

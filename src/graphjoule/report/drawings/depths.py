@@ -10,8 +10,8 @@ from graphjoule.plots import Band, Line, Panel
 from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
+from graphjoule.report.drawings.layer_energies import style_of
 from graphjoule.studies.energies import EnergyRecord
-from graphjoule.studies.figure1 import style_of
 
 __all__ = ["accuracy_over_depth", "depth_drawings"]
 

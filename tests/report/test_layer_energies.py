@@ -1,0 +1,51 @@
+"""Figure 1: the line is the median of the runs, and the limits follow it."""
+
+from graphjoule.report.drawings.layer_energies import describe, panels
+from graphjoule.studies.energies import EnergyRecord
+
+
+def record(model="egnn", **changes):
+    fields = {
+        "dataset": "digits",
+        "model": model,
+        "recipe": {"num_layers": 2, "c_min": 0.2, "c_max": 0.5},
+        "seeds": [0, 1, 2],
+        "first_layer": 0,
+        "initial": [[8.0, 2.0, 1.0]] * 3,
+        "trained": [[8.0, 2.0, 1.0], [10.0, 1.0, 3.0], [9.0, 5.0, 2.0]],
+        "test_accuracy": [0.5, 0.75, None],
+        "epochs_run": [1, 1, 1],
+        "seconds": 1.0,
+        "device": "cpu",
+        "versions": {},
+    }
+    return EnergyRecord(**(fields | changes))
+
+
+def test_the_line_is_the_median_and_the_limits_follow_it():
+    before, after = panels([record()])
+    assert ("at initialisation" in before.title, "after training" in after.title) == (True, True)
+    *runs, median = after.lines
+    assert [list(run.y) for run in runs] == record().trained
+    assert (median.label, list(median.y), list(median.x)) == ("EGNN\n62.5 % right", [9.0, 2.0, 2.0], [0, 1, 2])
+    (band,) = after.bands
+    assert (list(band.x), band.low, band.high) == ([1, 2], [0.2 * 9.0, 0.2 * 2.0], [4.5, 4.5])
+    assert describe(record()) == (
+        "digits, egnn: test accuracy 62.5 %, energy 9 at layer 0, 2 at layer 2, 2 of 2 layers within both limits"
+    )
+    assert "1 of 2 layers within both limits" in describe(record(trained=[[9.0, 1.0, 2.0]]))
+
+
+def test_a_model_without_limits_has_no_band():
+    plain = record("gcn", recipe={"num_layers": 2}, first_layer=1, test_accuracy=[None] * 3)
+    assert "limits" not in describe(plain)
+    assert "test accuracy none" in describe(plain)
+    panel = panels([plain])[1]
+    assert not panel.bands
+    assert list(panel.lines[-1].x) == [1, 2, 3]
+
+
+def test_every_dataset_has_a_panel_for_each_state_with_all_its_networks():
+    found = panels([record(), record("gcn"), record(dataset="cora")])
+    assert [panel.title.split(",")[0] for panel in found] == ["Digits", "Cora"] * 2
+    assert [sum(line.label != "" for line in panel.lines) for panel in found] == [2, 1, 2, 1]
