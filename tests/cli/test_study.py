@@ -112,6 +112,19 @@ def test_a_figure_is_left_beside_the_ledgers(here):
     assert {path.name: path.read_bytes() for path in (here / "runs/study").glob("*.png")} == pictures
 
 
+def test_figure_1_is_left_and_is_not_that_of_the_study_of_depth_beside_it(here):
+    asked = ("--datasets", "digits", "--models", "gcn,egnn", "--layers", "3", "--seeds", "1", *QUICK, "--device", "cpu")
+    for name in ("depth", "figure1"):  # of EGNN the two have other settings, of GCN the same
+        assert run("study", name, *asked).code == 0
+    found = [json.loads(path.read_text()) for path in (here / "runs/study").glob("*/energies.json")]
+    assert sorted((one["model"], one["recipe"].get("c_max", 0)) for one in found) == [
+        ("egnn", 0.4),
+        ("egnn", 1.0),
+        ("gcn", 0),
+    ]
+    assert (here / "runs/study/figure1.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_without_matplotlib_all_but_the_figure_is_there(here, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     asked = ("study", "figure1", "--datasets", "digits", "--layers", "2", "--models", "gcn", "--seeds", "1", *QUICK)

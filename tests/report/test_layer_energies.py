@@ -1,25 +1,26 @@
 """Figure 1: the line is the median of the runs, and the limits follow it."""
 
-from graphjoule.report.drawings.layer_energies import describe, panels
-from graphjoule.studies.energies import EnergyRecord
+from graphjoule.nn import MODELS
+from graphjoule.report.drawings.layer_energies import describe, panels, style_of
+from graphjoule.studies import Cell, find_study
+from studies.test_energy_files import energy_record
 
 
-def record(model="egnn", **changes):
+def record(model="egnn", dataset="digits", **changes):
     fields = {
-        "dataset": "digits",
-        "model": model,
         "recipe": {"num_layers": 2, "c_min": 0.2, "c_max": 0.5},
-        "seeds": [0, 1, 2],
-        "first_layer": 0,
-        "initial": [[8.0, 2.0, 1.0]] * 3,
         "trained": [[8.0, 2.0, 1.0], [10.0, 1.0, 3.0], [9.0, 5.0, 2.0]],
         "test_accuracy": [0.5, 0.75, None],
-        "epochs_run": [1, 1, 1],
-        "seconds": 1.0,
-        "device": "cpu",
-        "versions": {},
     }
-    return EnergyRecord(**(fields | changes))
+    return energy_record(Cell(model, dataset, 2), seeds=(0, 1, 2), **(fields | changes))
+
+
+def test_the_networks_of_the_figure_are_in_the_zoo_and_drawn_each_in_its_own_way():
+    models = find_study("figure1").models
+    assert models == ("gcn", "gcnii", "egnn")
+    assert set(models) <= set(MODELS)
+    colours, lines = zip(*map(style_of, (*models, "another")), strict=True)
+    assert (len(set(colours)), len(set(lines))) == (4, 4)
 
 
 def test_the_line_is_the_median_and_the_limits_follow_it():
