@@ -20,11 +20,11 @@ from unittest.mock import patch
 import torch
 
 from graphjoule import Propagation, fit, load_recipe, load_task
-from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.files import ensure_folder, write_json
-from graphjoule.partition import cut_edges, cut_nodes
+from graphjoule.parallel.cluster_batch import induced_graph
+from graphjoule.parallel.partition import cut_edges, cut_nodes
 from graphjoule.training import cluster_runs
-from graphjoule.training.cluster_batch import induced_graph
+from graphjoule.training.environment import describe_device, resolve_device, versions
 
 
 def renormalised_graph(graph, nodes):

@@ -10,9 +10,9 @@ import statistics
 from pathlib import Path
 
 from graphjoule import Trace, diagnose, fit, limits, load_recipe, load_task
-from graphjoule.environment import describe_device, resolve_device, versions
-from graphjoule.features import normalize_rows
 from graphjoule.files import ensure_folder, write_json
+from graphjoule.graph.features import normalize_rows
+from graphjoule.training.environment import describe_device, resolve_device, versions
 
 AL = "augmented_lagrangian"
 CASES = {

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch_geometric.nn import GCN
 
 from graphjoule import EnergyConstraint, load_recipe, load_task
-from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.files import ensure_folder, write_json
-from graphjoule.training.runs import Runs
+from graphjoule.training.environment import describe_device, resolve_device, versions
+from graphjoule.training.seed_batch import Runs
 
 SIDES = {"plain": {}, "hooks alone": {}, "constrained": {"constraint": "augmented_lagrangian"}}
 

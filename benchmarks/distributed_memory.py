@@ -21,15 +21,15 @@ from pathlib import Path
 import torch
 
 from graphjoule.bench.synthetic import CitationGraph
-from graphjoule.distributed import load_part, read_partition, write_partition
-from graphjoule.distributed.launch import launch
-from graphjoule.distributed.start import joined_processes
-from graphjoule.environment import describe_device, versions
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.graph import Propagation
-from graphjoule.recipe import load_recipe
+from graphjoule.parallel import load_part, read_partition, write_partition
+from graphjoule.parallel.launch import launch
+from graphjoule.parallel.start import joined_processes
 from graphjoule.tasks import NodeTask
-from graphjoule.training.runs import Runs
+from graphjoule.training.environment import describe_device, versions
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.seed_batch import Runs
 
 NODES, EDGES, FEATURES, LAYERS, WIDTH, EPOCHS = 169_343, 1_157_799, 128, 16, 64, 2
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from graphjoule import Trace, fit, load_recipe, load_task
-from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.files import ensure_folder, write_json
-from graphjoule.records import append_record
+from graphjoule.training.environment import describe_device, resolve_device, versions
+from graphjoule.training.records import append_record
 
 
 def layer_energies(model, task):

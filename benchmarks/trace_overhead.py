@@ -21,11 +21,11 @@ import torch
 from torch_geometric.nn import GCN
 
 from graphjoule import Trace, load_recipe, load_task
-from graphjoule.environment import describe_device, versions
-from graphjoule.features import SparseFeatures
 from graphjoule.files import ensure_folder, write_json
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
 from graphjoule.training import build_model
+from graphjoule.training.environment import describe_device, versions
 
 SIDES = {"energy": ("energy",), "default measures": DEFAULT_MEASURES, "all measures": tuple(MEASURES)}
 SLOW, FEW = ("all measures",), 3  # sides that are measured in a few turns only

@@ -13,8 +13,8 @@ import matplotlib as mpl
 import torch
 
 from graphjoule import Trace, fit, load_recipe, load_task
-from graphjoule.environment import versions
 from graphjoule.files import write_json
+from graphjoule.training.environment import versions
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

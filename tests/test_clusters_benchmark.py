@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphjoule.training import cluster_runs, fit
-from graphs import random_edges
-from training import small_recipe, small_task
+from graphjoule.parallel import cluster_runs
+from graphjoule.training import fit
+from tests.graphs import random_edges
+from tests.training import small_recipe, small_task
 
 ROOT = Path(__file__).parents[1]
 

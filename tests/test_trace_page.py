@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from graphjoule import symptoms
+from graphjoule.trace import symptoms
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "trace.md").read_text()
 

@@ -2,23 +2,21 @@
 
 from typing import TYPE_CHECKING
 
-from graphjoule.constraint import EnergyConstraint, OrthogonalPenalty
-from graphjoule.diagnosis import Diagnosis, diagnose
-from graphjoule.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
-from graphjoule.energy import (
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.graph.features import SparseFeatures
+from graphjoule.measures import DEFAULT_MEASURES, MEASURES
+from graphjoule.measures.distances import mad, mad_gap
+from graphjoule.measures.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
+from graphjoule.measures.energy import (
     combinatorial_energy,
     dirichlet_energy,
     kernel_distance,
     random_walk_energy,
     rayleigh_quotient,
 )
-from graphjoule.energy_limits import Limits, limits
-from graphjoule.energy_parts import class_energies, component_energies
-from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
-from graphjoule.graph import Propagation
-from graphjoule.mean_distance import mad, mad_gap
-from graphjoule.measures import DEFAULT_MEASURES, MEASURES
+from graphjoule.measures.energy_parts import class_energies, component_energies
+from graphjoule.measures.spectrum import energy_by_band
 from graphjoule.nn import (
     APPNP,
     EGNN,
@@ -33,19 +31,21 @@ from graphjoule.nn import (
     PairNormGCN,
     SReLU,
 )
-from graphjoule.partition import cut_nodes
-from graphjoule.recipe import Recipe, load_recipe
-from graphjoule.records import Record, read_records, summarise
-from graphjoule.saving import load_model
-from graphjoule.spectrum import energy_by_band
-from graphjoule.streaming import evaluate_in_blocks
+from graphjoule.parallel.partition import cut_nodes
+from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks import DATASETS, NodeTask, load_task
 from graphjoule.tasks.archive import load_npz
 from graphjoule.tasks.files import load_tables
+from graphjoule.terms import EnergyConstraint, OrthogonalPenalty
 from graphjoule.theory import Setting, audit, weight_report
 from graphjoule.trace import Trace
-from graphjoule.trained import load
+from graphjoule.trace.diagnosis import Diagnosis, diagnose
+from graphjoule.trace.limits import Limits, limits
 from graphjoule.training import fit
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.records import Record, read_records, summarise
+from graphjoule.training.saving import load_model
+from graphjoule.training.trained import load
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:

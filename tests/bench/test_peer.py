@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from graphjoule.bench.peer import PeerEGNN, PeerGCNII, PeerTraining, peer_graph
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph import Propagation
-from graphjoule.recipe import load_recipe
 from graphjoule.training.objective import build_model
-from graphjoule.training.runs import Runs
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.seed_batch import Runs
 
 PLAIN = {"dropout": 0.0, "output_dropout": 0.0, "hidden_channels": 8, "split": "public", "srelu_init": -0.2}
 SETTINGS = {

@@ -6,8 +6,8 @@ from torch_geometric.data import Data
 
 from graphjoule.classifier.graph_like import read_graph_like
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
-from graphs import path3
+from graphjoule.graph.features import SparseFeatures
+from tests.graphs import path3
 
 X = np.arange(6.0).reshape(3, 2)
 DIRECTED = torch.tensor([[0, 1], [1, 2]])

@@ -4,7 +4,7 @@ from hypothesis import given
 
 from graphjoule.classifier.inductive import extend_graph, nearest_rows
 from graphjoule.nn import EGNN
-from graphs import edge_lists, few, no_edges, normal, random_edges
+from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
 
 def test_the_nearest_rows_are_those_of_all_distances():

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from graphjoule.classifier.scaling import Scaling
-from graphjoule.features import SparseFeatures
-from graphs import normal
+from graphjoule.graph.features import SparseFeatures
+from tests.graphs import normal
 
 
 def test_columns_get_mean_0_and_variance_1_and_the_next_matrix_the_same_numbers():

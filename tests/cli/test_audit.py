@@ -11,9 +11,9 @@ from rich.console import Console
 
 from graphjoule.cli.audit import show
 from graphjoule.graph import Propagation
-from graphjoule.recipe import load_recipe
 from graphjoule.tasks import load_task
 from graphjoule.theory import Setting, audit
+from graphjoule.training.recipe import load_recipe
 
 from . import run
 

@@ -11,11 +11,11 @@ from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
-from graphjoule.recipe import load_recipe
 from graphjoule.tasks import DATASETS, NodeTask, load_task, raw
 from graphjoule.tasks.splits import fixed_split
 from graphjoule.training import fit
 from graphjoule.training.folder import About, RunFolder
+from graphjoule.training.recipe import load_recipe
 
 from . import TINY, everything, refused, run
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from graphjoule.records import read_records
+from graphjoule.training.records import read_records
 
 from . import TINY, run
 

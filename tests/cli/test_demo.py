@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from graphjoule.cli.demo import change_when_shuffled, energy_table, layer_energies
-from graphjoule.energy import dirichlet_energy
-from graphjoule.recipe import load_recipe
+from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.tasks import load_task
 from graphjoule.training import build_model, fit
+from graphjoule.training.recipe import load_recipe
 
 from . import run
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from graphjoule.recipe import load_recipe
-from graphjoule.records import read_records
 from graphjoule.tasks import load_task
-from graphjoule.trained import load
 from graphjoule.training import fit
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.records import read_records
+from graphjoule.training.trained import load
 
 from . import TINY, run
 

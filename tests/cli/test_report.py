@@ -7,9 +7,9 @@ import webbrowser
 
 import pytest
 
-from graphjoule.records import read_records
 from graphjoule.studies import Cell
-from studies.test_energy_files import energy_record
+from graphjoule.training.records import read_records
+from tests.studies.test_energy_files import energy_record
 
 from . import TINY, run
 

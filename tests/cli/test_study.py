@@ -5,10 +5,10 @@ from importlib import import_module
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.records import read_records
 from graphjoule.studies import STUDIES, StudyProgress
 from graphjoule.training import TrainingInterrupted
-from studies import made_up
+from graphjoule.training.records import read_records
+from tests.studies import made_up
 
 from . import run
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphjoule.energy import dirichlet_energy
-from graphjoule.examine import examine, graph_layers, initialised
-from graphjoule.features import normalize_rows
+from graphjoule.graph.features import normalize_rows
+from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import MODELS
-from graphjoule.recipe import load_recipe
-from graphjoule.saving import load_model
 from graphjoule.tasks import load_task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import build_model
+from graphjoule.training.examine import examine, graph_layers, initialised
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.saving import load_model
 
 from . import TINY, run
 

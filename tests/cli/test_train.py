@@ -9,11 +9,11 @@ import pytest
 
 import graphjoule
 from graphjoule.cli import progress as cli_progress
-from graphjoule.recipe import Recipe, load_recipe
-from graphjoule.records import read_records
-from graphjoule.saving import load_model
 from graphjoule.tasks import load_task
 from graphjoule.training import Progress, fit
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.records import read_records
+from graphjoule.training.saving import load_model
 
 from . import TINY, run
 

@@ -11,9 +11,9 @@ import pytest
 from graphjoule.cli import tune_progress
 from graphjoule.cli.tune import choose_ranges
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import load_recipe, parse_overrides
-from graphjoule.records import read_records
 from graphjoule.training import Progress, TrainingInterrupted
+from graphjoule.training.recipe import load_recipe, parse_overrides
+from graphjoule.training.records import read_records
 from graphjoule.tuning import TrialProgress, hide_test, recipe_text, with_settings, work
 from graphjoule.tuning.search import evaluate
 

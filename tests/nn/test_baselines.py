@@ -8,12 +8,12 @@ import torch_geometric.nn as pyg
 from torch_geometric.utils import coalesce, remove_self_loops
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import APPNP, GCNII, MODELS, SGC, DropEdgeGCN, GCNIIConv, JKNet, PairNorm, PairNormGCN, TeleportHop
 from graphjoule.ops import make_key, propagate, split_key
 from graphjoule.ops.edge_dropout import EdgeSubset
 from graphjoule.trace import Trace
-from graphs import normal, random_edges
+from tests.graphs import normal, random_edges
 
 X = normal(9, 5)
 DEPTHS = [1, 2, 5]

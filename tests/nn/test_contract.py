@@ -10,11 +10,11 @@ from hypothesis import given
 from torch.func import functional_call
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import MODELS, GraphModel
 from graphjoule.ops import make_key, split_key
-from graphs import Edges, edge_lists, few, no_edges, normal, random_edges
-from nn.dense import DENSE, dense_scores
+from tests.graphs import Edges, edge_lists, few, no_edges, normal, random_edges
+from tests.nn.dense import DENSE, dense_scores
 
 VARIANTS = {
     "egnn": [

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from graphjoule.energy import dirichlet_energy
 from graphjoule.errors import GraphjouleError
+from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import EGNN, EGNNConv, SReLU
 from graphjoule.ops import make_key
-from graphs import k33, normal, random_edges
+from tests.graphs import k33, normal, random_edges
 
 INITIAL = [0.25, 0.4, 1.0, 2.0]
 

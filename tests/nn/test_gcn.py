@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import GCN, GCNConv
-from graphs import normal, random_edges
+from tests.graphs import normal, random_edges
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from graphjoule.nn import MODELS
 from graphjoule.ops import make_key, use_body
-from graphs import normal, random_edges
-from nn.test_contract import every_model
-from ops.live_bytes import LiveBytes
+from tests.graphs import normal, random_edges
+from tests.nn.test_contract import every_model
+from tests.ops.live_bytes import LiveBytes
 
 NUM_NODES, WIDTH, CLASSES = 1000, 32, 5
 GRAPH = random_edges(NUM_NODES, 2000).graph()

@@ -5,7 +5,7 @@ import torch
 
 from graphjoule.nn import APPNP, EGNN, GCNII, SGC
 from graphjoule.ops import make_key
-from graphs import normal, random_edges
+from tests.graphs import normal, random_edges
 
 GRAPH = random_edges(weighted=True).graph64()
 X = normal(9, 5)

@@ -11,8 +11,8 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops import body_for, edge_dropout, make_key, propagate, use_body
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_dropped, propagate_over
-from graphs import dense_propagation, edge_lists, few, no_edges, normal, random_edges
-from nn.dense import dropped
+from tests.graphs import dense_propagation, edge_lists, few, no_edges, normal, random_edges
+from tests.nn.dense import dropped
 
 WEIGHTED = random_edges(weighted=True)
 OPERATIONS = {

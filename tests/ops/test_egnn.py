@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.ops import dropout, egnn_layer, make_key, residual_mix, srelu
-from graphs import edge_lists, few, no_edges, normal, random_edges
+from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
 EDGES = random_edges(weighted=True)
 C_MIN_BETA = [(0.2, 0.1), (0.15, 0.15), (0.3, 0.0), (0.0, 0.0), (1.0, 0.25)]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.ops import propagate
-from graphs import edge_lists, few, no_edges, normal, path3, random_edges
+from tests.graphs import edge_lists, few, no_edges, normal, path3, random_edges
 
 WEIGHTED = random_edges(weighted=True)
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import dropout, make_key, sparse_linear
-from graphs import few, normal
+from tests.graphs import few, normal
 
 MOSTLY_ZERO = normal(7, 5) * (normal(7, 5, seed=1) > 0.5)
 MOSTLY_ZERO[2] = 0

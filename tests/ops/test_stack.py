@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from tests.ops.live_bytes import LiveBytes
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops import body_for, describe_body, egnn_stack, fold_in, make_key, use_body
 from graphjoule.ops.body import has_triton
+from tests.ops.live_bytes import LiveBytes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SETTING = {"c_min": 0.2, "beta": 0.1}

@@ -1,12 +1,12 @@
 """Made-up cells: what trainings and traces would give, without either."""
 
-from graphjoule.diagnosis import diagnose
-from graphjoule.energy_limits import limits
-from graphjoule.examine import Examination
-from graphjoule.recipe import load_recipe
-from graphjoule.records import Record
 from graphjoule.report import AFTER, BEFORE, Cell
 from graphjoule.trace import LayerTrace, RecordedTrace
+from graphjoule.trace.diagnosis import diagnose
+from graphjoule.trace.limits import limits
+from graphjoule.training.examine import Examination
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.records import Record
 
 
 def record(recipe, seed=0, *, epochs=5, **fields):

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphjoule.recipe import load_recipe
 from graphjoule.report.curves import mean_curves, spread
+from graphjoule.training.recipe import load_recipe
 
 from .cells import record
 

@@ -7,15 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from graphjoule.plots import Line, Panel
 from graphjoule.report.drawings import DRAWINGS, Evidence, drawings_of, drawn_with, picture
 from graphjoule.report.drawings.chart import Chart, Drawing, Key, Mark, Range, draw
 from graphjoule.report.drawings.depths import accuracy_over_depth
 from graphjoule.report.drawings.evidence import Series, common_limits
 from graphjoule.report.drawings.sweeps import RANGES, find_sweeps
 from graphjoule.studies import STUDIES, Cell, Collection, find_study
-from studies import made_up
-from studies.test_energy_files import energy_record
+from graphjoule.trace.plots import Line, Panel
+from tests.studies import made_up
+from tests.studies.test_energy_files import energy_record
 
 
 @cache

@@ -3,7 +3,7 @@
 from graphjoule.nn import MODELS
 from graphjoule.report.drawings.layer_energies import describe, panels, style_of
 from graphjoule.studies import Cell, find_study
-from studies.test_energy_files import energy_record
+from tests.studies.test_energy_files import energy_record
 
 
 def record(model="egnn", dataset="digits", **changes):

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
 from graphjoule.report.drawings import Evidence
 from graphjoule.report.results import BLOCKS, Results, fill_page, read_results
 from graphjoule.report.results.budgets import budget_table
@@ -14,8 +13,9 @@ from graphjoule.report.results.order import find_orders, says, says_collapse
 from graphjoule.report.results.page import StudyTime, whole_study
 from graphjoule.studies import STUDIES, Collection, make_ledger
 from graphjoule.studies.study import Cell
-from studies import made_up
-from studies.test_energy_files import energy_record
+from graphjoule.training.recipe import Recipe
+from tests.studies import made_up
+from tests.studies.test_energy_files import energy_record
 
 TABLE1 = STUDIES["table1"]
 

@@ -7,10 +7,9 @@ from functools import cache
 import pytest
 import torch
 
-from graphjoule.constraint import EnergyConstraint
-from graphjoule.energy import dirichlet_energy
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import GCN
 from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.report.drawings.chart import draw
@@ -23,8 +22,9 @@ from graphjoule.report.results.fates import fates_table
 from graphjoule.report.results.side_words import side_words
 from graphjoule.report.results.sides import find_sides
 from graphjoule.studies import STUDIES, Collection
-from studies import made_up
-from studies.test_energy_files import energy_record
+from graphjoule.terms import EnergyConstraint
+from tests.studies import made_up
+from tests.studies.test_energy_files import energy_record
 
 STUDY = STUDIES["constraint"]
 FREE, HELD, NEAR = "free", "constraint", "orthogonal penalty"

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from graphjoule.records import Record, read_records
 from graphjoule.studies import Cell, Plan, Tasks, plan_study
 from graphjoule.studies.collection import record_files
-from training import facts, small_task
+from graphjoule.training.records import Record, read_records
+from tests.training import facts, small_task
 
 # Runs that stop at different epochs, so that records come one by one.
 QUICK = {"hidden_channels": 8, "epochs": 8, "patience": 3, "lr": 0.1}

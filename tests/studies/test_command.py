@@ -4,9 +4,9 @@ import pytest
 
 from graphjoule.cli.study import _depths, _names
 from graphjoule.cli.train import parse_seeds
-from graphjoule.recipe import parse_overrides
 from graphjoule.studies import find_study
 from graphjoule.studies.command import study_commands
+from graphjoule.training.recipe import parse_overrides
 
 TABLE1 = find_study("table1")
 

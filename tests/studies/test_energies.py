@@ -1,11 +1,11 @@
 import pytest
 
-from graphjoule.energy import dirichlet_energy
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import load_recipe
+from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.studies.energies import EnergyRecord, measure_energies
 from graphjoule.tasks import load_task
 from graphjoule.training import build_model, fit
+from graphjoule.training.recipe import load_recipe
 
 
 @pytest.mark.parametrize(("model", "first_layer", "num_energies"), [("gcn", 1, 2), ("egnn", 0, 4)])

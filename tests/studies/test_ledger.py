@@ -8,10 +8,10 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.recipe import load_recipe
 from graphjoule.studies import Cell, Collection, Variant, find_study, ledger_text, make_ledger, read_collection
 from graphjoule.studies.ledger import other_protocols
 from graphjoule.studies.verdict import judge
+from graphjoule.training.recipe import load_recipe
 
 from . import made_up
 

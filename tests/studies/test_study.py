@@ -2,13 +2,13 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.recipe import Recipe, load_recipe, model_options
-from graphjoule.recipes.constrained import CONSTRAINT_NAMES
 from graphjoule.studies import STUDIES, Study, find_study
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks import DATASETS
 from graphjoule.training import build_model
+from graphjoule.training.recipe import Recipe, load_recipe, model_options
+from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 from . import made_up, small_plan, small_tasks
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from graphjoule import files
-from graphjoule.environment import describe_device
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import Cell, Collection, Tasks, plan_study, read_collection, work, worker
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.plan import Job
 from graphjoule.training import fit
-from training import assert_same_training
+from graphjoule.training.environment import describe_device
+from tests.training import assert_same_training
 
 from . import CELLS, QUICK, SEEDS, made_up, recorded_facts, small_plan, small_tasks
 

@@ -6,7 +6,7 @@ import scipy.sparse as sp
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.archive import load_npz, load_npz_graph, load_npz_like
 
 ADJACENCY = sp.csr_matrix(np.array([[0, 2.0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0, 0], [0, 0, 0, 0]]))

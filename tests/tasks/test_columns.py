@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.columns import build_features, measure_categories, measure_numbers, shorten
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
 from graphjoule.tasks.table import Header, Table
-from graphs import few
+from tests.graphs import few
 
 
 def make(text=None, **numbers):

@@ -11,7 +11,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import csvtable
 from graphjoule.tasks.reading import read_table
 from graphjoule.tasks.table import Wanted
-from graphs import few
+from tests.graphs import few
 
 
 def read(path, text=(), numbers=(), hint=""):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import numbers
 from graphjoule.tasks.numbers import Table
-from graphs import few
+from tests.graphs import few
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import torch
 from torch_geometric.utils import to_dense_adj
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.files import load_graph, load_tables, load_tables_like, unchanged
 from graphjoule.tasks.knn import knn_edge_index
-from graphs import dense_propagation
+from tests.graphs import dense_propagation
 
 NODES = "id,x,y,label\na,0,5,red\nb,2,7,red\nc,0,7,blue\nd,2,5,\ne,1,6,blue\n"
 EDGES = "source,target\na,b\nb,c\nd,a\n"

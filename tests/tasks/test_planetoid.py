@@ -11,7 +11,7 @@ import torch
 from torch_geometric.datasets import Planetoid
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.planetoid import CITESEER, CORA, PUBMED, check_sha256, load_planetoid, planetoid_files
 
 

@@ -3,8 +3,8 @@ import torch
 from torch_geometric.data import Data
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import NodeTask, pack_features

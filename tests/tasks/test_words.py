@@ -11,7 +11,7 @@ import torch_geometric.datasets
 from torch_geometric.io import read_npz
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import words
 from graphjoule.tasks.raw import RawFiles
 from graphjoule.tasks.words import CS, PHYSICS, load_words

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.recipe import Recipe, load_recipe
-from graphjoule.records import Record, read_records
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.tasks.task import pack_features
 from graphjoule.tensorfile import read_tensors
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.records import Record, read_records
 
 NUM_NODES, NUM_CLASSES = 30, 3
 PUBLIC = Split("public", None, torch.arange(9), torch.arange(9, 18), torch.arange(18, 30))

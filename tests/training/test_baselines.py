@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from graphjoule.nn import MODELS
-from graphjoule.recipe import load_recipe
 from graphjoule.training.fit import fit
-from graphjoule.training.runs import Runs
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.seed_batch import Runs
 
 from . import facts, largest_difference, same_bits, small_recipe, small_task
 

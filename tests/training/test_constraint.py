@@ -3,17 +3,17 @@ import json
 import pytest
 import torch
 
-from cli import run
-from graphjoule.constraint import EnergyConstraint
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.recipe import Recipe, load_recipe, parse_overrides
-from graphjoule.records import read_records
+from graphjoule.terms import EnergyConstraint
 from graphjoule.training import fit
 from graphjoule.training.objective import build_model
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.records import read_records
+from tests.cli import run
 
 from . import double_precision, facts, largest_difference, same_bits, small_recipe, small_task
-from .test_runs import make_runs
+from .test_seed_batch import make_runs
 
 AL = "augmented_lagrangian"
 EPOCHS = 6

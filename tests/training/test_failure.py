@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graphjoule.training import fit
-from graphjoule.training.runs import Runs
+from graphjoule.training.seed_batch import Runs
 
 from . import facts, largest_difference, same_bits, small_recipe, small_task
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import normalize_rows
+from graphjoule.graph.features import normalize_rows
 from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.training import FitResult, build_model, fit

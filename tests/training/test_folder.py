@@ -8,10 +8,10 @@ import safetensors.torch
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.records import read_records
 from graphjoule.tasks import Split
 from graphjoule.training import fit, folder
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.records import read_records
 
 from . import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 

@@ -3,7 +3,7 @@ import torch
 
 from graphjoule.training.interrupt import StopRequest
 from graphjoule.training.loop import CURVE_NAMES, TrainingInterrupted, train
-from graphjoule.training.runs import Runs
+from graphjoule.training.seed_batch import Runs
 
 from . import PUBLIC, largest_difference, small_recipe, small_task
 

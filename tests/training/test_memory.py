@@ -2,12 +2,12 @@ import logging
 
 import pytest
 import torch
-from tests.ops.live_bytes import LiveBytes
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.ops import use_body
 from graphjoule.training import fit, memory
-from graphjoule.training.runs import Runs
+from graphjoule.training.seed_batch import Runs
+from tests.ops.live_bytes import LiveBytes
 
 from . import facts, same_bits, small_recipe, small_task
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_ranges, work
 from graphjoule.tuning.leases import PulseLeases
 from graphjoule.tuning.search import evaluate
-from training import small_recipe, small_task
+from tests.training import small_recipe, small_task
 
 RANGES = parse_ranges(["lr=1e-4..1e-1:log", "dropout=0..0.9", "activation=srelu,relu,linear"])
 SEARCH = Search(small_recipe(), RANGES, seeds=(0, 1), seed=3)

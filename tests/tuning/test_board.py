@@ -7,7 +7,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.leases import FileLeases, PulseLeases
 from graphjoule.tuning.search import tune
-from training import small_recipe, small_task
+from tests.training import small_recipe, small_task
 
 ABOUT = {"lr": 0.1, "seeds": [0, 1]}
 

@@ -4,8 +4,8 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.plots import save_figure
-from graphjoule.recipe import load_recipe
+from graphjoule.trace.plots import save_figure
+from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import (
     Interval,
     Outcome,
@@ -205,7 +205,7 @@ def test_without_matplotlib_or_enough_trials_the_rest_is_written_and_why_is_said
     def absent():
         raise GraphjouleError("Drawing needs matplotlib.")
 
-    monkeypatch.setattr("graphjoule.plots._figure_class", absent)
+    monkeypatch.setattr("graphjoule.trace.plots._figure_class", absent)
     files, missing = write_outcome(outcome(), RANGES, tmp_path)
     assert (list(files), missing) == (["recipe", "trials"], ["Drawing needs matplotlib."])
 

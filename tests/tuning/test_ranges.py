@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.recipe import load_recipe
+from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import Choices, Interval, default_ranges, fit_ranges, parse_range, parse_ranges, with_settings
 from graphjoule.tuning.ranges import count_settings
 from graphjoule.tuning.settings import own_values

@@ -14,7 +14,7 @@ from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_rang
 from graphjoule.tuning.queue import TrialQueue, attempts_of
 from graphjoule.tuning.search import evaluate
 from graphjoule.tuning.settings import with_settings
-from training import PUBLIC, small_recipe, small_task
+from tests.training import PUBLIC, small_recipe, small_task
 
 optuna = pytest.importorskip("optuna")
 

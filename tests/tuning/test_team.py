@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from graphjoule.recipe import load_recipe
 from graphjoule.tasks import load_task
+from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import Address, Search, hide_test, parse_ranges, read_outcome, work
 from graphjoule.tuning.search import evaluate
 from graphjoule.tuning.team import Member, run_team

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import load_recipe
 from graphjoule.tasks import Split, load_task
 from graphjoule.training import fit
+from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import hide_test, parse_ranges, tune
-from training import PUBLIC, small_recipe, small_task
+from tests.training import PUBLIC, small_recipe, small_task
 
 RANGES = parse_ranges(["lr=1e-3..1e-1:log", "dropout=0..0.5"])
 

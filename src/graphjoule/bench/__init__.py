@@ -12,8 +12,8 @@ from graphjoule.bench.cases import CASES, CURVES, Case, find_case, find_curves
 from graphjoule.bench.measure import measure_sides
 from graphjoule.bench.record import BenchRecord, append_bench_records, read_bench_records
 from graphjoule.bench.sides import PEERS, make_sides
-from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError, choices
+from graphjoule.training.environment import resolve_device
 
 __all__ = [
     "CASES",

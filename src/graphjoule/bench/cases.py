@@ -10,8 +10,8 @@ from typing import Any
 
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.tasks import DATASETS, NodeTask, load_task
+from graphjoule.training.recipe import Recipe, load_recipe
 
 MODELS_WITH_PEER = ("egnn", "gcnii")
 """What can be compared; the first is meant where a name does not say."""

@@ -14,10 +14,10 @@ from torch_geometric.nn import GCN2Conv, MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import spmm, to_torch_csr_tensor
 
-from graphjoule.features import SparseFeatures, normalize_rows
 from graphjoule.graph import Propagation
-from graphjoule.recipe import Recipe
+from graphjoule.graph.features import SparseFeatures, normalize_rows
 from graphjoule.tasks import NodeTask
+from graphjoule.training.recipe import Recipe
 
 
 class PeerConv(MessagePassing):  # type: ignore[misc]

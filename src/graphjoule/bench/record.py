@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from graphjoule import ops
 from graphjoule.bench.cases import Case
 from graphjoule.bench.measure import Side, Spread, paired_ratio
-from graphjoule.environment import describe_device, versions
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text, reason
 from graphjoule.tasks import NodeTask
+from graphjoule.training.environment import describe_device, versions
 
 Quartiles = tuple[float, float]
 

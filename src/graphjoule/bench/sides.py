@@ -8,10 +8,10 @@ import torch
 
 from graphjoule.bench.cases import Case
 from graphjoule.bench.measure import Side, Step
-from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask
 from graphjoule.training.capture import CapturedStep
-from graphjoule.training.runs import Runs
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.seed_batch import Runs
 
 OURS = "ours"
 PEERS: dict[str, bool] = {"pyg": False, "pyg-csr": True}

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features, SparseFeatures, check_features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks import NodeTask
 from graphjoule.tasks.task import pack_features
 

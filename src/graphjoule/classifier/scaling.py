@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphjoule.features import Features, SparseFeatures
+from graphjoule.graph.features import Features, SparseFeatures
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,9 +21,9 @@ from graphjoule.cli.trace import trace
 from graphjoule.cli.train import rank, train
 from graphjoule.cli.tune import tune
 from graphjoule.cli.usage import UsageError, usage_sentence
-from graphjoule.distributed.launch import LOST, STOPPED
-from graphjoule.distributed.start import LIFELINE, RankLostError
 from graphjoule.errors import GraphjouleError
+from graphjoule.parallel.launch import LOST, STOPPED
+from graphjoule.parallel.start import LIFELINE, RankLostError
 from graphjoule.training import TrainingInterrupted
 from graphjoule.version import __version__
 

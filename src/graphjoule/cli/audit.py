@@ -11,9 +11,9 @@ from rich.table import Table
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.recipe import load_recipe, parse_overrides
 from graphjoule.theory import Audit, Setting
 from graphjoule.theory import audit as audit_graph
+from graphjoule.training.recipe import load_recipe, parse_overrides
 from graphjoule.version import __version__
 
 _USED = ("c_min", "c_max", "beta")

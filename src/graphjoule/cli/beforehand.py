@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import initialised
-from graphjoule.recipe import Recipe
 from graphjoule.tasks.rules import stratified_rule
+from graphjoule.training.environment import resolve_device
+from graphjoule.training.examine import initialised
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
 
 
 def check_training(recipe: Recipe, *, device: str, test_fraction: float | None, out: Path | None, resume: bool) -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 from graphjoule.cli.progress import show_progress
 from graphjoule.files import ensure_folder
 from graphjoule.nn import GraphModel
-from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
 from graphjoule.tasks import NodeTask, load_task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import Trace
 from graphjoule.training import FitResult, TrainingInterrupted, fit
+from graphjoule.training.recipe import Recipe, load_recipe
 
 _MODELS = ("egnn", "gcn")
 _BAR_WIDTH = 16

@@ -11,9 +11,9 @@ import typer
 from graphjoule.cli.processes import default_method
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.counting import counted
-from graphjoule.distributed.description import Partition
-from graphjoule.distributed.part_files import write_partition
 from graphjoule.files import json_text
+from graphjoule.parallel.description import Partition
+from graphjoule.parallel.part_files import write_partition
 
 _EPILOG = """
 Examples:

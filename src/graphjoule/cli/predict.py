@@ -11,12 +11,12 @@ from torch import Tensor
 from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.predictions import write_predictions
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like
 from graphjoule.tasks.files import load_tables_like, unchanged
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.trained import TrainedRuns, read_runs
+from graphjoule.training.predictions import write_predictions
+from graphjoule.training.trained import TrainedRuns, read_runs
 
 _EPILOG = """
 Examples:

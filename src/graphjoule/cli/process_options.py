@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphjoule.cli.source import GraphSource
-from graphjoule.distributed.description import read_partition
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
+from graphjoule.parallel.cluster_runs import check_shares
+from graphjoule.parallel.description import read_partition
 from graphjoule.tasks import DATASETS
-from graphjoule.training.cluster_runs import check_shares
+from graphjoule.training.recipe import Recipe
 
 
 def check_processes(processes: int | None, distributed: bool, parts: Path | None) -> None:

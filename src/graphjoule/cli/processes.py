@@ -17,20 +17,20 @@ from rich.console import Console
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
-from graphjoule.distributed.description import is_partition_of, read_partition
-from graphjoule.distributed.launch import STOPPED, launch
-from graphjoule.distributed.part_files import load_part, remove_partition, write_partition
-from graphjoule.distributed.start import joined_processes, say_ready
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
-from graphjoule.group import ALONE
-from graphjoule.partition import CutMethod
-from graphjoule.recipe import Recipe
-from graphjoule.saving import load_model
+from graphjoule.graph.group import ALONE
+from graphjoule.parallel.description import is_partition_of, read_partition
+from graphjoule.parallel.launch import STOPPED, launch
+from graphjoule.parallel.part_files import load_part, remove_partition, write_partition
+from graphjoule.parallel.partition import CutMethod
+from graphjoule.parallel.start import joined_processes, say_ready
 from graphjoule.tasks import NodeTask
 from graphjoule.training import FitResult, Progress, fit
-from graphjoule.training.campaign import Campaign
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.saving import load_model
+from graphjoule.training.trainer import Campaign
 
 logger = logging.getLogger("graphjoule")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphjoule.recipe import Recipe, load_recipe
+from graphjoule.training.recipe import Recipe, load_recipe
 
 
 def load_recipe_from(

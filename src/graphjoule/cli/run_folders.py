@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from graphjoule.recipe import Recipe
+from graphjoule.training.recipe import Recipe
 
 
 def run_name(recipe: Recipe) -> str:
     """A name after the data, the model and the depth, fit for a folder.
 
-    >>> from graphjoule.recipe import load_recipe
+    >>> from graphjoule.training.recipe import load_recipe
     >>> run_name(load_recipe("egnn", "cora", 64)), run_name(load_recipe("gcn", "data/my nodes.csv", 2))
     ('cora-egnn-64', 'my-nodes-gcn-2')
     """

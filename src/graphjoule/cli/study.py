@@ -12,11 +12,8 @@ import typer
 
 from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
-from graphjoule.environment import describe_device, resolve_device
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import ensure_folder, json_text, write_bytes, write_text
-from graphjoule.plots import MissingLibraryError
-from graphjoule.recipe import parse_overrides
 from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.studies import (
     STUDIES,
@@ -38,7 +35,10 @@ from graphjoule.studies.energy_files import read_energies
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.ledger_text import FORMATS
 from graphjoule.tasks import DATASETS, load_task, resolve_data_root
+from graphjoule.trace.plots import MissingLibraryError
 from graphjoule.training import TrainingInterrupted
+from graphjoule.training.environment import describe_device, resolve_device
+from graphjoule.training.recipe import parse_overrides
 
 _ENDINGS = {"markdown": "md", "csv": "csv", "json": "json"}
 _EPILOG = """

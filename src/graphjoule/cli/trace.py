@@ -11,17 +11,17 @@ import typer
 
 from graphjoule.cli.predict import training_graph as training_graph
 from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
-from graphjoule.energy_limits import Limits
-from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.examine import Examination, examine, graph_layers, initialised
 from graphjoule.files import json_text
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
 from graphjoule.nn import GraphModel
-from graphjoule.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
-from graphjoule.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.trained import read_runs
+from graphjoule.trace.limits import Limits
+from graphjoule.trace.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
+from graphjoule.training.environment import describe_device, resolve_device, versions
+from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.trained import read_runs
 
 _EPILOG = """
 Examples:

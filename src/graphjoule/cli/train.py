@@ -15,16 +15,16 @@ from graphjoule.cli.recipe_file import load_recipe_from
 from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train_text import tell
-from graphjoule.constraint import METHODS
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.nn import MODELS
-from graphjoule.predictions import write_predictions
-from graphjoule.recipe import Recipe, parse_overrides
 from graphjoule.tasks import NodeTask
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.trained import mean_probabilities
+from graphjoule.terms import METHODS
 from graphjoule.training import FitResult, fit
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.predictions import write_predictions
+from graphjoule.training.recipe import Recipe, parse_overrides
+from graphjoule.training.trained import mean_probabilities
 
 _EPILOG = """
 Examples:

@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from graphjoule.files import json_text
-from graphjoule.recipe import Recipe
-from graphjoule.records import Summary
 from graphjoule.training import FitResult
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Summary
 
 
 def tell(recipe: Recipe, result: FitResult, predictions: Path | None = None, *, json: bool) -> None:

@@ -15,15 +15,15 @@ from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train import parse_seeds
 from graphjoule.cli.tune_progress import show_search
 from graphjoule.cli.tune_text import advise, announce, describe, header_of, result_fields, train_command
-from graphjoule.constraint import METHODS
 from graphjoule.counting import counted
-from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
-from graphjoule.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tasks.rules import stratified_rule
+from graphjoule.terms import METHODS
 from graphjoule.training import TrainingInterrupted
+from graphjoule.training.environment import resolve_device
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tuning.board import Address, Board
 from graphjoule.tuning.defaults import default_ranges
 from graphjoule.tuning.engine import import_optuna, quiet

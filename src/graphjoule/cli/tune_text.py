@@ -10,7 +10,7 @@ from typing import Any
 
 from graphjoule.cli.source import GraphSource
 from graphjoule.counting import counted
-from graphjoule.recipe import Recipe
+from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.outcome import Outcome, Row
 from graphjoule.tuning.ranges import Range, count_settings

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops.edge_dropout import propagate_dropped

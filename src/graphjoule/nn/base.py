@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features, SparseFeatures
 from graphjoule.graph import Propagation, as_propagation
+from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.part import computing_on
 from graphjoule.ops import dropout, sparse_linear, split_key
-from graphjoule.part import computing_on
 
 
 class GraphModel(nn.Module):

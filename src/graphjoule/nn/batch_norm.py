@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from graphjoule.part import Part, current_part
+from graphjoule.graph.part import Part, current_part
 
 
 class BatchNorm(nn.BatchNorm1d):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import check_unit_interval
 from graphjoule.nn.gcn import GCN
 from graphjoule.ops.edge_dropout import EdgeSubset

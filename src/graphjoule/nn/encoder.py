@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from graphjoule.features import Features
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, check_choice
 from graphjoule.nn.batch_norm import BatchNorm
 

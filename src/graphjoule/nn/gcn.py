@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_over

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
 from graphjoule.nn.gcn import GCNConv
 from graphjoule.ops import dropout

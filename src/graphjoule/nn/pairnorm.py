@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph.part import current_part
 from graphjoule.nn.gcn import GCN
-from graphjoule.part import current_part
 
 _EPS = 1e-5  # PyG's
 

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel
 from graphjoule.nn.encoder import Encoder
 from graphjoule.ops import egnn_stack

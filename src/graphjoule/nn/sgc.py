@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel
 from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops import propagate

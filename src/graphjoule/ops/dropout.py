@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.autograd_calls import with_signature
+from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.part import Excerpt, current_part
 from graphjoule.ops.body import body_for
-from graphjoule.part import Excerpt, current_part
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)
@@ -62,7 +62,7 @@ def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = Non
         p: probability that an element is set to zero, in [0, 1).
         key: int32 tensor of shape ``[2]`` from `make_key` or `fold_in`.
         among: which rows of a larger tensor these are; they get the mask that they would have there. By default all,
-            or the nodes of the part that is computed on, see `graphjoule.part`.
+            or the nodes of the part that is computed on, see `graphjoule.graph.part`.
     """
     if key is None or p == 0:
         return x

@@ -13,14 +13,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphjoule.autograd_calls import with_signature
-from graphjoule.csr import csr_tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import csr_tensor
+from graphjoule.graph.part import Excerpt
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
-from graphjoule.part import Excerpt
 
 
 def propagate_dropped(x: Tensor, graph: Propagation, p: float, key: Tensor | None) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.autograd_calls import is_plain, with_signature
-from graphjoule.csr import csr_product
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.graph.autograd_calls import is_plain, with_signature
+from graphjoule.graph.csr import csr_product
 from graphjoule.ops.body import body_for
 
 

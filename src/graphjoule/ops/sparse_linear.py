@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.autograd_calls import with_signature
-from graphjoule.csr import csr_product, csr_tensor
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import csr_product, csr_tensor
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
 

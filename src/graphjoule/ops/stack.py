@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from graphjoule.autograd_calls import with_signature
 from graphjoule.graph import Propagation
+from graphjoule.graph.autograd_calls import with_signature
 from graphjoule.ops.body import Body
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphjoule.csr import csr_product
+from graphjoule.graph.csr import csr_product
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
 from graphjoule.ops.stack import StackBody
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphjoule.csr import Rows
+from graphjoule.graph.csr import Rows
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 
 NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3

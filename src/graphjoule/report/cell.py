@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from graphjoule.examine import Examination, examine, graph_layers, initialised
 from graphjoule.nn import GraphModel
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record, Summary, summarise
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
+from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record, Summary, summarise
 
 BEFORE, AFTER = "at initialisation", "after training"
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphjoule.records import Record
+from graphjoule.training.records import Record
 
 CURVES = {"train_loss": "training loss", "val_loss": "validation loss", "val_accuracy": "validation accuracy"}
 """The curves that are shown, by their name in a record."""

@@ -51,8 +51,8 @@ def report_page(cells: Sequence[Cell], *, title: str, paper: Paper = _NOTHING) -
         HTML of at most `MOST_BYTES`; the same cells give the same text. Everything from data is escaped.
 
     Example:
-        >>> from graphjoule.recipe import load_recipe
-        >>> from graphjoule.records import Record
+        >>> from graphjoule.training.recipe import load_recipe
+        >>> from graphjoule.training.records import Record
         >>> recipe = load_recipe("egnn", "cora", 64)
         >>> measured = {"device": "cpu", "runs_at_once": 1, "seconds": 1, "curve": {}, "epochs_run": 0}
         >>> record = Record.of(recipe, seed=0, split_sha256="", val_accuracy=0.8, test_accuracy=0.85, **measured)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphjoule.counting import counted
-from graphjoule.examine import Examination
-from graphjoule.records import Record
 from graphjoule.report.cell import Cell, embeddings, first_layer
 from graphjoule.report.curves import spread
 from graphjoule.report.words import (
@@ -19,6 +17,8 @@ from graphjoule.report.words import (
     repeat_command,
     result,
 )
+from graphjoule.training.examine import Examination
+from graphjoule.training.records import Record
 
 _MOST_CLASSES = 50
 

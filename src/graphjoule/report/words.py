@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from graphjoule.recipe import Recipe, load_recipe
 from graphjoule.report.cell import AFTER, Cell
 from graphjoule.studies.command import seeds_text, value_text
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks.facts import TableColumns, TaskFacts
+from graphjoule.training.recipe import Recipe, load_recipe
 
 _MOST_NAMED = 30  # columns that a command names; more are those of embeddings, which nobody types
 

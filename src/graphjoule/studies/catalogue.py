@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipes import unknown
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.studies.study import Local, Study, Variant
+from graphjoule.training.recipes import unknown
 
 __all__ = ["STUDIES", "find_study"]
 

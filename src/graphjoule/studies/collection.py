@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record, read_records
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record, read_records
 
 __all__ = ["Collection", "read_collection", "record_files"]
 

@@ -9,15 +9,15 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import examine, graph_layers, initialised
 from graphjoule.nn import GraphModel
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record
 from graphjoule.tasks import NodeTask
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
+from graphjoule.training.environment import describe_device, resolve_device, versions
+from graphjoule.training.examine import examine, graph_layers, initialised
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 
 State = Literal["initial", "trained"]
 

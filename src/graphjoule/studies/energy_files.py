@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe, model_options
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.study import Cell
+from graphjoule.training.recipe import Recipe, model_options
 
 __all__ = ["energies_of", "read_energies"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record
 from graphjoule.studies.plan import Job
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 
 __all__ = ["Estimate", "Pace", "in_words"]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.study import Cell
 from graphjoule.studies.verdict import Outcome, judge
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 
 __all__ = ["LedgerRow", "OtherProtocol", "make_ledger", "other_protocols"]
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.recipes import unknown
 from graphjoule.studies.command import study_commands
 from graphjoule.studies.ledger import LedgerRow, count_verdicts
 from graphjoule.studies.study import Study
 from graphjoule.studies.verdict import RULE
+from graphjoule.training.recipes import unknown
 
 __all__ = ["FORMATS", "ledger_table", "ledger_text", "missing_commands", "p_text"]
 

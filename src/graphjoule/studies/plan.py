@@ -10,13 +10,13 @@ from pathlib import Path
 
 from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
-from graphjoule.records import read_records
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import NodeTask
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import read_records
 
 __all__ = ["Job", "Plan", "Tasks", "plan_study"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.recipe import Recipe, load_recipe, model_options
-from graphjoule.recipes import unknown
-from graphjoule.recipes.constrained import CONSTRAINT_NAMES
 from graphjoule.studies.paper_tables import Place
 from graphjoule.tasks import DATASETS
+from graphjoule.training.recipe import Recipe, load_recipe, model_options
+from graphjoule.training.recipes import unknown
+from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 __all__ = ["Cell", "Local", "Study", "Variant"]
 

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from scipy.special import stdtr
 
-from graphjoule.records import Record, summarise
 from graphjoule.studies.paper_tables import PAPER_RUNS
+from graphjoule.training.records import Record, summarise
 
 __all__ = ["LEVEL", "ROUNDING", "RULE", "Outcome", "Verdict", "judge"]
 

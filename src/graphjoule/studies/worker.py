@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from graphjoule.environment import describe_device, resolve_device
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
 from graphjoule.studies.energies import measure_energies
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.plan import Job, Plan, Tasks
 from graphjoule.training import FitResult, Progress, fit
+from graphjoule.training.environment import describe_device, resolve_device
 from graphjoule.training.memory import is_out_of_memory
 
 __all__ = ["StudyProgress", "work"]

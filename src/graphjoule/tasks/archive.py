@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features, check_features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, check_features
 from graphjoule.tasks.arrays import NUMBERS, read_arrays
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.files import source_files

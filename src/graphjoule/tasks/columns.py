@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features
+from graphjoule.graph.features import Features
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
 from graphjoule.tasks.table import Table
 from graphjoule.tasks.task import pack_features

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features, SparseFeatures
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.tasks.columns import build_features
 from graphjoule.tasks.edges import EdgeOptions, EdgeTable, read_edges
 from graphjoule.tasks.facts import Source, SourceFile, TableColumns

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import check_features
+from graphjoule.graph.features import check_features
 
 
 def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:

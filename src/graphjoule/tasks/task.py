@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.features import Features, SparseFeatures, check_features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.rules import RULES, draw_split, is_rule
 from graphjoule.tasks.splits import PARTS, Split, check_labelled, split_of_masks

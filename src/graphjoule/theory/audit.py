@@ -11,7 +11,7 @@ from torch import Tensor
 from graphjoule.counting import counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
-from graphjoule.spectrum import Estimate, Spectrum, spectrum
+from graphjoule.measures.spectrum import Estimate, Spectrum, spectrum
 from graphjoule.theory.interval import Enclosure, number
 from graphjoule.theory.layers import LayerRange, depth_limit, layer_ranges
 from graphjoule.theory.lemmas import Bounds, Lemma, lemmas

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphjoule.spectrum import Spectrum
+from graphjoule.measures.spectrum import Spectrum
 from graphjoule.theory.interval import Enclosure, Interval
 from graphjoule.theory.setting import Setting
 
@@ -58,7 +58,7 @@ def layer_ranges(spectrum: Spectrum, setting: Setting) -> list[LayerRange]:
     Example:
         >>> import torch
         >>> from graphjoule.graph import Propagation
-        >>> from graphjoule.spectrum import spectrum
+        >>> from graphjoule.measures.spectrum import spectrum
         >>> pair = spectrum(Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]])))  # P has eigenvalues 1 and 0
         >>> first = layer_ranges(pair, Setting(c_min=0.2, beta=0.1, num_layers=2))[0]
         >>> round(first.total_min.low, 9), round(first.total_max.high, 9)

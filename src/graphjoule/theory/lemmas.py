@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphjoule.energy import dirichlet_energy
 from graphjoule.graph import Propagation
-from graphjoule.spectrum import Estimate, Spectrum
+from graphjoule.measures.energy import dirichlet_energy
+from graphjoule.measures.spectrum import Estimate, Spectrum
 from graphjoule.theory.interval import Enclosure, Verdict, number
 from graphjoule.theory.layers import LayerRange
 from graphjoule.theory.setting import Setting

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphjoule.spectrum import Spectrum
+from graphjoule.measures.spectrum import Spectrum
 from graphjoule.theory.interval import Enclosure, Interval
 from graphjoule.theory.layers import covering, polynomials
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
-from graphjoule.spectrum import Spectrum, spectrum
+from graphjoule.measures.spectrum import Spectrum, spectrum
 from graphjoule.theory.interval import Enclosure, Verdict
 from graphjoule.theory.propagated import energy_intervals
 

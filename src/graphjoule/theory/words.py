@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphjoule.spectrum import Spectrum
+from graphjoule.measures.spectrum import Spectrum
 from graphjoule.theory.interval import Enclosure, number
 from graphjoule.theory.layers import LayerRange
 from graphjoule.theory.lemmas import Lemma

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures
 
 
 def find_features(output: Any, num_nodes: int) -> Tensor | None:

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.plots import PALETTE, Line, Panel
 from graphjoule.trace.layer import LayerTrace
+from graphjoule.trace.plots import PALETTE, Line, Panel
 
 
 def layer_panels(rows: Sequence[LayerTrace], measures: Sequence[str]) -> list[Panel]:

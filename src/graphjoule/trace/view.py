@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.plots import draw_panels, save_figure
 from graphjoule.trace.layer import LayerTrace, row_fields, row_of
 from graphjoule.trace.panels import layer_panels
+from graphjoule.trace.plots import draw_panels, save_figure
 from graphjoule.trace.table import table_text
 from graphjoule.trace.watch import name_matches
 

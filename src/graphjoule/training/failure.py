@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphjoule.ops import fold_in
-from graphjoule.training.runs import Runs
+from graphjoule.training.seed_batch import Runs
 
 
 @torch.no_grad()

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import torch
 
-from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError
-from graphjoule.group import Group
+from graphjoule.graph.group import Group
 from graphjoule.nn import GraphModel
 from graphjoule.ops import describe_body
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record, Summary, summarise
+from graphjoule.parallel.joint_folder import JointFolder
 from graphjoule.tasks import NodeTask
-from graphjoule.training.campaign import Campaign
+from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.joint_folder import JointFolder
 from graphjoule.training.loop import Progress
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record, Summary, summarise
+from graphjoule.training.trainer import Campaign
 
 logger = logging.getLogger("graphjoule")
 

@@ -12,15 +12,15 @@ from torch import Tensor
 from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, write_json, write_text
-from graphjoule.model_card import model_card
 from graphjoule.nn import GraphModel
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record, append_record, read_records
-from graphjoule.saving import load_model, save_model
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.loop import RunResult
+from graphjoule.training.model_card import model_card
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record, append_record, read_records
+from graphjoule.training.saving import load_model, save_model
 
 
 class About(BaseModel):

@@ -11,7 +11,7 @@ from graphjoule.tasks import Split
 from graphjoule.training.capture import CapturedStep
 from graphjoule.training.failure import describe_failure
 from graphjoule.training.interrupt import StopRequest
-from graphjoule.training.runs import Runs
+from graphjoule.training.seed_batch import Runs
 
 CURVE_NAMES = ("train_loss", "val_loss", "val_accuracy")
 # How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue, unless an

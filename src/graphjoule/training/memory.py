@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from graphjoule.ops import body_for
-from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask
 from graphjoule.training.objective import build_model
+from graphjoule.training.recipe import Recipe
 
 _SHARE = 0.6  # of the memory that is free; the rest is for features, other programs and what a count forgets
 _COPIES_OF_PARAMETERS = 8  # parameters, gradient, two moments, the best ones, and what a step makes in between

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphjoule.constraint import EnergyConstraint, OrthogonalPenalty
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features
 from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
 from graphjoule.nn import MODELS, GraphModel
-from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask
+from graphjoule.terms import EnergyConstraint, OrthogonalPenalty
+from graphjoule.training.recipe import Recipe
 
 NO_NODE = -100
 """Target of a place that holds no node: processes have different numbers of a split's nodes, and so have runs."""

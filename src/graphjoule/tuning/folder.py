@@ -10,7 +10,7 @@ from typing import Any
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, reason, without_nan, write_json, write_text
-from graphjoule.plots import save_figure
+from graphjoule.trace.plots import save_figure
 from graphjoule.tuning.board import changes
 from graphjoule.tuning.outcome import Outcome
 from graphjoule.tuning.pictures import draw_importance, draw_parallel

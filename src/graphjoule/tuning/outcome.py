@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
+from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.engine import import_optuna
 from graphjoule.tuning.queue import attempts_of, count_begun
 from graphjoule.tuning.settings import with_settings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError
-from graphjoule.plots import BLACK, BLUE, VERMILION, new_figure
+from graphjoule.trace.plots import BLACK, BLUE, VERMILION, new_figure
 from graphjoule.tuning.outcome import Outcome, Row
 from graphjoule.tuning.ranges import Interval, Range
 

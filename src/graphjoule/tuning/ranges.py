@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipes.overrides import parse_override
+from graphjoule.training.recipes.overrides import parse_override
 
 __all__ = ["Choices", "Interval", "Range", "count_settings", "parse_range", "parse_ranges"]
 

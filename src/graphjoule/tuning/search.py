@@ -13,10 +13,10 @@ from typing import Any, Literal
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
-from graphjoule.records import Record
 from graphjoule.tasks import NodeTask
 from graphjoule.training import Progress, fit
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 from graphjoule.tuning.board import Address, Board
 from graphjoule.tuning.defaults import default_ranges
 from graphjoule.tuning.outcome import Outcome, read_outcome

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import initialised
-from graphjoule.recipe import Recipe
-from graphjoule.recipes import explain, unknown
+from graphjoule.training.examine import initialised
 from graphjoule.training.objective import build_penalty
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.recipes import explain, unknown
 from graphjoule.tuning.ranges import Choices, Interval, Range
 from graphjoule.tuning.spelling import SHARED, spelled
 
@@ -29,7 +29,7 @@ def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
             are not also named by themselves.
 
-    >>> from graphjoule.recipe import load_recipe
+    >>> from graphjoule.training.recipe import load_recipe
     >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
     ['lr: 0.5 -> 0.005']
     """

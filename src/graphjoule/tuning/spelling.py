@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphjoule.recipe import Recipe
-from graphjoule.recipes.constrained import constraint_setting
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.recipes.constrained import constraint_setting
 
 __all__ = ["SHARED", "fixed_settings", "spelled"]
 
@@ -20,7 +20,7 @@ def spelled(recipe: Recipe, key: str) -> list[str]:
     ``weight_decay`` is that of every parameter group. A limit of the model's that the constraint has taken from it is
     the constraint's too; one that the model does not have is the constraint's alone.
 
-    >>> from graphjoule.recipe import load_recipe
+    >>> from graphjoule.training.recipe import load_recipe
     >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
     ['weight_decay.conv', 'weight_decay.dense']
     >>> spelled(load_recipe("egnn", "digits", 2, {"constraint": "penalty"}), "c_min")
@@ -45,7 +45,7 @@ def fixed_settings(recipe: Recipe, overrides: Mapping[str, Any]) -> dict[str, An
         recipe: the recipe with the overrides.
         overrides: as `parse_overrides` gives them.
 
-    >>> from graphjoule.recipe import load_recipe
+    >>> from graphjoule.training.recipe import load_recipe
     >>> overrides = {"weight_decay": 0.0, "weight_decay.conv": 0.5}
     >>> fixed_settings(load_recipe("gcnii", "digits", 2, overrides), overrides)
     {'weight_decay.dense': 0.0, 'weight_decay.conv': 0.5}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask, Split
+from graphjoule.training.recipe import Recipe
 
 __all__ = ["ValidationTask", "hide_test"]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from graphjoule.recipe import Recipe
+from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.spelling import spelled
 
 __all__ = ["recipe_text"]

@@ -11,7 +11,7 @@ from io import BytesIO
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from graphjoule.plots import BLACK, Panel, draw_panel, new_figure
+from graphjoule.trace.plots import BLACK, Panel, draw_panel, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from graphjoule.constraint.report import ConstraintReport, LayerState
 from graphjoule.studies.energies import EnergyRecord
+from graphjoule.terms.report import ConstraintReport, LayerState
 
 __all__ = ["Factors", "Readings", "check_limits", "readings"]
 

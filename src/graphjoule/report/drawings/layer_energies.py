@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
-from graphjoule.plots import BLUE, GREEN, PURPLE, VERMILION, Band, Line, Panel
 from graphjoule.report.drawings.chart import Chart, Drawing
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.studies.energies import EnergyRecord, State
+from graphjoule.trace.plots import BLUE, GREEN, PURPLE, VERMILION, Band, Line, Panel
 
 __all__ = ["energy_drawings", "style_of"]
 

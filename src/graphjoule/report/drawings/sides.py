@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from graphjoule.plots import BLUE, GREEN, ORANGE, PURPLE, VERMILION, Band, Line, Panel
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
 from graphjoule.report.drawings.instruments import Factors
 from graphjoule.studies.study import Cell
+from graphjoule.trace.plots import BLUE, GREEN, ORANGE, PURPLE, VERMILION, Band, Line, Panel
 
 __all__ = ["accuracy_drawing", "accuracy_of_sides", "factors_of", "side_keys", "side_style", "sides_of"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from graphjoule.plots import BLUE, Band, Line, Panel
 from graphjoule.report.drawings.chart import Chart, Drawing, Key, Mark, Range
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
 from graphjoule.studies.study import Cell, Variant
+from graphjoule.trace.plots import BLUE, Band, Line, Panel
 
 __all__ = ["RANGES", "Sweep", "find_sweeps", "sweep_drawings"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from graphjoule.counting import counted
-from graphjoule.records import Record
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.results.sides import short_number
 from graphjoule.studies.study import Cell
+from graphjoule.training.records import Record
 
 __all__ = ["blow_up_table"]
 

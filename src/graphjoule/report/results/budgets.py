@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-from graphjoule.records import Record
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.studies.study import Cell
+from graphjoule.training.records import Record
 
 __all__ = ["budget_table"]
 

@@ -1,0 +1,243 @@
+"""The graph as the operator every layer applies: ``P = D~^-1/2 (A + I) D~^-1/2``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph.csr import Rows, csr_tensor, row_of_entries, row_starts
+from graphjoule.graph.edges import check_edges, check_symmetric, merge_edges
+from graphjoule.graph.group import ALONE, Group
+from graphjoule.graph.laplacian import Laplacian
+from graphjoule.graph.part import Part
+
+
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """The normalised adjacency ``P = D~^-1/2 (A + I) D~^-1/2`` of an undirected graph, with ``D~ = D + I``.
+
+    Built once per graph, kept as CSR with 32-bit indices, exactly symmetric, so that the backward product of a layer is
+    the same product again.
+
+    Attributes:
+        rowptr: start of every row in `col` and `value`, shape ``[num_nodes + 1]``.
+        col: column of every stored entry, sorted within a row; the diagonal is always stored.
+        value: the entries of ``P``.
+        degree: weighted degree ``d_i`` of every node *without* the self-loop, in float64.
+        matrix: the same as a torch CSR matrix.
+        diagonal: position of every diagonal entry in `value`.
+
+    Example:
+        >>> graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
+        >>> graph.to_dense()
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
+    """
+
+    rowptr: Tensor
+    col: Tensor
+    value: Tensor
+    degree: Tensor
+    matrix: Tensor = field(init=False, repr=False)
+    diagonal: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, self.shape))
+        object.__setattr__(self, "diagonal", (self.row() == self.col).nonzero().flatten())
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor,
+        edge_weight: Tensor | None = None,
+        num_nodes: int | None = None,
+        *,
+        symmetrize: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> Propagation:
+        """Build the operator from PyG's ``edge_index``.
+
+        Self-loops are dropped before the identity is added. Duplicate edges are merged: they count once without weights
+        and add up with weights. Edges of weight zero are no edges.
+
+        Args:
+            edge_index: integer tensor of shape ``[2, num_edges]``; an undirected edge is stored in both directions.
+            edge_weight: finite, non-negative weight of every edge, shape ``[num_edges]``.
+            num_nodes: number of nodes; by default the largest index plus one.
+            symmetrize: make a directed graph undirected: an edge weighs the larger of its two directions.
+            dtype: dtype of the entries of ``P``, computed in float64 and rounded once; by default torch's default.
+        """
+        num_nodes = check_edges(edge_index, edge_weight, num_nodes)
+        row, col = edge_index.cpu().long()
+        weight = torch.ones(row.numel(), dtype=torch.float64) if edge_weight is None else edge_weight.cpu().double()
+        kept = (row != col) & (weight > 0)
+        row, col, weight = row[kept], col[kept], weight[kept]
+        row, col, weight = merge_edges(row, col, weight, num_nodes, reduce="max" if edge_weight is None else "sum")
+        if symmetrize:
+            both = torch.cat([row, col]), torch.cat([col, row]), weight.repeat(2)
+            row, col, weight = merge_edges(*both, num_nodes, reduce="max")
+        else:
+            check_symmetric(row, col, weight, num_nodes)
+        return cls._normalised(row, col, weight, num_nodes, dtype or torch.get_default_dtype())
+
+    @classmethod
+    def _normalised(cls, row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, dtype: torch.dtype) -> Propagation:
+        """P from the merged, symmetric, loop-free adjacency."""
+        degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
+        loop = torch.arange(num_nodes)
+        row, col = torch.cat([row, loop]), torch.cat([col, loop])
+        weight = torch.cat([weight, torch.ones(num_nodes, dtype=torch.float64)])
+        order = torch.argsort(row * num_nodes + col)
+        row, col, weight = row[order], col[order], weight[order]
+        scale = (degree + 1).rsqrt()
+        # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
+        value = (weight * (scale[row] * scale[col])).to(dtype)
+        return cls(row_starts(row, num_nodes), col.int(), value, degree)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.rowptr.numel() - 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns, the same unless one process has but a part of the rows."""
+        return self.num_nodes, self.num_nodes
+
+    @property
+    def part(self) -> Part | None:
+        """Which rows of a larger operator these are; None for a whole one."""
+        return None
+
+    @property
+    def group(self) -> Group:
+        """The processes that hold the graph together."""
+        return ALONE if self.part is None else self.part.group
+
+    @property
+    def num_edges(self) -> int:
+        """Number of undirected edges, self-loops not counted."""
+        return (self.col.numel() - self.num_nodes) // 2
+
+    @property
+    def device(self) -> torch.device:
+        """Where the operator lives."""
+        return self.value.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the entries of ``P``."""
+        return self.value.dtype
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Propagation:
+        """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
+        value = self.value.to(device=device, dtype=dtype)
+        if value is self.value:
+            return self
+        rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
+        return Propagation(rowptr, col, value, degree)
+
+    def reach(self, x: Tensor) -> Tensor:
+        """The features of all nodes that the columns name, of which a process may have a part only.
+
+        Args:
+            x: features of the rows, shape ``[..., num_nodes, channels]``.
+
+        Returns:
+            Shape ``[..., num_columns, channels]``; of a whole graph `x` itself.
+        """
+        return x
+
+    def mixed(self, a: float, alpha: float) -> Tensor:
+        """The entries of ``a P + alpha I``, which has the pattern of ``P``, to be read only.
+
+        They are kept until another mixture is asked for: all layers of a network ask for the same.
+        """
+        key, value = self._mixture.get("latest", (None, self.value))
+        if key != (a, alpha):
+            value = a * self.value
+            value[self.diagonal] += alpha
+            self._mixture["latest"] = ((a, alpha), value)
+        return value
+
+    @cached_property
+    def _mixture(self) -> dict[str, tuple[tuple[float, float], Tensor]]:
+        return {}
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The pattern with hubs apart, made at first use."""
+        return Rows.of(self.rowptr, self.col)
+
+    @cached_property
+    def laplacian(self) -> Laplacian:
+        """``D - A`` with the weights ``a_ij`` in float64, made at first use."""
+        scale = (1 + self.degree).sqrt()
+        return Laplacian.of(self.rowptr, self.col, self._weights(scale), scale)
+
+    def _weights(self, scale: Tensor) -> Tensor:
+        """The weights ``a_ij`` from the entries of ``P`` and ``sqrt(1 + d)`` of every column; rows come first."""
+        row, col = self.row(), self.col.long()
+        weight = torch.where(row == col, 0, self.value.double() * (scale[row] * scale[col]))
+        # Entries of P are rounded to its dtype; whole weights are had back, as the exact degree confirms.
+        whole = weight.round()
+        near = torch.allclose(weight, whole, rtol=4 * torch.finfo(self.dtype).eps, atol=0)
+        if near and self.degree.equal(torch.zeros_like(self.degree).index_add(0, row, whole)):
+            return whole
+        return weight
+
+    @property
+    def column_degree(self) -> Tensor:
+        """Weighted degree of every node that the columns name, those of the rows first."""
+        return self.degree
+
+    def numbering(self) -> tuple[Tensor, Tensor, int]:
+        """The number of every stored entry, that of the entry across the diagonal, and how many numbers there are."""
+        position = torch.arange(self.col.numel(), dtype=torch.int32, device=self.device)
+        # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
+        return position, torch.argsort(self.col, stable=True).int(), self.col.numel()
+
+    def row(self) -> Tensor:
+        """Row of every stored entry, the counterpart of `col`."""
+        return row_of_entries(self.rowptr)
+
+    def to_dense(self) -> Tensor:
+        """``P`` as a dense matrix, shape ``[num_nodes, num_nodes]``."""
+        dense = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+        dense[self.row(), self.col.long()] = self.value
+        return dense
+
+
+def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:
+    """The operator of `graph`, whichever way it was given, checked against the number of nodes.
+
+    A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
+
+    Args:
+        graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
+        num_nodes: number of rows of the features it will multiply.
+        like: a tensor with the dtype and device that a new operator takes.
+    """
+    if isinstance(graph, Tensor):
+        graph = Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=like.dtype).to(like.device)
+    if graph.num_nodes != num_nodes:
+        raise GraphjouleError(f"The graph has {graph.num_nodes} nodes but the features have {num_nodes} rows.")
+    return graph
+
+
+def exact_propagation(graph: Propagation | Tensor, num_nodes: int | None = None) -> Propagation:
+    """The operator of `graph` for theory, where no features set its dtype: of an ``edge_index`` it is in float64.
+
+    Args:
+        graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
+        num_nodes: number of nodes of an ``edge_index``; by default the largest it names plus one.
+    """
+    if isinstance(graph, Tensor):
+        return Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=torch.float64)
+    if graph.part is not None:
+        raise GraphjouleError("This needs the whole graph, but this process has a part of it; load it in one process.")
+    return graph

@@ -1,0 +1,172 @@
+"""Measures of the directions of node features: how many there are, and how much those of two nodes differ."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph.group import ALONE, Group
+
+
+def mean_pair_cosine(x: Tensor, group: Group = ALONE) -> Tensor:
+    r"""Mean cosine similarity over all pairs of nodes, whether or not an edge joins them.
+
+    .. math:: \frac{1}{m (m - 1)} \sum_{i \ne j} \cos(x_i, x_j)
+        = \frac{\| \sum_i u_i \|^2 - m}{m (m - 1)}, \qquad u_i = \frac{x_i}{\|x_i\|}
+
+    Exact and linear in the number of nodes. It is 1 when all nodes point the same way, about 0 for random features of
+    zero mean, and never below ``-1 / (m - 1)``. Zero rows have no direction and do not count: ``m`` is the number of
+    others. It is 1 when fewer than two are left.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> float(mean_pair_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])))
+        0.0
+    """
+    unit, has_direction = unit_rows(x)
+    count = group.total(has_direction.sum(dim=-1).double())
+    pairs = count * (count - 1)
+    total = group.total(unit.sum(dim=-2)).square().sum(dim=-1) - group.total(unit.square().sum(dim=(-2, -1)))
+    cosine = (total / torch.where(pairs == 0, 1, pairs)).clamp(-1, 1)
+    return torch.where(pairs == 0, 1, cosine)
+
+
+def effective_rank(x: Tensor, group: Group = ALONE) -> Tensor:
+    r"""Effective rank of node features: the number of directions they fill, weak ones counting less.
+
+    .. math:: \exp\Big( -\sum_k p_k \log p_k \Big), \qquad p_k = \frac{s_k}{\sum_l s_l}
+
+    for the singular values ``s`` of ``X`` (Roy and Vetterli 2007). From 1 to the rank of ``X``, and 0 for ``X = 0``;
+    multiplying the features by a number changes nothing. It is found from the Gram matrix in float64, so the cost is
+    linear in the number of nodes, and singular values below about 1e-7 of the largest count as zero.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> round(float(effective_rank(torch.eye(3))), 9), round(float(effective_rank(torch.ones(3, 3))), 9)
+        (3.0, 1.0)
+    """
+    squared = _squared_singular_values(x, group)
+    positive = squared != 0
+    values = torch.where(positive, squared, 1).sqrt() * positive
+    total = values.sum(dim=-1, keepdim=True)
+    share = values / torch.where(total == 0, 1, total)
+    entropy = -(share * torch.where(positive, share, 1).log()).sum(dim=-1)
+    return torch.where(positive.any(dim=-1), entropy.exp(), 0)
+
+
+def stable_rank(x: Tensor, group: Group = ALONE) -> Tensor:
+    r"""Stable rank of node features: how many directions as strong as the strongest would make up their size.
+
+    .. math:: \frac{\|X\|_F^2}{\|X\|_2^2} = \frac{\sum_k s_k^2}{s_1^2}
+
+    for the singular values ``s`` of ``X`` (Rudelson and Vershynin 2007). From 1 to the rank of ``X``, and 0 for
+    ``X = 0``. Never above `effective_rank`: one strong direction hides the others more.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> round(float(stable_rank(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))), 9)
+        1.25
+    """
+    squared = _squared_singular_values(x, group)
+    largest = squared.amax(dim=-1)
+    return squared.sum(dim=-1) / torch.where(largest == 0, 1, largest)
+
+
+def feature_correlation(x: Tensor, group: Group = ALONE) -> Tensor:
+    r"""Mean absolute Pearson correlation of the channels (Jin et al. 2022): how much they repeat each other.
+
+    .. math:: \frac{1}{c (c - 1)} \sum_{k \ne l} | \rho(x_{:k}, x_{:l}) |
+
+    From 0 to 1. Channels that are the same number on all nodes have no correlation and do not count: ``c`` is the
+    number of others. It is 0 when fewer than two are left, as there is nothing to repeat.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        group: the processes that have the rows of `x` together.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> round(float(feature_correlation(torch.tensor([[1.0, -2.0], [2.0, -4.0], [4.0, -8.0]]))), 9)
+        1.0
+    """
+    x = _checked(x)
+    centred = x - _mean_of_rows(x, group)
+    length = _column_norms(centred, group)
+    # A constant column is not zero after its rounded mean is taken off; what is left is rounding, not a signal.
+    rounding = 64 * torch.finfo(torch.float64).eps * _column_norms(x, group)
+    varies = ~(length <= rounding)
+    centred = torch.where(varies, centred / torch.where(varies, length, 1), 0)
+    count = varies.sum(dim=(-2, -1)).double()
+    pairs = count * (count - 1)
+    correlation = group.total(centred.mT @ centred).abs()
+    total = correlation.sum(dim=(-2, -1)) - correlation.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    return (total / torch.where(pairs == 0, 1, pairs)).clamp(max=1)
+
+
+def unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Every row divided by its length, in float64, and which rows have a direction; the others stay zero.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+
+    Returns:
+        Unit rows of the same shape, and a boolean tensor of shape ``[..., num_nodes]``.
+    """
+    x = _checked(x)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    has_direction = length != 0
+    unit = torch.where(has_direction, x / torch.where(has_direction, length, 1), 0)
+    return unit, has_direction.squeeze(-1)
+
+
+def _mean_of_rows(x: Tensor, group: Group) -> Tensor:
+    if group.size == 1:
+        return x.mean(dim=-2, keepdim=True)
+    num_rows = group.total(torch.tensor(x.size(-2), dtype=torch.float64, device=x.device))
+    return group.total(x.sum(dim=-2, keepdim=True)) / num_rows
+
+
+def _column_norms(x: Tensor, group: Group) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-2, keepdim=True)
+    return norms if group.size == 1 else group.total(norms.square()).sqrt()
+
+
+def _squared_singular_values(x: Tensor, group: Group) -> Tensor:
+    """Squares of the singular values, from the smaller Gram matrix; those lost in rounding are exactly zero."""
+    x = _checked(x)
+    # Only the Gram matrix of the channels is a sum over rows, which processes can have parts of.
+    gram = group.total(x.mT @ x) if group.size > 1 or x.size(-1) <= x.size(-2) else x @ x.mT
+    if gram.size(-1) == 0:
+        return gram.new_zeros(*gram.shape[:-2], 1)
+    # LAPACK refuses what is not finite; a trace of a model that blew up should say so, not stop.
+    finite = gram.isfinite().all(dim=-1, keepdim=True).all(dim=-2, keepdim=True)
+    values = torch.linalg.eigvalsh(torch.where(finite, gram, 0))
+    rounding = gram.size(-1) * torch.finfo(torch.float64).eps * values.amax(dim=-1, keepdim=True)
+    return torch.where(finite.squeeze(-1), torch.where(values > rounding, values, 0), torch.nan)
+
+
+def _checked(x: Tensor) -> Tensor:
+    if x.dim() < 2:
+        raise GraphjouleError(f"The features have shape {list(x.shape)}; expected [..., num_nodes, channels].")
+    return x.double()

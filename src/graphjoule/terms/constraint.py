@@ -1,0 +1,174 @@
+"""`EnergyConstraint`: the paper's principle as a term of anybody's loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.terms.embeddings import EmbeddingHooks
+from graphjoule.terms.methods import METHODS, check_settings
+from graphjoule.terms.report import ConstraintReport, LayerState
+from graphjoule.trace.watch import Watch
+
+_HELD = -1.0  # the gap of a limit that holds because there is no energy on its greater side
+
+
+class EnergyConstraint:
+    r"""Dirichlet energy constrained learning, Proposition 1 of the paper, for any torch model.
+
+    .. math::
+        g_k^{low} = \log \frac{c_{\min} E(X_{k-1})}{E(X_k)} \le 0, \qquad
+        g_k^{up} = \log \frac{E(X_k)}{c_{\max} E(X_0)} \le 0
+
+    Gaps are logarithms, so a layer counts the same whatever the size of its features, at depth 2 and at 64. They are
+    measured by hooks at every call of the model. "penalty" adds ``rho sum relu(g)^2``; "augmented_lagrangian" adds
+    ``1 / (2 rho) sum(relu(lambda + rho g)^2 - lambda^2)`` and `update` moves ``lambda`` to ``relu(lambda + rho g)``.
+
+    ``X_0`` is what goes into the first of the layers if that has the shape of what comes out, else what comes out. A
+    last output of another width is class scores and left free, if there are two others.
+
+    Args:
+        model: any module.
+        graph: the graph its layers work on, as a `Propagation` or an ``edge_index`` with both directions of each edge.
+        c_min: factor of the lower limit, in (0, 1).
+        c_max: factor of the upper limit, at least `c_min`.
+        layers: modules to hold, in the order of their calls: names, where ``*`` stands for anything between two dots,
+            or types; by default those that `Trace` watches.
+        method: a key of `METHODS`.
+        rho: how hard a broken limit pushes back, and the step of the multipliers.
+        num_nodes: number of nodes; by default an ``edge_index`` is completed by the rows of the model's input.
+
+    Example:
+        >>> from graphjoule.nn import GCN
+        >>> edge_index, x = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.eye(3)
+        >>> model = GCN(3, 4, 2, num_layers=5)
+        >>> with EnergyConstraint(model, edge_index, c_min=0.5, c_max=1.0, layers=["convs.*"]) as constraint:
+        ...     task_loss = model(x, edge_index).square().mean()
+        ...     (task_loss + constraint()).backward()
+        ...     constraint.update()
+        >>> list(constraint.violations())
+        ['convs.1', 'convs.2', 'convs.3']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Propagation | Tensor,
+        c_min: float = 0.2,
+        c_max: float = 1.0,
+        *,
+        layers: Watch | Sequence[Watch] | None = None,
+        method: str = "augmented_lagrangian",
+        rho: float = 1.0,
+        num_nodes: int | None = None,
+    ) -> None:
+        check_settings(c_min, c_max, method, rho)
+        self.c_min, self.c_max, self.rho, self.method = c_min, c_max, rho, METHODS[method]
+        self.multipliers: Tensor | None = None
+        self._latest: Tensor | None = None
+        self._hooks = EmbeddingHooks(model, graph, layers, num_nodes)
+
+    def __call__(self) -> Tensor:
+        """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.
+
+        Raises:
+            GraphjouleError: the model has not been called yet.
+        """
+        gaps = self.gaps()
+        self._latest = gaps.detach()
+        return self.term(gaps, self._multipliers_like(gaps))
+
+    def update(self) -> None:
+        """Move the multipliers by the gaps of the last `constraint()`; call it after the optimiser's step."""
+        if self._latest is None:
+            raise GraphjouleError("There is nothing to update by: call constraint() for the loss first.")
+        self.multipliers = self.updated(self._latest, self._multipliers_like(self._latest))
+
+    def gaps(self) -> Tensor:
+        """All ``g`` of the last forward pass, differentiable, shape ``[..., 2, layers]``: lower limits, then upper."""
+        chain = self._hooks.chain()
+        energy = torch.stack([x.log_energy for x in chain], dim=-1)
+        is_nil = torch.stack([x.is_nil for x in chain], dim=-1)
+        lower = math.log(self.c_min) + energy[..., :-1] - energy[..., 1:]
+        upper = energy[..., 1:] - energy[..., :1] - math.log(self.c_max)
+        # Zero is at or below any limit: c_min * 0 <= E and 0 <= c_max * E.
+        lower = torch.where(is_nil[..., :-1], _HELD, lower)
+        upper = torch.where(is_nil[..., 1:], _HELD, upper)
+        return torch.stack([lower, upper], dim=-2)
+
+    def term(self, gaps: Tensor, multipliers: Tensor) -> Tensor:
+        """The term of the loss for given gaps and multipliers, in the dtype of the features: a pure function."""
+        return self.method.term(gaps, multipliers, self.rho).to(self._hooks.chain()[0].dtype)
+
+    def updated(self, gaps: Tensor, multipliers: Tensor) -> Tensor:
+        """The multipliers after a step: a pure function."""
+        return self.method.updated(gaps, multipliers, self.rho)
+
+    def names(self) -> list[str]:
+        """Names of ``X_0`` and of the layers that are held, as of the last forward pass."""
+        return [x.name for x in self._hooks.chain()]
+
+    @torch.no_grad()
+    def violations(self) -> dict[str, Tensor]:
+        """By which factor each layer misses its worse limit, less 1, as of the last forward pass; 0 within both."""
+        worst = self.gaps().amax(dim=-2)
+        return dict(zip(self.names()[1:], torch.relu(worst).expm1().unbind(dim=-1), strict=True))
+
+    @torch.no_grad()
+    def report(self, run: int | None = None) -> ConstraintReport:
+        """Gaps and multipliers as of the last forward pass, of one run; waits for the device.
+
+        Args:
+            run: which run, where outputs have a run axis.
+        """
+        gaps = self.gaps()
+        multipliers = self._multipliers_like(gaps)
+        if (gaps.dim() == 3) != (run is not None):
+            found = f"{len(gaps)} runs: say which with run=..." if gaps.dim() == 3 else "no run axis: leave run out"
+            raise GraphjouleError(f"The model's outputs have {found}.")
+        if run is not None:
+            gaps, multipliers = gaps[run], multipliers[run]
+        initial, *names = self.names()
+        numbers = torch.cat([gaps, multipliers]).t().tolist()
+        return ConstraintReport(initial, tuple(LayerState(n, *row) for n, row in zip(names, numbers, strict=True)))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The multipliers, for a checkpoint; empty before the first `update`."""
+        return {} if self.multipliers is None else {"multipliers": self.multipliers}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with the multipliers of a `state_dict`."""
+        self.multipliers = state.get("multipliers")
+
+    def detach(self) -> None:
+        """Take all hooks off the model; what was measured last can still be read."""
+        self._hooks.remove()
+
+    def forget(self) -> None:
+        """Drop what was measured last, with its part of autograd's graph."""
+        self._hooks.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def _multipliers_like(self, gaps: Tensor) -> Tensor:
+        if self.multipliers is None:
+            return torch.zeros_like(gaps, requires_grad=False)
+        if self.multipliers.shape != gaps.shape:
+            raise GraphjouleError(
+                f"The multipliers have shape {list(self.multipliers.shape)}, but the last forward pass has gaps of "
+                f"shape {list(gaps.shape)}: the model must call the same layers every time."
+            )
+        return self.multipliers.to(gaps.device)

@@ -1,0 +1,192 @@
+"""The logarithm of the Dirichlet energy, made for training: one product, and its gradient for nothing."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.graph.autograd_calls import is_plain, with_signature
+from graphjoule.graph.csr import csr_tensor, row_starts
+from graphjoule.ops.propagate import plain_product
+
+_SMALLEST, _LARGEST = 1e-30, 1e30  # of max |x| and of the gradient's factor: what float32 can hold with room to spare
+_MOST_SCRATCH = 4  # shapes: the hidden layers' and that of the class scores, of two threads
+_PLAIN_SQUARES = 1e-12, 1e24  # of ||X||^2: between them float32 neither under- nor overflows where it would matter
+
+_Key = tuple[int, torch.Size, torch.dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothingGraph:
+    """A graph in the dtype of the features, with what takes the kernel of ``I - P`` off them.
+
+    Attributes:
+        difference: ``I - P``, in the form of a `Propagation`.
+        scale: ``sqrt(1 + d_i)`` of every node, shape ``[num_nodes, 1]``.
+        component: number of the connected component of every node.
+        share: what part of a component's mean each node gives, ``scale_i / sum_j scale_j^2``, shape ``[num_nodes, 1]``.
+        mean: the matrix from features to ``sum_i scale_i x_i / sum_i scale_i^2`` of every component, a torch CSR one;
+            dense where there is but one.
+    """
+
+    difference: Propagation
+    scale: Tensor
+    component: Tensor
+    share: Tensor
+    mean: Tensor
+    _scratch: dict[_Key, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
+        """Build it once per graph and dtype; this waits for the device."""
+        if graph.part is not None:
+            raise GraphjouleError("An energy constraint needs the whole graph, and this is the part of one process.")
+        laplacian = graph.laplacian
+        scale, component, count = laplacian.scale, laplacian.component, laplacian.num_components
+        total = scale.new_zeros(count).index_add(0, component, scale.square())
+        weight = (scale / total[component]).to(dtype)
+        if count == 1:
+            mean = weight[None]
+        else:
+            node = torch.argsort(component, stable=True)
+            mean = csr_tensor(row_starts(component, count), node.int(), weight[node], (count, graph.num_nodes))
+        return cls(_difference(graph, dtype), scale.to(dtype)[:, None], component, weight[:, None], mean)
+
+    def smoothness(self, run: Tensor) -> tuple[float, float, float, Tensor]:
+        """A size ``s`` of one run's features on a CPU; ``||X / s||^2``, ``E(X / s)`` and ``(I - P) X / s``.
+
+        The size is the largest entry, or 1 where nothing needs dividing, which saves two passes over the features.
+        """
+        size, unit = 1.0, run
+        norm = float(torch.dot(unit.flatten(), unit.flatten()))
+        if not _PLAIN_SQUARES[0] < norm < _PLAIN_SQUARES[1]:
+            size = float(torch.stack(torch.aminmax(run)).abs_().amax().clamp_(min=_SMALLEST))
+            unit = run / size
+            norm = max(1.0, float(torch.dot(unit.flatten(), unit.flatten())))  # less is zero
+        mean = torch.mm(self.mean, unit)
+        rest = self._scratch_like(run)
+        if len(mean) > 1:
+            mean = torch.index_select(mean, 0, self.component, out=rest)  # a seventh of the time of mean[component]
+        torch.addcmul(unit, self.scale, mean, value=-1, out=rest)
+        product = plain_product(rest, self.difference)
+        return size, norm, float(torch.dot(rest.flatten(), product.flatten())), product
+
+    def _scratch_like(self, run: Tensor) -> Tensor:
+        """Memory like `run` that every call writes over: mapping fresh pages would cost as much as the product."""
+        key = threading.get_ident(), run.shape, run.dtype
+        scratch = self._scratch.get(key)
+        if scratch is None:
+            if len(self._scratch) >= _MOST_SCRATCH:
+                self._scratch.clear()
+            with torch.inference_mode(mode=False):  # or training could not write to it later
+                scratch = self._scratch[key] = torch.empty(run.shape, dtype=run.dtype)
+        return scratch
+
+    def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
+        size = torch.linalg.vector_norm(runs, ord=torch.inf, dim=(1, 2)).clamp_(min=_SMALLEST)
+        unit = runs / size[:, None, None]
+        norm = unit.square().sum(dim=(1, 2)).clamp_(min=1)
+        share = unit * self.share
+        if self.mean.size(0) == 1:
+            mean = share.sum(dim=1, keepdim=True)
+        else:
+            mean = share.new_zeros(len(runs), self.mean.size(0), runs.size(2)).index_add_(1, self.component, share)
+            mean = mean.index_select(1, self.component)
+        rest = unit.addcmul_(self.scale, mean, value=-1)
+        product = plain_product(rest, self.difference)
+        return size, norm, (rest * product).sum(dim=(1, 2)), product
+
+
+def _difference(graph: Propagation, dtype: torch.dtype) -> Propagation:
+    """``I - P`` from the weights themselves: from rounded entries of ``P`` rows would not cancel."""
+    laplacian, row, col = graph.laplacian, graph.row(), graph.col.long()
+    weight = torch.where(row == col, laplacian.degree[row], -laplacian.weight)
+    value = weight / (laplacian.scale[row] * laplacian.scale[col])
+    return Propagation(graph.rowptr, graph.col, value.to(dtype), graph.degree)
+
+
+def log_energy(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor]:
+    r"""``log E(X)`` of node features, safe at any size and at zero.
+
+    .. math::
+        \log\big(E(X) + \varepsilon^2 \|X\|^2\big), \qquad
+        E(X) = \langle X_\perp, (I - P) X_\perp \rangle, \quad X_\perp = X - \Pi \Pi^\top X
+
+    The features are divided by their largest entry first, so that nothing under- or overflows, and the kernel of
+    ``I - P`` is taken off them, so that nothing cancels. ``eps`` is that of their dtype: an energy below
+    ``eps^2 ||X||^2`` is rounding. The floor has no gradient; at ``X = 0`` the value is finite and the gradient zero.
+    The product ``(I - P) X`` is kept, for it is half of ``E``'s gradient; so there is no second derivative.
+
+    Args:
+        x: node features in float32 or float64, shape ``[num_nodes, channels]`` or ``[runs, num_nodes, channels]``.
+        graph: the graph in that dtype.
+
+    Returns:
+        The logarithms in float64, shape ``[]`` or ``[runs]``, and whether there is no energy but rounding.
+
+    Example:
+        >>> graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
+        >>> value, is_nil = log_energy(torch.tensor([[1.0], [-1.0]]), SmoothingGraph.of(graph, torch.float32))
+        >>> round(float(value.exp()), 6), bool(is_nil)
+        (2.0, False)
+    """
+    value, is_nil, _, _ = _LogEnergy.apply(x, graph)  # type: ignore[no-untyped-call]
+    return value, is_nil
+
+
+@with_signature
+class _LogEnergy(torch.autograd.Function):
+    """Of one run or of many; keeps ``(I - P) X`` and its factor, which are the gradient, instead of the features."""
+
+    @staticmethod
+    def forward(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        runs, least = x if x.dim() == 3 else x[None], torch.finfo(x.dtype).eps ** 2
+        if x.device.type == "cpu":  # run by run: one matrix stays in the cache from the first pass to the last
+            *numbers, products = zip(*(_logarithm_of_one(graph, run, least) for run in runs.unbind()), strict=True)
+            value, is_nil, factor = torch.tensor(numbers, dtype=torch.float64)
+            product = torch.stack(products) if len(products) > 1 else products[0]
+        else:
+            size, norm, energy, product = graph.smoothness_of_all(runs)
+            size, norm, energy = torch.stack([size, norm, energy]).double().unbind()
+            safe = energy.clamp_(min=0) + least * norm
+            value, is_nil, factor = 2 * size.log() + safe.log(), energy <= least * norm, 2 / (safe * size)
+        shape = x.shape[:-2]
+        return value.view(shape), is_nil.bool().view(shape), product.view(x.shape), factor.view(shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[2:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        product, factor = ctx.saved_tensors
+        if product.device.type == "cpu" and is_plain() and not grads[0].any():  # the limits hold: a pass less
+            return product.new_zeros(()).expand_as(product), None
+        # The product is small where its factor is large, and zero times infinity would not be zero.
+        factor = (grads[0] * factor).clamp(-_LARGEST, _LARGEST).to(product.dtype)
+        return factor[..., None, None] * product, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None], x: Tensor, graph: SmoothingGraph
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return _LogEnergy.apply(x.movedim(in_dims[0], 0), graph), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
+
+
+def _logarithm_of_one(graph: SmoothingGraph, run: Tensor, least: float) -> tuple[float, bool, float, Tensor]:
+    """The four results of one run; plain numbers, for a tensor of one costs as much as a pass over a small graph."""
+    size, norm, energy, product = graph.smoothness(run)
+    energy = max(energy, 0.0)  # in this order NaN stays NaN
+    safe = energy + least * norm
+    return 2 * math.log(size) + math.log(safe), energy <= least * norm, 2 / (safe * size), product

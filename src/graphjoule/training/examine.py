@@ -1,0 +1,130 @@
+"""A network of the zoo under the instruments: traced as its recipe would feed it, judged, and held to its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphjoule.graph.features import normalize_rows
+from graphjoule.measures import DEFAULT_MEASURES
+from graphjoule.nn import MODELS, GraphModel
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
+from graphjoule.trace.diagnosis import Diagnosis, diagnose
+from graphjoule.trace.limits import Limits, limits
+from graphjoule.training.environment import resolve_device
+from graphjoule.training.recipe import Recipe
+
+_FIRST_LAYER = "convs.0"  # every model of the zoo keeps its graph layers in the list `convs`
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the instruments say about one network.
+
+    Attributes:
+        trace: the rows of one pass in evaluation mode.
+        diagnosis: the trace in words; None if it has fewer than two rows to compare.
+        limits: the limits of every graph layer; None where the recipe has none or no energy was recorded.
+    """
+
+    trace: TraceView
+    diagnosis: Diagnosis | None
+    limits: Limits | None
+
+    def fields(self) -> dict[str, Any]:
+        """Everything as a dict that JSON can hold."""
+        rows = [{"name": row.name, "channels": row.channels, **row.numbers()} for row in self.trace.layers]
+        return {
+            "layers": rows,
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.fields(),
+            "limits": None if self.limits is None else self.limits.fields(),
+        }
+
+
+def initialised(recipe: Recipe, in_channels: int, out_channels: int, seed: int) -> GraphModel:
+    """The network with which a training of this seed begins; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[recipe.model](
+            in_channels, recipe.hidden_channels, out_channels, recipe.num_layers, **recipe.options
+        )
+
+
+def examine(
+    model: GraphModel,
+    recipe: Recipe,
+    given: ModelInput,
+    *,
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    watch: Sequence[str] | None = None,
+    gradients: bool = False,
+    device: str | torch.device = "auto",
+) -> Examination:
+    """Trace one pass of a network in evaluation mode and judge it.
+
+    Args:
+        model: the network; it is moved to the device, its mode is as before afterwards.
+        recipe: says whether rows of features are normalised, and holds ``c_min`` and ``c_max`` where there are any.
+        given: the graph and the features.
+        measures: what to record.
+        watch: names of modules to record, with ``*`` as a wildcard; by default see `Trace`.
+        gradients: record gradients too, of a cross entropy against classes drawn at random: how far a gradient reaches
+            does not depend on the labels, so none is read.
+        device: "auto", "cpu" or "cuda".
+    """
+    where = resolve_device(device)
+    given, model = given.to(where), model.to(where)
+    x = normalize_rows(given.features) if recipe.normalize_features else given.features
+    if gradients:
+        trace: TraceView = _with_gradients(model, x, given, measures, watch)
+    else:
+        trace = Trace.of(model, given.graph, (x, given.graph), measures, watch)
+    return Examination(trace, _diagnosis(trace), _limits(trace, recipe))
+
+
+def graph_layers(trace: TraceView) -> RecordedTrace:
+    """The rows from ``X_0`` to the last graph layer; ``X_0`` is the row before the first, where it has its width."""
+    rows = trace.layers
+    at = next((k for k, row in enumerate(rows) if row.name == _FIRST_LAYER), None)
+    if at is None:
+        return RecordedTrace([], trace.measures)
+    kept = trace.select("convs.*").layers
+    before = rows[at - 1 : at] if at > 0 and rows[at - 1].channels == rows[at].channels else []
+    return RecordedTrace([*before, *kept], trace.measures)
+
+
+def _with_gradients(
+    model: GraphModel, x: Any, given: ModelInput, measures: Sequence[str], watch: Sequence[str] | None
+) -> Trace:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with Trace(model, given.graph, measures, watch, gradients=True) as trace:
+            scores: Tensor = model(x, given.graph)
+            drawn = torch.randint(scores.size(1), (scores.size(0),), generator=torch.Generator().manual_seed(0))
+            F.cross_entropy(scores, drawn.to(scores.device)).backward()  # type: ignore[no-untyped-call]
+    finally:
+        model.zero_grad()
+        for module, mode in modes.items():
+            module.training = mode
+    return trace
+
+
+def _diagnosis(trace: TraceView) -> Diagnosis | None:
+    rows: list[LayerTrace] = graph_layers(trace).layers or trace.layers
+    return diagnose(RecordedTrace(rows, trace.measures)) if len(rows) > 1 else None
+
+
+def _limits(trace: TraceView, recipe: Recipe) -> Limits | None:
+    layers = graph_layers(trace)
+    is_known = {"c_min", "c_max"} <= recipe.options.keys() and 0 < recipe.options["c_min"] < 1
+    has_initial = bool(layers.layers) and layers.layers[0].name != _FIRST_LAYER
+    if not (is_known and has_initial and "energy" in trace.measures):
+        return None
+    return limits(layers, recipe.options["c_min"], recipe.options["c_max"])

@@ -1,0 +1,257 @@
+"""Records: one JSON line per run, appended once and never changed. Tables are views of them."""
+
+import gzip
+import hashlib
+import json
+import math
+import os
+import statistics
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text, reason, sync_folder, without_nan
+from graphjoule.training.environment import versions
+from graphjoule.training.recipe import Recipe
+
+try:
+    import fcntl
+except ImportError:  # Windows: one O_APPEND write is all the protection there is
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["FORMAT", "Record", "Summary", "append_record", "read_records", "run_id", "summarise"]
+
+FORMAT: Final = 1
+
+
+def _round(value: Any) -> Any:
+    """Six significant digits, more than a curve is read with: the curves are most of the file."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+
+
+# What JSON cannot say is None from the start, so that a record equals what is read back.
+_Finite = Annotated[float | None, BeforeValidator(without_nan)]
+_Rounded = Annotated[float | None, BeforeValidator(_round)]
+_Accuracy = Annotated[Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(without_nan)]
+
+
+class Record(BaseModel):
+    """The facts of one run.
+
+    Attributes:
+        format: Version of this list of fields.
+        run_id: What makes the run this run, see `run_id`.
+        recipe: All settings, with their sources.
+        model: The recipe's model, here and below once more to be found by.
+        dataset: The recipe's dataset.
+        num_layers: The recipe's depth.
+        seed: The run's seed.
+        split: The recipe's split rule.
+        split_sha256: Hash of the split itself.
+        task_sha256: Hash of features, graph and labels; None in records that are older than the field.
+        status: "done", or "failed" when the loss was no longer finite.
+        failure: Why it failed, or None.
+        versions: Package versions.
+        device: In words.
+        runs_at_once: How many runs were trained together in one program.
+        seconds: Wall-clock time of that program, divided among the runs it was training: the run's own share.
+        peak_bytes: The program's peak memory on the device, None where it is not known.
+        curve: `train_loss`, `val_loss` and `val_accuracy` per epoch, six significant digits.
+        epochs_run: Epochs until the run stopped.
+        selected_epoch: The epoch that validation chose, None if it never came to that.
+        val_loss: At the selected epoch.
+        val_accuracy: At the selected epoch, in [0, 1].
+        test_accuracy: At the selected epoch, in [0, 1], read once; None for a run that is done on a split without
+            test nodes.
+        created: When the record was made, UTC.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    format: Literal[1] = FORMAT
+    run_id: str
+    recipe: Annotated[dict[str, Any], BeforeValidator(without_nan)]
+    model: str
+    dataset: str
+    num_layers: int
+    seed: int
+    split: str
+    split_sha256: str
+    task_sha256: str | None = None
+    status: Literal["done", "failed"]
+    failure: str | None = None
+    versions: dict[str, str] = Field(default_factory=versions)
+    device: str
+    runs_at_once: int = Field(ge=1)
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    peak_bytes: int | None = None
+    curve: dict[str, list[_Rounded]]
+    epochs_run: int = Field(ge=0)
+    selected_epoch: int | None = None
+    val_loss: _Finite = None
+    val_accuracy: _Accuracy = None
+    test_accuracy: _Accuracy = None
+    created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @classmethod
+    def of(cls, recipe: Recipe, *, seed: int, split_sha256: str, failure: str | None = None, **measured: Any) -> Self:
+        """The record of a run, failed if there is a `failure`; `measured` are the fields that only the run knows."""
+        return cls(
+            run_id=run_id(recipe, seed, split_sha256),
+            recipe=recipe.model_dump(),
+            **recipe.model_dump(include={"model", "dataset", "num_layers", "split"}),
+            seed=seed,
+            split_sha256=split_sha256,
+            status="failed" if failure else "done",
+            failure=failure,
+            **measured,
+        )
+
+    @model_validator(mode="after")
+    def _tells_its_result(self) -> Self:
+        if self.status == "failed" and not self.failure:
+            raise ValueError("a failed run says why in `failure`")
+        if self.status == "done" and (self.failure or self.val_accuracy is None):
+            raise ValueError("a run that is done has a validation accuracy and no failure")
+        return self
+
+
+def run_id(recipe: Recipe, seed: int, split_sha256: str) -> str:
+    """The name of a run: a hash of its recipe (and so its dataset), seed and split, the same on every machine."""
+    return hashlib.sha256(f"{recipe.fingerprint()} {seed} {split_sha256}".encode()).hexdigest()[:16]
+
+
+def append_record(path: str | os.PathLike[str], record: Record) -> None:
+    """Append a record as one line, whole or not at all, whoever else is writing or reading.
+
+    Args:
+        path: A `.jsonl` file, made if there is none; its folder must exist.
+        record: The record.
+    """
+    path = Path(path)
+    if path.suffix == ".gz":
+        raise GraphjouleError(f"Records cannot be appended to the compressed file {path}: give a .jsonl file.")
+    line = json_text(record.model_dump()).encode() + b"\n"
+    try:
+        # O_BINARY: Windows would write \r\n.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            _append_line(descriptor, line, locked=_lock(descriptor))
+        finally:
+            os.close(descriptor)  # this lets go of the lock too
+        sync_folder(path.parent)
+    except OSError as error:
+        raise GraphjouleError(f"Cannot append a record to {path}: {reason(error)}.") from error
+
+
+def _lock(descriptor: int) -> bool:
+    """Wait until no other process is appending; False where the system or a network disk has no locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _append_line(descriptor: int, line: bytes, *, locked: bool) -> None:
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    if size:
+        os.lseek(descriptor, -1, os.SEEK_END)
+        if os.read(descriptor, 1) != b"\n":  # a power cut tore the last line: it must not take this one with it
+            line = b"\n" + line
+    try:
+        while line:
+            line = line[os.write(descriptor, line) :]
+        os.fsync(descriptor)
+    except OSError:
+        if locked:  # a full disk: take the torn line back; without the lock it might be another's
+            os.ftruncate(descriptor, size)
+        raise
+
+
+def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """The records of a `.jsonl` or `.jsonl.gz` file, in order, also while another process is appending to it.
+
+    A last line that is still being written is left out; a broken line before it is left out with a warning.
+
+    Raises:
+        GraphjouleError: The file cannot be read, or a record has a format this version does not know.
+    """
+    path = Path(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.isspace():
+                    continue
+                try:
+                    yield _parse(line, f"{path}, line {number}")
+                except _BrokenLineError:
+                    if not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
+                        return
+                    warnings.warn(f"{path}, line {number} is not a whole record and is left out.", stacklevel=2)
+    except (OSError, EOFError, zlib.error) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise GraphjouleError(f"Cannot read records from {path}: {why}.") from error
+
+
+class _BrokenLineError(Exception):
+    pass
+
+
+def _parse(line: bytes, where: str) -> Record:
+    try:
+        fields = json.loads(line)
+        if isinstance(fields, dict) and fields.get("format", FORMAT) != FORMAT:
+            raise GraphjouleError(f"{where} has format {fields['format']!r}; this graphjoule reads format {FORMAT}.")
+        return Record.model_validate(fields)
+    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
+        raise _BrokenLineError from error
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What several runs of a recipe come to.
+
+    Attributes:
+        test_mean: Mean test accuracy of the runs that are done, in [0, 1]; None if none is, or none has test nodes.
+        test_std: Their sample standard deviation (n - 1); None for fewer than two, which have no spread to tell.
+        val_mean: Mean validation accuracy of the runs that are done.
+        val_std: Their sample standard deviation; None for fewer than two.
+        n: How many runs are done.
+        num_failed: How many failed; they are in no mean.
+        seconds: Wall-clock time of all runs together.
+    """
+
+    test_mean: float | None
+    test_std: float | None
+    val_mean: float | None
+    val_std: float | None
+    n: int
+    num_failed: int
+    seconds: float
+
+
+def summarise(records: Iterable[Record]) -> Summary:
+    """Mean and spread of the runs given, each counted as often as it is given."""
+    records = list(records)
+    done = [record for record in records if record.status == "done"]
+    test = [record.test_accuracy for record in done if record.test_accuracy is not None]
+    val = [record.val_accuracy for record in done if record.val_accuracy is not None]
+    return Summary(
+        test_mean=statistics.fmean(test) if test else None,
+        test_std=statistics.stdev(test) if len(test) > 1 else None,
+        val_mean=statistics.fmean(val) if val else None,
+        val_std=statistics.stdev(val) if len(val) > 1 else None,
+        n=len(done),
+        num_failed=len(records) - len(done),
+        seconds=math.fsum(record.seconds for record in records),
+    )

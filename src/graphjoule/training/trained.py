@@ -1,0 +1,169 @@
+"""Trained models back from a run folder or a file, and the probabilities they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, normalize_rows
+from graphjoule.nn import GraphModel
+from graphjoule.parallel.streaming import evaluate_in_blocks
+from graphjoule.tasks.facts import TaskFacts
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.training.environment import resolve_device
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
+from graphjoule.training.saving import SavedModel, read_model
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRuns:
+    """The models of a training, one per seed, ready to predict together.
+
+    Attributes:
+        recipe: how they were trained.
+        data: what they were trained on; None where the files do not say.
+        models: by seed, in evaluation mode.
+    """
+
+    recipe: Recipe
+    data: TaskFacts | None
+    models: dict[int, GraphModel]
+
+    def probabilities(self, given: ModelInput, device: str | torch.device = "cpu") -> Tensor:
+        """See `mean_probabilities`."""
+        return mean_probabilities(list(self.models.values()), self.recipe, given, device)
+
+
+@torch.no_grad()
+def mean_probabilities(
+    models: Sequence[GraphModel], recipe: Recipe, given: ModelInput, device: str | torch.device = "cpu"
+) -> Tensor:
+    """Probability of every class for every node: ``mean_r softmax(model_r(X, P))``, the mean over the runs.
+
+    Args:
+        models: the runs' models; they are left in evaluation mode and on the device.
+        recipe: says whether the rows of features are normalised first.
+        given: the graph to predict on.
+        device: "auto", "cpu" or "cuda".
+
+    Returns:
+        Shape ``[num_nodes, num_classes]``, float64 on the CPU; rows sum to 1.
+    """
+    where = resolve_device(device)
+    given = given.to(where if recipe.clusters is None else "cpu")
+    x = normalize_rows(given.features) if recipe.normalize_features else given.features
+    total: Tensor | None = None
+    for model in models:
+        one = _scores(model.to(where), x, given.graph, recipe).double().softmax(dim=-1)
+        total = one if total is None else total + one
+    if total is None:
+        raise GraphjouleError("There is no model to predict with; at least one run must have finished.")
+    return (total / len(models)).cpu()
+
+
+def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) -> Tensor:
+    """Scores of all nodes; in blocks if the graph was too large to train on at once."""
+    if recipe.clusters is not None:
+        return evaluate_in_blocks(model, x, graph)
+    scores: Tensor = model.eval()(x, graph)
+    return scores
+
+
+def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | None = None) -> GraphModel:
+    """The trained model of a run folder or of one model file, in evaluation mode; nothing in a file is executed.
+
+    Args:
+        path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it.
+        device: "auto", "cpu" or "cuda", whatever it was trained on.
+        seed: which run of a folder; by default the one that validated best.
+
+    Returns:
+        The model; it expects features scaled as in training, which ``graphjoule predict`` and `read_runs` take care of.
+    """
+    where = resolve_device(device)
+    path = Path(path)
+    if not path.is_dir():
+        _refuse_seed_of_file(path, seed)
+        return _read_finished(path, where).model
+    folder = _opened(path)
+    seed = _best(_finished(folder), folder.about().recipe) if seed is None else seed
+    return read_runs(path, seed=seed, device=where).models[seed]
+
+
+def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.device = "cpu") -> TrainedRuns:
+    """All finished runs of a folder, one of them, or the one in a model file.
+
+    Args:
+        path: a run folder or a model file.
+        seed: one run of a folder; by default all.
+        device: where to put the models.
+    """
+    path = Path(path)
+    where = resolve_device(device)
+    if not path.exists():
+        raise GraphjouleError(f"There is no run {path}; expected a folder that graphjoule train made, or a model file.")
+    if not path.is_dir():
+        _refuse_seed_of_file(path, seed)
+        saved = _read_finished(path, where)
+        return TrainedRuns(saved.recipe, saved.data, {saved.seed: saved.model})
+    folder = _opened(path)
+    finished = _finished(folder)
+    if seed is not None and seed not in finished:
+        have = ", ".join(map(str, sorted(finished)))
+        raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
+    about = folder.about()
+    saved_models: dict[int, SavedModel] = {
+        each: read_model(folder.model_path(each), where) for each in sorted(finished) if seed in (None, each)
+    }
+    return TrainedRuns(about.recipe, about.data, {each: saved.model for each, saved in saved_models.items()})
+
+
+def _opened(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    if not folder.is_taken:
+        raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
+    return folder
+
+
+def _read_finished(path: Path, device: torch.device) -> SavedModel:
+    """The model of one file; refused if its run failed, by what the file says or the records beside it."""
+    saved = read_model(path, device)
+    folder = RunFolder(path.parent)
+    record = folder.records().get(saved.seed) if path.name == folder.model_path(saved.seed).name else None
+    if "failed" in (saved.status, record and record.status):
+        raise GraphjouleError(
+            f"{path} is the model of a run that failed (seed {saved.seed}), so it cannot predict; train again, "
+            "with a smaller learning rate or another seed."
+        )
+    return saved
+
+
+def _finished(folder: RunFolder) -> dict[int, Record]:
+    finished = {seed: record for seed, record in folder.records().items() if record.status == "done"}
+    if not finished:
+        raise GraphjouleError(f"No run in {folder.path} has finished; train it first, or go on with --resume.")
+    return finished
+
+
+def _best(records: dict[int, Record], recipe: Recipe) -> int:
+    """The seed whose selected epoch validated best; of equal ones the lowest."""
+
+    def rank(seed: int) -> tuple[float, int]:
+        record = records[seed]
+        score = record.val_loss if recipe.select_on == "val_loss" else -(record.val_accuracy or 0.0)
+        return (float("inf") if score is None else score, seed)
+
+    return min(records, key=rank)
+
+
+def _refuse_seed_of_file(path: Path, seed: int | None) -> None:
+    if seed is not None and path.exists():
+        raise GraphjouleError(f"The seed is {seed}, but {path} is one model; name its folder to choose by seed.")

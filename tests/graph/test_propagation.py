@@ -1,0 +1,218 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation, as_propagation
+from tests.graphs import edge_lists, few, no_edges, path3, random_edges
+
+PAIR = torch.tensor([[0, 1], [1, 0]])
+
+
+def build(edge_index, *args, **options) -> Propagation:
+    return Propagation.from_edge_index(torch.tensor(edge_index), *args, **options)
+
+
+@few
+@given(edge_lists())
+def test_it_is_the_dense_formula(edges):
+    torch.testing.assert_close(edges.graph64().to_dense(), edges.dense(), rtol=1e-14, atol=0)
+    torch.testing.assert_close(edges.graph().to_dense().double(), edges.dense(), rtol=1e-7, atol=0)
+
+
+@few
+@given(edge_lists(), st.sampled_from([torch.float32, torch.float64]))
+def test_it_is_symmetric_to_the_bit(edges, dtype):
+    p = edges.graph(dtype=dtype).to_dense()
+    assert p.dtype == dtype
+    assert p.equal(p.t())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_weighted_duplicates_are_symmetric_to_the_bit(dtype):
+    edges = random_edges(30, 5000, weighted=True)
+    order = torch.randperm(10000, generator=torch.Generator().manual_seed(1))
+    p = Propagation.from_edge_index(edges.index[:, order], edges.weight[order], dtype=dtype).to_dense()
+    assert p.equal(p.t())
+
+
+@few
+@given(edge_lists())
+def test_its_eigenvalues_are_above_minus_one_and_the_largest_is_one(edges):
+    graph = edges.graph64()
+    eigenvalues = torch.linalg.eigvalsh(graph.to_dense())
+    lowest = 2 / (1 + graph.degree.max()) - 1  # Gershgorin on D~^-1 (A + I)
+    assert lowest > -1
+    assert eigenvalues[0] >= lowest - 1e-12
+    assert abs(eigenvalues[-1] - 1) < 1e-12
+
+
+@few
+@given(edge_lists())
+def test_it_is_stored_as_sorted_csr_with_the_diagonal(edges):
+    graph = edges.graph64()
+    row, col = graph.row(), graph.col.long()
+    stored = (edges.adjacency() > 0) | torch.eye(edges.num_nodes, dtype=torch.bool)
+    assert torch.stack([row, col]).equal(stored.nonzero().t())
+    assert graph.rowptr.dtype == graph.col.dtype == torch.int32
+    assert graph.num_nodes == edges.num_nodes
+    assert graph.num_edges == int((edges.adjacency() > 0).sum()) // 2
+    assert graph.matrix.to_dense().equal(graph.to_dense())
+    torch.testing.assert_close(graph.degree, edges.adjacency().sum(dim=1))
+
+
+@few
+@given(edge_lists(), st.randoms(use_true_random=False))
+def test_renaming_the_nodes_permutes_it(edges, random):
+    permutation = torch.tensor(random.sample(range(edges.num_nodes), edges.num_nodes))
+    p, renamed = edges.graph64().to_dense(), edges.permuted(permutation).graph64().to_dense()
+    torch.testing.assert_close(renamed, p[permutation][:, permutation], rtol=1e-14, atol=0)
+
+
+@few
+@given(edge_lists(weighted=False), st.randoms(use_true_random=False))
+def test_the_order_of_the_edges_changes_no_bit(edges, random):
+    order = torch.tensor(random.sample(range(edges.index.size(1)), edges.index.size(1)), dtype=torch.int64)
+    shuffled = Propagation.from_edge_index(edges.index[:, order], num_nodes=edges.num_nodes)
+    assert shuffled.to_dense().equal(edges.graph().to_dense())
+
+
+def test_self_loops_are_dropped():
+    looped = build([[0, 0, 1, 1], [0, 1, 0, 1]], torch.tensor([7.0, 2.0, 2.0, 5.0]))
+    assert looped.to_dense().equal(Propagation.from_edge_index(PAIR, torch.tensor([2.0, 2.0])).to_dense())
+    assert looped.num_edges == 1
+
+
+def test_a_self_loop_of_any_weight_does_not_make_a_graph_directed():
+    assert build([[0, 0], [0, 0]], torch.tensor([1.0, 3.0])).to_dense().tolist() == [[1.0]]
+
+
+def test_duplicates_count_once_without_weights_and_add_up_with_weights():
+    doubled = [[0, 0, 1, 1], [1, 1, 0, 0]]
+    assert build(doubled).degree.tolist() == [1, 1]
+    assert build(doubled, torch.tensor([1.0, 2.0, 2.0, 1.0])).degree.tolist() == [3, 3]
+
+
+def test_edges_of_weight_zero_are_no_edges():
+    graph = build([[0, 1, 0], [1, 0, 2]], torch.tensor([1.0, 1.0, 0.0]))
+    assert (graph.num_nodes, graph.num_edges) == (3, 1)
+    assert graph.to_dense()[2].tolist() == [0, 0, 1]
+
+
+def test_integer_weights_are_weights():
+    assert build([[0, 1], [1, 0]], torch.tensor([3, 3])).degree.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 4])
+def test_without_edges_it_is_the_identity(num_nodes):
+    graph = no_edges(num_nodes).graph()
+    assert graph.to_dense().equal(torch.eye(num_nodes))
+    assert graph.num_edges == 0
+
+
+def test_isolated_nodes_keep_their_place():
+    graph = Propagation.from_edge_index(PAIR + 1, num_nodes=5)
+    assert graph.to_dense().diagonal().tolist() == [1, 0.5, 0.5, 1, 1]
+    assert graph.degree.tolist() == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_any_integer_dtype_names_nodes(dtype):
+    assert Propagation.from_edge_index(PAIR.to(dtype)).to_dense().tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@few
+@given(edge_lists(directed=True))
+def test_symmetrize_takes_the_larger_of_both_directions(edges):
+    a = edges.adjacency()
+    graph = edges.graph(symmetrize=True, dtype=torch.float64)
+    assert graph.to_dense().equal(graph.to_dense().t())
+    torch.testing.assert_close(graph.degree, torch.maximum(a, a.t()).sum(dim=1))
+
+
+@few
+@given(edge_lists())
+def test_symmetrize_changes_no_bit_of_an_undirected_graph(edges):
+    assert edges.graph(symmetrize=True).to_dense().equal(edges.graph().to_dense())
+
+
+def test_symmetrize_adds_duplicates_up_before_it_compares_directions():
+    graph = build([[0, 0, 1], [1, 1, 0]], torch.tensor([1.0, 2.0, 2.5]), symmetrize=True)
+    assert graph.degree.tolist() == [3, 3]
+
+
+def test_to_gives_another_dtype_and_leaves_the_operator_as_it_was():
+    graph = path3().graph()
+    wide = graph.to(dtype=torch.float64)
+    assert (wide.dtype, wide.matrix.dtype, graph.dtype) == (torch.float64, torch.float64, torch.float32)
+    assert wide.to_dense().float().equal(graph.to_dense())
+    assert (wide.rowptr.dtype, wide.degree.dtype) == (torch.int32, torch.float64)
+    assert wide.to("cpu").dtype == torch.float64
+    assert wide.device == torch.device("cpu")
+
+
+def test_the_default_dtype_is_torchs():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert path3().graph().dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "options", "sentence"),
+    [
+        ([[0, 1], [1, 5]], {"num_nodes": 3}, r"names node 5; with 3 nodes it must be 0 to 2"),
+        ([[0, -2], [-2, 0]], {}, r"names node -2; with 1 nodes it must be 0 to 0"),
+        ([[0.0, 1.0], [1.0, 0.0]], {}, r"dtype torch.float32; expected an integer dtype"),
+        ([[True, False], [False, True]], {}, r"dtype torch.bool; expected an integer dtype"),
+        ([[0, 1], [1, 0], [0, 0]], {}, r"shape \[3, 2\]; expected \[2, num_edges\]"),
+        ([0, 1], {}, r"shape \[2\]; expected \[2, num_edges\]"),
+        ([[], []], {}, r"dtype torch.float32"),
+        ([[0, 1], [1, 0]], {"num_nodes": 0}, r"0 nodes; at least one"),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1.0])}, r"edge_weight has shape \[1\]; expected \[2\]"),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.ones(2, 1)}, r"edge_weight has shape \[2, 1\]; expected \[2\]"),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1, torch.nan])}, r"edge_weight\[1\] is nan; .*finite"),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([torch.inf, 1])}, r"edge_weight\[0\] is inf; .*finite"),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1, -0.5])}, r"edge_weight\[1\] is -0.5; .*not negative"),
+        ([[0, 1, 2], [1, 0, 0]], {}, r"directed: the edge 2 -> 0 has no edge back.*symmetrize=True"),
+        (
+            [[0, 1], [1, 0]],
+            {"edge_weight": torch.tensor([1.0, 2.0])},
+            r"edge 0 -> 1 has another weight.*symmetrize=True",
+        ),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1.0, 0.0])}, r"edge 0 -> 1 has no edge back.*symmetrize=True"),
+    ],
+)
+def test_what_cannot_be_a_graph_is_refused_with_a_sentence(edge_index, options, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        build(edge_index, **options)
+
+
+def test_no_edges_and_no_node_count_asks_for_the_count():
+    with pytest.raises(GraphjouleError, match="Pass num_nodes"):
+        Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64))
+
+
+def test_as_propagation_builds_what_it_is_like_and_checks_the_node_count():
+    graph = as_propagation(path3().index, 4, like=torch.ones((), dtype=torch.float64))
+    assert (graph.num_nodes, graph.dtype) == (4, torch.float64)
+    assert as_propagation(graph, 4, like=torch.ones(())) is graph
+    with pytest.raises(GraphjouleError, match="4 nodes but the features have 3 rows"):
+        as_propagation(graph, 3, like=torch.ones(()))
+
+
+def test_a_float64_operator_from_edges_is_not_a_rounded_float32_one():
+    graph = as_propagation(path3().index, 3, like=torch.ones((), dtype=torch.float64))
+    assert abs(float(graph.to_dense()[0, 1]) - 6**-0.5) < 1e-15
+
+
+@few
+@given(edge_lists())
+def test_a_mixture_with_the_identity_has_its_entries_whatever_was_asked_before(edges):
+    graph = edges.graph64()
+    for a, alpha in ((0.7, 0.2), (0.7, 0.2), (1.0, 0.5), (0.7, 0.2)):
+        dense = torch.zeros(graph.shape, dtype=torch.float64)
+        dense[graph.row(), graph.col.long()] = graph.mixed(a, alpha)
+        torch.testing.assert_close(dense, a * graph.to_dense() + alpha * torch.eye(graph.num_nodes).double())

@@ -1,0 +1,192 @@
+import builtins
+import math
+import sys
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.trace import LayerTrace, RecordedTrace, Trace
+from graphjoule.trace.plots import PALETTE, Band, Line, Panel, check_picture_path, draw_panel, draw_panels, save_figure
+from tests.graphs import path3
+
+
+def drawn(*lines, bands=(), names=()):
+    figure = Figure()
+    axes = figure.add_subplot()
+    draw_panel(axes, Panel("title", "energy", lines, bands, x_names=names))
+    return axes
+
+
+def labels(axes):
+    return {text.get_text(): text for text in axes.texts if text.get_text()}
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([1.0, 2.0, 5.0], "linear"),
+        ([1.0, 100.0], "log"),
+        ([1.0, 0.0], "log"),  # what has vanished shall be seen to
+        ([-1.0, 100.0], "linear"),
+        ([0.0, 0.0], "linear"),
+        ([math.nan, math.inf], "linear"),
+        ([1.0, math.nan, 1e5], "log"),
+    ],
+)
+def test_the_scale_is_logarithmic_where_values_span_much(values, scale):
+    assert drawn(Line("x", values)).get_yscale() == scale
+
+
+def test_a_line_that_falls_far_leaves_the_panel_at_its_bottom():
+    axes = drawn(Line("x", [1.0, 1e-3, 0.0, 1e-40]))
+    (line,) = axes.lines
+    assert axes.get_ylim()[0] == pytest.approx(1e-16)
+    assert list(line.get_ydata())[:2] == [1.0, 1e-3]
+    assert all(0 < y < 1e-16 for y in line.get_ydata()[2:])
+    assert labels(axes)["x"].xy[1] == pytest.approx(0, abs=0.01)
+    assert drawn(Line("x", [1.0, 1e-3])).get_ylim()[0] > 1e-4
+
+
+def test_a_band_below_the_lines_is_not_cut_off():
+    axes = drawn(Line("x", [1.0, 20.0]), bands=[Band("limits", [0, 1], [1e-4, 1e-4], [30.0, 30.0])])
+    assert axes.get_ylim()[0] < 1e-4
+    edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert edges.min() == pytest.approx(1e-4)
+
+
+def test_values_that_are_not_finite_are_gaps():
+    (line,) = drawn(Line("x", [1.0, math.inf, 2.0])).lines
+    assert math.isnan(line.get_ydata()[1])
+
+
+def test_labels_stand_at_the_ends_of_their_lines_in_their_colours_and_apart():
+    axes = drawn(
+        Line("high", [1.0, 8.0], colour=PALETTE[0]),
+        Line("near", [1.0, 7.99], colour=PALETTE[1]),
+        Line("low", [1.0, 1.0], colour=PALETTE[2]),
+        Line("", [1.0, 4.0]),
+    )
+    found = labels(axes)
+    assert set(found) == {"high", "near", "low"}
+    assert [found[name].get_color() for name in ("high", "near", "low")] == list(PALETTE[:3])
+    heights = {name: text.xy[1] for name, text in found.items()}
+    assert heights["low"] < 0.2 < 0.8 < heights["near"] < heights["high"]
+    assert heights["high"] - heights["near"] >= 0.06
+    two = labels(drawn(Line("a\nb", [1.0, 2.0]), Line("c\nd", [1.0, 2.0])))
+    assert abs(two["a\nb"].xy[1] - two["c\nd"].xy[1]) >= 0.12
+
+
+def test_colours_and_styles_tell_lines_apart():
+    assert len(set(PALETTE)) == len(PALETTE) == 7
+    axes = drawn(Line("a", [1, 2], style="--"), Line("b", [2, 1], x=[3, 4]))
+    assert [line.get_linestyle() for line in axes.lines] == ["--", "-"]
+    assert list(axes.lines[1].get_xdata()) == [3, 4]
+
+
+def test_a_band_is_behind_the_lines_with_its_label_inside():
+    axes = drawn(Line("x", [1.0, 2.0]), bands=[Band("limits", [0, 1], [0.5, 1.0], [3.0, 3.0])])
+    assert len(axes.collections) == 1
+    assert labels(axes)["limits"].xy == (1, 3.0)
+
+
+def test_few_layers_are_named_and_many_numbered():
+    few, many = ["encoder", "convs.0"], [f"convs.{k}" for k in range(13)]
+    assert [tick.get_text() for tick in drawn(Line("x", [1, 2]), names=few).get_xticklabels()] == few
+    assert "convs.0" not in [tick.get_text() for tick in drawn(Line("x", range(13)), names=many).get_xticklabels()]
+
+
+def test_panels_stand_two_in_a_row_and_no_text_is_clipped():
+    panels = [Panel("", name, [Line("a long label here", [1.0, 1e-9])]) for name in "abc"]
+    figure = draw_panels(panels, title="title")
+    figure.draw_without_rendering()
+    grid = [axes.get_subplotspec().get_gridspec().get_geometry() for axes in figure.axes]
+    assert grid == [(2, 2)] * 3
+    for axes in figure.axes:
+        box = axes.get_tightbbox()
+        assert 0 <= box.x0 <= box.x1 <= figure.bbox.x1
+        assert 0 <= box.y0 <= box.y1 <= figure.bbox.y1
+    with pytest.raises(GraphjouleError, match="nothing to draw"):
+        draw_panels([])
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_a_picture_is_written_whole_and_the_same_each_time(tmp_path, ending):
+    for name in ("a", "b"):
+        figure = draw_panels([Panel("", "energy", [Line("x", [1.0, 2.0])])])
+        save_figure(figure, tmp_path / f"{name}.{ending}")
+    first, second = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("a", "b"))
+    assert len(first) > 1000
+    if ending == "png":
+        assert first == second
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"a.{ending}", f"b.{ending}"]
+
+
+def test_what_cannot_be_drawn_is_refused_with_a_sentence(tmp_path):
+    with pytest.raises(GraphjouleError, match=r"Cannot draw a\.txt: its ending must be one of .*pdf.*png.*svg"):
+        check_picture_path("a.txt")
+    with pytest.raises(GraphjouleError, match="Cannot draw a: its ending"):
+        check_picture_path("a")
+    figure = draw_panels([Panel("", "energy", [Line("x", [1.0])])])
+    with pytest.raises(GraphjouleError, match="Cannot write"):
+        save_figure(figure, tmp_path / "none" / "a.png")
+
+
+def test_without_matplotlib_a_sentence_says_how_to_get_it(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(GraphjouleError, match=r"pip install 'graphjoule\[plot\]'"):
+        draw_panels([Panel("", "energy", [Line("x", [1.0])])])
+
+
+def test_importing_graphjoule_imports_no_matplotlib():
+    import subprocess
+
+    code = "import graphjoule, graphjoule.trace.plots, sys; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
+
+
+# A trace draws itself.
+
+
+def test_a_trace_is_a_panel_per_measure_with_a_point_per_layer(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3))
+    with Trace(model, path3().graph(), gradients=True) as trace:
+        model(torch.ones(3, 2)).sum().backward()
+        model(2 * torch.ones(3, 2)).sum().backward()
+    figure = trace.plot(tmp_path / "trace.png")
+    assert [axes.get_ylabel() for axes in figure.axes] == [
+        *("energy", "norm", "rayleigh", "effective rank"),
+        *("gradient", "weight gradient"),
+    ]
+    last = trace.select(call=1).layers
+    assert list(figure.axes[1].lines[0].get_ydata()) == pytest.approx([row.norm for row in last])
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
+    assert (tmp_path / "trace.png").stat().st_size > 1000
+    first = trace.plot(measures=["norm"], call=0).axes
+    assert list(first[0].lines[0].get_ydata()) == pytest.approx([row.norm for row in trace.select(call=0).layers])
+
+
+def test_runs_are_thin_lines_with_their_median_in_bold():
+    values = {0: [1.0, 3.0], 1: [2.0, 5.0], 2: [9.0, 4.0]}
+    rows = [LayerTrace(f"l.{k}", {"norm": values[run][k]}, run=run) for k in range(2) for run in values]
+    (axes,) = RecordedTrace(rows, ["norm"]).plot().axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [*values.values(), [2.0, 4.0]]
+    assert axes.lines[-1].get_linewidth() > axes.lines[0].get_linewidth()
+    assert "median" in labels(axes)
+
+
+def test_what_was_not_recorded_cannot_be_drawn():
+    trace = RecordedTrace([LayerTrace("a", {"norm": 1.0})], ["norm"])
+    with pytest.raises(GraphjouleError, match="'mad' was not recorded; recorded are: norm"):
+        trace.plot(measures=["mad"])
+    with pytest.raises(GraphjouleError, match="nothing"):
+        RecordedTrace([], ["norm"]).plot()

@@ -1,0 +1,70 @@
+import re
+
+from graphjoule.tasks.files import load_tables
+from graphjoule.training import fit
+from graphjoule.training.model_card import model_card
+from graphjoule.training.records import read_records
+from tests.training import small_recipe, small_task
+
+
+def test_the_card_says_what_was_trained_on_what_with_which_result(tmp_path):
+    task = small_task()
+    result = fit(small_recipe(), task, [0, 3], out=tmp_path / "run")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    summary = result.summary
+    assert card.startswith("# egnn, 2 layers, trained on small\n")
+    assert f"Test accuracy {100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f} %" in card
+    assert f"validation accuracy {100 * summary.val_mean:.2f}" in card
+    assert "30 nodes" in card
+    assert task.facts().sha256 in card
+    for record in result.records:
+        assert f"| {record.seed} | done | {record.selected_epoch} | {record.epochs_run} |" in card
+    assert "| `c_min` | `0.2` | default |" in card
+    assert "| `epochs` | `8` | override |" in card
+    assert "graphjoule predict" in card
+    assert "Split: `public`" in card
+    assert "\n\n\n" not in card
+
+
+def test_the_code_on_the_card_runs(tmp_path):
+    fit(small_recipe(), small_task(), [5], out=tmp_path / "run")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    code = code.replace("THIS_FOLDER", str(tmp_path / "run")).replace('device="cuda"', 'device="cpu"')
+    code = code.replace("from graphjoule import load", "from graphjoule.training.trained import load")
+    names = {}
+    exec(code, names)
+    assert names["model"].num_layers == 2
+
+
+def test_own_files_are_named_with_their_hashes_columns_and_numbers(tmp_path):
+    (tmp_path / "n.csv").write_text("id,x,city,label\n" + "".join(f"{i},{i},{'ab'[i % 2]},{i % 2}\n" for i in range(8)))
+    (tmp_path / "e.csv").write_text("source,target,weight\n0,1,2\n")
+    task = load_tables(tmp_path / "n.csv", tmp_path / "e.csv", one_hot=["city"])
+    result = fit(small_recipe(split="default"), task, out=tmp_path / "run")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    assert task.source.file("edges").sha256 in card
+    assert "| `x` | 3.5 | 2.29129 |" in card
+    assert "- `city`, one-hot: 2 categories" in card
+    assert "an edge joins `source` and `target`, weighted by `weight`" in card
+    assert "No node was held back to test." in card
+    assert "--nodes NODES --edges EDGES" in card
+    neighbours = load_tables(tmp_path / "n.csv", features=["x"], knn=2)
+    text = model_card(small_recipe(), result.records, neighbours.facts())
+    assert "every node is linked with its 2 nearest in the features" in text
+    assert "--edges" not in text
+
+
+def test_failed_runs_and_folders_that_say_little_have_a_card_too(tmp_path):
+    fit(small_recipe(lr=1e30), small_task(), [0], out=tmp_path / "run")
+    assert "No run finished: 1 failed." in (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    records = list(read_records(tmp_path / "run" / "records.jsonl"))
+    assert "The dataset `small`." in model_card(small_recipe(), records, None)
+
+
+def test_a_bar_in_a_name_does_not_break_the_table(tmp_path):
+    (tmp_path / "a|b.csv").write_text("x|y,label\n" + "".join(f"{i},{i % 2}\n" for i in range(8)))
+    task = load_tables(tmp_path / "a|b.csv")
+    text = model_card(small_recipe(), [], task.facts())
+    assert "a\\|b.csv" in text
+    assert "| `x\\|y` | 3.5 |" in text
