@@ -36,7 +36,7 @@ def dirichlet_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Ten
         2.0
     """
     graph = graph_of(x, graph, edge_weight)
-    return graph.laplacian.form(x, graph.laplacian.scale)
+    return graph.laplacian.form(x)
 
 
 def combinatorial_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
@@ -61,7 +61,7 @@ def combinatorial_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight:
         4.0
     """
     graph = graph_of(x, graph, edge_weight)
-    return graph.laplacian.form(x, torch.ones_like(graph.degree))
+    return graph.laplacian.form(x, normalised=False)
 
 
 def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
