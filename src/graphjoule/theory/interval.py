@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from graphjoule.measures.spectrum.operator import Floats
+from graphjoule.measures.eigenvalues import Floats
 
 Verdict = Literal["yes", "no", "unknown"]
 
