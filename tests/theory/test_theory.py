@@ -15,7 +15,7 @@ from graphjoule.nn import EGNN, GCN
 from graphjoule.ops import propagate, residual_mix, srelu
 from graphjoule.tasks import load_task
 from graphjoule.theory import Setting, audit, depth_limit, layer_ranges, lemmas, srelu_energy_limit, weight_report
-from graphjoule.theory.interval import Enclosure, Interval
+from graphjoule.theory.layers import Enclosure, Interval
 from graphjoule.trace import Trace
 from tests.graphs import Edges, edge_lists, few, k33, no_edges, normal, path3, random_edges
 
