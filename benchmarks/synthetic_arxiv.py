@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from graphjoule.bench.synthetic import CitationGraph
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.ogb import ARXIV
 
 DECIMALS = 6  # as many as OGB writes
 
 
-def write_ogb(task: NodeTask, folder: Path) -> None:
+def write_ogb(task: Task, folder: Path) -> None:
     """Write a task with dense features and a public split in OGB's layout."""
     row, col = task.graph.row(), task.graph.col
     edges = [(i, j) for i, j in zip(row.tolist(), col.tolist(), strict=True) if i < j]

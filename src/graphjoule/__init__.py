@@ -33,7 +33,7 @@ from graphjoule.nn import (
 )
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.tasks import DATASETS, NodeTask, load_task
+from graphjoule.tasks import DATASETS, Task, load_task
 from graphjoule.tasks.archive import load_npz
 from graphjoule.tasks.files import load_tables
 from graphjoule.terms import EnergyConstraint, OrthogonalPenalty
@@ -70,7 +70,7 @@ __all__ = [
     "GraphjouleError",
     "JKNet",
     "Limits",
-    "NodeTask",
+    "Task",
     "OrthogonalPenalty",
     "PairNormGCN",
     "Propagation",

@@ -11,7 +11,7 @@ from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
-from graphjoule.tasks import DATASETS, NodeTask, load_task, raw
+from graphjoule.tasks import DATASETS, Task, load_task, raw
 from graphjoule.tasks.splits import fixed_split
 from graphjoule.training import fit
 from graphjoule.training.folder import About, RunFolder
@@ -196,7 +196,7 @@ MASKS = [torch.tensor(mask).bool() for mask in ([1, 1, 0, 0], [0, 0, 1, 0], [0, 
 
 def make_task(x=X, edges=EDGES, labels=LABELS, masks=MASKS, num_classes=2):
     graph = Propagation.from_edge_index(edges, num_nodes=4)
-    return NodeTask("own", x, graph, labels, num_classes, fixed_splits=(fixed_split("public", *masks),))
+    return Task("own", x, graph, labels, num_classes, fixed_splits=(fixed_split("public", *masks),))
 
 
 def changed(tensor, at, value):

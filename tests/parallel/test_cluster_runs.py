@@ -11,7 +11,7 @@ from graphjoule.nn import MODELS
 from graphjoule.parallel.cluster_batch import Clusters
 from graphjoule.parallel.cluster_runs import ClusterRuns
 from graphjoule.parallel.partition import cut_nodes
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Task, Split
 from graphjoule.training.seed_batch import Runs
 from tests.ops.live_bytes import LiveBytes
 
@@ -30,14 +30,14 @@ def without_dropout(model: str) -> dict[str, float]:
     return {name: 0.0 for name in STILL if name in MODELS[model].__init__.__kwdefaults__}
 
 
-def three_components() -> NodeTask:
+def three_components() -> Task:
     """Small task without its bridges, nodes of each ring numbered in turn; training nodes 5, 3 and 1 to a ring."""
     ring = torch.arange(30)
     base = small_task()
     train = torch.tensor([0, 3, 6, 9, 12, 1, 4, 7, 2])
     split = Split("uneven", None, train, torch.arange(15, 24), torch.arange(24, 30))
     graph = Propagation.from_edge_index(torch.stack([ring, (ring + 3) % 30]), symmetrize=True)
-    return NodeTask("rings", base.features, graph, base.labels, 3, fixed_splits=(split,), default_split="uneven")
+    return Task("rings", base.features, graph, base.labels, 3, fixed_splits=(split,), default_split="uneven")
 
 
 @pytest.mark.parametrize("model", ["egnn", "gcn", "sgc", "gcnii"])

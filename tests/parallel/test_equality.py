@@ -9,7 +9,7 @@ from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import make_key
 from graphjoule.parallel import load_part, read_partition, write_partition
-from graphjoule.tasks import NodeTask, Split, load_task
+from graphjoule.tasks import Task, Split, load_task
 from graphjoule.training import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
@@ -29,7 +29,7 @@ MODELS = {
 }
 
 
-def runs_of(task: NodeTask, recipe, seeds, splits) -> Runs:
+def runs_of(task: Task, recipe, seeds, splits) -> Runs:
     """Runs in the dtype of the task."""
     torch.set_default_dtype(task.graph.dtype)
     try:
@@ -38,7 +38,7 @@ def runs_of(task: NodeTask, recipe, seeds, splits) -> Runs:
         torch.set_default_dtype(torch.float32)
 
 
-def epochs_of(task: NodeTask, recipe, seeds, num_epochs=EPOCHS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def epochs_of(task: Task, recipe, seeds, num_epochs=EPOCHS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Curve, the last parameters and the first gradient of some runs."""
     splits = [task.split(recipe.split, seed) for seed in seeds]
     runs = runs_of(task, recipe, seeds, splits)

@@ -7,7 +7,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import Split
-from graphjoule.tasks.task import NodeTask, pack_features
+from graphjoule.tasks.task import Task, pack_features
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
 
@@ -20,7 +20,7 @@ def make(**changes):
         "labels": torch.tensor([0, 1, 0, 1]),
         "num_classes": 2,
     }
-    return NodeTask(**(fields | changes))
+    return Task(**(fields | changes))
 
 
 def index(*nodes):
@@ -115,32 +115,32 @@ def test_features_are_sparse_only_below_a_quarter():
 
 def test_from_data_reads_masks_as_public():
     masks = {f"{part}_mask": torch.arange(4) == i for i, part in enumerate(("train", "val", "test"))}
-    task = NodeTask.from_data(data(**masks), name="mine")
+    task = Task.from_data(data(**masks), name="mine")
     assert (task.name, task.default_split, task.num_classes) == ("mine", "public", 2)
     split = task.split()
     assert (split.train.tolist(), split.val.tolist(), split.test.tolist()) == ([0], [1], [2])
 
 
 def test_from_data_without_masks_offers_a_drawn_split():
-    assert NodeTask.from_data(data()).split_names == ("per-class-20-30",)
+    assert Task.from_data(data()).split_names == ("per-class-20-30",)
 
 
 def test_from_data_with_two_masks_has_no_test_part_and_with_other_ones_is_refused():
     one, other = torch.arange(4) == 0, torch.arange(4) > 1
-    split = NodeTask.from_data(data(train_mask=other, val_mask=one)).split()
+    split = Task.from_data(data(train_mask=other, val_mask=one)).split()
     assert (split.name, split.train.tolist(), split.val.tolist(), split.test.tolist()) == ("public", [2, 3], [0], [])
     with pytest.raises(GraphjouleError, match="There is train_mask but no val_mask"):
-        NodeTask.from_data(data(train_mask=one))
+        Task.from_data(data(train_mask=one))
     with pytest.raises(GraphjouleError, match="There is val_mask and test_mask but no train_mask"):
-        NodeTask.from_data(data(val_mask=one, test_mask=other))
+        Task.from_data(data(val_mask=one, test_mask=other))
     with pytest.raises(GraphjouleError, match="must not overlap"):
-        NodeTask.from_data(data(train_mask=one, val_mask=one))
+        Task.from_data(data(train_mask=one, val_mask=one))
 
 
 def test_from_data_takes_weights_a_column_of_labels_and_isolated_nodes():
     weight = torch.tensor([1.0, 1.0, 2.0, 2.0, 3.0, 3.0])
     given = data(x=torch.ones(5, 2), y=torch.tensor([[0], [1], [0], [1], [-1]]), edge_weight=weight)
-    task = NodeTask.from_data(given)
+    task = Task.from_data(given)
     assert task.graph.degree.tolist() == [1, 3, 5, 3, 0]
     assert task.labels.tolist() == [0, 1, 0, 1, -1]
     assert given.y.shape == (5, 1)
@@ -149,8 +149,8 @@ def test_from_data_takes_weights_a_column_of_labels_and_isolated_nodes():
 def test_from_data_symmetrizes_only_when_told():
     directed = data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
     with pytest.raises(GraphjouleError, match="symmetrize=True"):
-        NodeTask.from_data(directed)
-    assert NodeTask.from_data(directed, symmetrize=True).graph.to_dense().equal(make().graph.to_dense())
+        Task.from_data(directed)
+    assert Task.from_data(directed, symmetrize=True).graph.to_dense().equal(make().graph.to_dense())
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_from_data_symmetrizes_only_when_told():
 )
 def test_from_data_refuses_bad_data(changes, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
-        NodeTask.from_data(data(**changes))
+        Task.from_data(data(**changes))
 
 
 def test_the_shared_tiny_task_can_be_split(tiny_task):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import normalize_rows
 from graphjoule.ops import fold_in, make_key
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Task, Split
 from graphjoule.training import FitResult, build_model, fit
 
 from . import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task
@@ -134,7 +134,7 @@ def test_nodes_outside_the_split_may_lack_a_label():
     few = Split("few", None, PUBLIC.train, PUBLIC.val, PUBLIC.test[:4])
     labels[PUBLIC.test[4:]] = -1
     base = small_task()
-    task = NodeTask("small", base.features, base.graph, labels, 3, fixed_splits=(few,), default_split="few")
+    task = Task("small", base.features, base.graph, labels, 3, fixed_splits=(few,), default_split="few")
     record = fit(small_recipe(split="few"), task).records[0]
     assert record.test_accuracy in (0.0, 0.25, 0.5, 0.75, 1.0)
 

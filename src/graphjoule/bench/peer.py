@@ -16,7 +16,7 @@ from torch_geometric.utils import spmm, to_torch_csr_tensor
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures, normalize_rows
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.recipe import Recipe
 
 
@@ -164,7 +164,7 @@ class PeerTraining:
         seed: seeds the initial parameters, the split and torch's generator.
     """
 
-    def __init__(self, recipe: Recipe, task: NodeTask, *, fused: bool, seed: int = 0) -> None:
+    def __init__(self, recipe: Recipe, task: Task, *, fused: bool, seed: int = 0) -> None:
         torch.manual_seed(seed)
         device = task.labels.device
         x = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features

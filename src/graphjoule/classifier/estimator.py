@@ -20,7 +20,7 @@ from graphjoule.classifier.scaling import Scaling
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.tasks import NodeTask, knn_edge_index
+from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import fit
 from graphjoule.training.recipe import Recipe, load_recipe
@@ -105,9 +105,9 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: a matrix of features, whose rows are linked with their nearest neighbours; or a graph: a pair
-                ``(features, graph)`` with an ``edge_index``, a SciPy sparse adjacency or a `Propagation`; a `NodeTask`;
+                ``(features, graph)`` with an ``edge_index``, a SciPy sparse adjacency or a `Propagation`; a `Task`;
                 or PyG's `Data`. An edge counts in both directions.
-            y: label of every node, `unlabeled` where unknown; None for a `NodeTask` or `Data` that brings its own.
+            y: label of every node, `unlabeled` where unknown; None for a `Task` or `Data` that brings its own.
         """
         if y is not None:
             refuse_none(y, self.unlabeled)
@@ -127,11 +127,11 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self.scaling_.apply(features)
         self.built_graph_ = given is None
         graph = given.graph if given is not None else self._neighbour_graph(features)
-        task = NodeTask("data", features, graph, labels, len(self.classes_), default_split=self._split_rule())
+        task = Task("data", features, graph, labels, len(self.classes_), default_split=self._split_rule())
         self._train(task)
         return self
 
-    def _train(self, task: NodeTask) -> None:
+    def _train(self, task: Task) -> None:
         self.recipe_ = self._recipe()
         first = self.random_state
         if not isinstance(first, int | np.integer):
@@ -168,7 +168,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._probabilities(self.scaling_.apply(given.features), given.graph)
         if not self.built_graph_:
             raise GraphjouleError(
-                "EGNNClassifier was fitted with a graph; give it a pair (features, graph), a NodeTask or Data."
+                "EGNNClassifier was fitted with a graph; give it a pair (features, graph), a Task or Data."
             )
         new = self.scaling_.apply(torch.tensor(validate_data(self, X, reset=False, dtype=np.float64)))
         assert isinstance(new, Tensor)

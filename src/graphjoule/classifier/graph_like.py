@@ -1,4 +1,4 @@
-"""The ways to give a graph in Python, read into one shape: a pair, a `NodeTask` or PyG's `Data`."""
+"""The ways to give a graph in Python, read into one shape: a pair, a `Task` or PyG's `Data`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, check_features
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.task import pack_features
 
 
@@ -38,10 +38,10 @@ def read_graph_like(given: Any) -> GraphLike | None:
     """The graph in what was given, or None if it is features alone.
 
     Args:
-        given: ``(X, graph)`` with a `Propagation`, an ``edge_index`` or a SciPy sparse adjacency; a `NodeTask`; or
+        given: ``(X, graph)`` with a `Propagation`, an ``edge_index`` or a SciPy sparse adjacency; a `Task`; or
             PyG's `Data` with ``x`` and ``edge_index``. An edge counts in both directions.
     """
-    if isinstance(given, NodeTask):
+    if isinstance(given, Task):
         return GraphLike(given.features, given.graph, *_task_labels(given))
     if hasattr(given, "edge_index") and hasattr(given, "x"):
         return _from_data(given)
@@ -70,7 +70,7 @@ def _from_data(data: Any) -> GraphLike:
     return GraphLike(features, graph, array, array >= 0)
 
 
-def _task_labels(task: NodeTask) -> tuple[np.ndarray, np.ndarray]:
+def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
     labels = task.labels.cpu().numpy()
     names = np.array(task.class_names) if task.class_names else np.arange(task.num_classes)
     return names[labels.clip(min=0)], labels >= 0

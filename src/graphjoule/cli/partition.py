@@ -1,5 +1,6 @@
 """``graphjoule partition``."""
 
+from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,7 +11,6 @@ import typer
 
 from graphjoule.cli.processes import default_method
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.counting import counted
 from graphjoule.files import json_text
 from graphjoule.parallel.description import Partition
 from graphjoule.parallel.part_files import write_partition

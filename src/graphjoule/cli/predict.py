@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like

@@ -25,7 +25,7 @@ from graphjoule.parallel.launch import STOPPED, launch
 from graphjoule.parallel.part_files import load_part, remove_partition, write_partition
 from graphjoule.parallel.partition import CutMethod
 from graphjoule.parallel.start import joined_processes, say_ready
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training import FitResult, Progress, fit
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -115,7 +115,7 @@ def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], 
     return announce
 
 
-def train_in_processes(job: Job, task: NodeTask, num_processes: int, parts: Path | None) -> FitResult:
+def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | None) -> FitResult:
     """Cut a task, train it in several processes on this machine, and read the result from the run folder.
 
     What `fit` would refuse in every process is refused before anything is written.

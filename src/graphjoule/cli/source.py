@@ -12,7 +12,7 @@ import typer
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks import NodeTask, load_task
+from graphjoule.tasks import Task, load_task
 from graphjoule.tasks.archive import load_npz, load_npz_graph
 from graphjoule.tasks.files import load_graph, load_tables
 
@@ -62,7 +62,7 @@ class GraphSource:
             return self.dataset or DEFAULT_DATASET
         return own.name if own.suffix else f"{own.name}.csv"  # a file called "cora" is not Cora
 
-    def load(self) -> NodeTask:
+    def load(self) -> Task:
         """Read the task; options that contradict each other are refused."""
         self._check()
         if self.npz is not None:

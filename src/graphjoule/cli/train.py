@@ -17,7 +17,7 @@ from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train_text import tell
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.nn import MODELS
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.terms import METHODS
 from graphjoule.training import FitResult, fit
@@ -178,7 +178,7 @@ def train_and_tell(job: Job, parts: Path | None) -> None:
         tell(job.recipe, result, predictions, json=job.is_json)
 
 
-def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, device: str) -> Path:
+def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
     done = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
     given = ModelInput.of(task)

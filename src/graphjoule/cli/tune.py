@@ -15,8 +15,7 @@ from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train import parse_seeds
 from graphjoule.cli.tune_progress import show_search
 from graphjoule.cli.tune_text import advise, announce, describe, header_of, result_fields, train_command
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.tasks.rules import stratified_rule

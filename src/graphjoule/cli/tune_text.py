@@ -1,5 +1,6 @@
 """What ``graphjoule tune`` says: before, and when it is done."""
 
+from graphjoule.errors import counted
 from __future__ import annotations
 
 import shlex
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from graphjoule.cli.source import GraphSource
-from graphjoule.counting import counted
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.outcome import Outcome, Row

@@ -7,6 +7,7 @@ from graphjoule.nn.egnn import EGNN, EGNNConv, SReLU
 from graphjoule.nn.gcn import GCN, GCNConv
 from graphjoule.nn.gcnii import GCNII, GCNIIConv
 from graphjoule.nn.jknet import JKNet
+from graphjoule.nn.output_scale import OutputScale
 from graphjoule.nn.pairnorm import PairNorm, PairNormGCN
 from graphjoule.nn.sgc import SGC, Hop
 
@@ -35,6 +36,7 @@ __all__ = [
     "GraphModel",
     "Hop",
     "JKNet",
+    "OutputScale",
     "PairNorm",
     "PairNormGCN",
     "SReLU",

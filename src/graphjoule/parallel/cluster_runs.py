@@ -15,7 +15,7 @@ from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.parallel.cluster_batch import Clusters, feature_rows, induced_graph
 from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Task, Split
 from graphjoule.training.adam import adam_step
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.recipes.clustered import ClusterSettings
@@ -47,7 +47,7 @@ class ClusterRuns(Runs):
     def __init__(
         self,
         recipe: Recipe,
-        task: NodeTask,
+        task: Task,
         seeds: Sequence[int],
         splits: Sequence[Split],
         clusters: Clusters,

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphjoule.graph.csr import entries_of_rows, row_starts
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.parallel.task import SplitPart
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.splits import PARTS
 
 
@@ -27,7 +27,7 @@ class Cut:
         num_parts: number of parts.
     """
 
-    task: NodeTask
+    task: Task
     owner: Tensor
     num_parts: int
 

@@ -22,7 +22,7 @@ from graphjoule.parallel.description import Partition, about_path, read_partitio
 from graphjoule.parallel.operator import Halo, PartedPropagation
 from graphjoule.parallel.partition import CutMethod, cut_edges, cut_nodes
 from graphjoule.parallel.task import SplitPart, TaskPart
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.splits import PARTS
 from graphjoule.tensorfile import read_tensors, write_tensors
 
@@ -30,7 +30,7 @@ _KIND, _LABELS_KIND = "part of a partition", "labels of a partition"
 
 
 def write_partition(
-    task: NodeTask, num_parts: int, folder: str | Path, method: CutMethod = "metis", seed: int = 0
+    task: Task, num_parts: int, folder: str | Path, method: CutMethod = "metis", seed: int = 0
 ) -> Partition:
     """Cut a task and write one file per process, for `load_part`.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import check_features
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Task, Split
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.rules import draw_split, is_rule
 from graphjoule.tasks.splits import PARTS
@@ -64,7 +64,7 @@ def _rows_of(index: Tensor, nodes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TaskPart(NodeTask):
+class TaskPart(Task):
     """The features, labels and rows of ``P`` of one process's nodes, behind the attributes of a whole task.
 
     Attributes:
@@ -85,7 +85,7 @@ class TaskPart(NodeTask):
         object.__setattr__(self, "labels", self.labels.long())
 
     def split(self, name: str | None = None, seed: int = 0) -> Split:
-        """This process's part of a split; see `NodeTask.split`."""
+        """This process's part of a split; see `Task.split`."""
         name = self.default_split if name is None else name
         fixed = {split.name for split in self.fixed_splits}
         if name in fixed or not is_rule(name):

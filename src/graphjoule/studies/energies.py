@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
 from graphjoule.training.environment import describe_device, resolve_device, versions
@@ -78,7 +78,7 @@ class EnergyRecord(BaseModel):
 
 
 def measure_energies(
-    recipe: Recipe, task: NodeTask, records: Sequence[Record], models: Sequence[GraphModel], device: str
+    recipe: Recipe, task: Task, records: Sequence[Record], models: Sequence[GraphModel], device: str
 ) -> EnergyRecord:
     """The energies of trained runs, and of the networks they began with.
 

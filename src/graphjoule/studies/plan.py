@@ -13,7 +13,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.study import Cell
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import read_records
@@ -28,11 +28,11 @@ class Tasks:
         load: makes the task of a dataset's name; a `GraphjouleError` says that it cannot be had.
     """
 
-    def __init__(self, load: Callable[[str], NodeTask]) -> None:
+    def __init__(self, load: Callable[[str], Task]) -> None:
         self._load = load
-        self._tasks: dict[str, NodeTask] = {}
+        self._tasks: dict[str, Task] = {}
 
-    def __getitem__(self, dataset: str) -> NodeTask:
+    def __getitem__(self, dataset: str) -> Task:
         if dataset not in self._tasks:
             self._tasks[dataset] = self._load(dataset)
         return self._tasks[dataset]

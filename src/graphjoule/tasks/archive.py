@@ -10,8 +10,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, check_features
 from graphjoule.tasks.arrays import NUMBERS, read_arrays
@@ -22,7 +21,8 @@ from graphjoule.tasks.loglines import tell_graph, tell_nodes, tell_split
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.tasks.splits import PARTS, split_of_masks
 from graphjoule.tasks.table import check_file
-from graphjoule.tasks.task import NodeTask, count_classes, pack_features
+from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.task import Task, pack_features
 
 _PIECES = ("data", "indices", "indptr", "shape")
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
@@ -34,7 +34,7 @@ _KINDS = (
 )
 
 
-def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> NodeTask:
+def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> Task:
     """A task from an archive; features are taken as stored, an edge counts in both directions.
 
     ======================================================  =========================================================
@@ -54,18 +54,17 @@ def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> NodeTask:
     arrays = _read(path, required=("labels",))
     given = _input(path, arrays)
     drawn = stratified_rule(test_fraction)
-    names = _class_names(path, arrays, given.labels)
+    names = _class_names(path, arrays, given.targets)
     tell_graph(path, given.graph)
     try:
         masks = {mask: torch.from_numpy(arrays[mask]) for mask in _MASKS if mask in arrays}
         public = split_of_masks("public", masks)
-        task = NodeTask(
+        task = Task(
             name=path.name,
             features=given.features,
             graph=given.graph,
-            labels=given.labels,
-            num_classes=len(names) if names else count_classes(given.labels),
-            class_names=names,
+            targets=given.targets,
+            objective=Classification(len(names), names) if names else Classification.of(given.targets),
             fixed_splits=(public,) if public else (),
             default_split=public.name if public else drawn,
             node_ids=given.node_ids,
@@ -73,7 +72,7 @@ def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> NodeTask:
         )
     except GraphjouleError as error:
         raise GraphjouleError(f"{path}: {error}") from error
-    tell_nodes(path, task.num_features, task.labels, names or tuple(map(str, range(task.num_classes))))
+    tell_nodes(path, task.num_features, task.targets, task.facts().classes)
     if public:
         tell_split(path, public)
     return task

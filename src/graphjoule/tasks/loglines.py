@@ -1,5 +1,6 @@
 """The lines that say what was read from the user's files."""
 
+from graphjoule.errors import counted
 from __future__ import annotations
 
 import logging
@@ -9,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
 from graphjoule.graph import Propagation
 from graphjoule.tasks.columns import shorten
 from graphjoule.tasks.splits import PARTS, Split

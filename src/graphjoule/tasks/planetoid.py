@@ -10,7 +10,7 @@ from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.task import NodeTask
+from graphjoule.tasks.task import Task
 
 # The files are pickles, which run code when they are read, so only these very bytes ever reach the unpickler.
 _CORA_SHA256 = {
@@ -83,7 +83,7 @@ CITESEER = planetoid_files("CiteSeer", _CITESEER_SHA256)
 PUBMED = planetoid_files("PubMed", _PUBMED_SHA256)
 
 
-def load_planetoid(raw: RawFiles, root: Path) -> NodeTask:
+def load_planetoid(raw: RawFiles, root: Path) -> Task:
     """A citation network with its public split; words as stored, papers linked if either cites the other.
 
     PyG's reader is used on the raw files; the ``processed`` folder that its dataset class would keep beside them is
@@ -101,4 +101,4 @@ def load_planetoid(raw: RawFiles, root: Path) -> NodeTask:
     # Test papers come last; a number among theirs that the list of test papers leaves out is in no other file either.
     is_test = data.test_mask
     data.y[~is_test & (is_test.cumsum(0) > 0)] = -1
-    return NodeTask.from_data(data, name=raw.task, symmetrize=True)
+    return Task.from_data(data, name=raw.task, symmetrize=True)

@@ -16,7 +16,8 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.tasks.arrays import NUMBERS, read_arrays
 from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.task import NodeTask, count_classes, pack_features
+from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.task import Task, pack_features
 
 _CSR_PIECES = ("data", "indices", "indptr", "shape")
 _KEYS = ("labels", *(f"{matrix}_{piece}" for matrix in ("adj", "attr") for piece in _CSR_PIECES))
@@ -53,7 +54,7 @@ DBLP = _words_files("dblp", "CitationFull", "dblp", "dblp.npz")
 PUBMED_FULL = _words_files("pubmed-full", "CitationFull", "pubmed", "pubmed.npz")
 
 
-def load_words(raw: RawFiles, root: Path) -> NodeTask:
+def load_words(raw: RawFiles, root: Path) -> Task:
     """Nodes described by whether a word occurs with them, such as authors by the keywords of their papers.
 
     The meaning is that of PyG's parser: a positive count becomes 1, self-loops go, an edge counts in both directions.
@@ -67,10 +68,10 @@ def load_words(raw: RawFiles, root: Path) -> NodeTask:
     links = links.tocoo()
     edge_index = torch.from_numpy(np.stack([links.row, links.col]).astype(np.int64))
     labels = torch.from_numpy(arrays["labels"])
-    return NodeTask(
+    return Task(
         name=raw.task,
         features=pack_features(words),
         graph=Propagation.from_edge_index(edge_index, num_nodes=words.shape[0], symmetrize=True),
-        labels=labels,
-        num_classes=count_classes(labels),
+        targets=labels,
+        objective=Classification.of(labels),
     )

@@ -14,7 +14,7 @@ from graphjoule.graph.group import Group
 from graphjoule.nn import GraphModel
 from graphjoule.ops import describe_body
 from graphjoule.parallel.joint_folder import JointFolder
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress
@@ -41,7 +41,7 @@ class FitResult:
 
 def fit(
     recipe: Recipe,
-    task: NodeTask,
+    task: Task,
     seeds: Sequence[int] = (0,),
     *,
     device: str | torch.device = "auto",

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.trace.plots import BLACK, BLUE, VERMILION, new_figure
 from graphjoule.tuning.outcome import Outcome, Row
 from graphjoule.tuning.ranges import Interval, Range

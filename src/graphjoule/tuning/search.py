@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training import Progress, fit
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
@@ -185,7 +185,7 @@ def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Pro
 
 def tune(
     recipe: Recipe,
-    task: NodeTask,
+    task: Task,
     ranges: Mapping[str, Range] | None = None,
     *,
     trials: int = 20,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Task, Split
 from graphjoule.training.recipe import Recipe
 
 __all__ = ["ValidationTask", "hide_test"]
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationTask(NodeTask):
+class ValidationTask(Task):
     """A task of which only the training and validation nodes of some seeds are known.
 
     Attributes:
@@ -42,7 +42,7 @@ class ValidationTask(NodeTask):
         return self.splits[seed].to(self.labels.device)
 
 
-def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
+def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
     """The task with every label unknown that no seed trains or validates on, so that no search can read a test label.
 
     Where each seed draws a split of its own, a node that tests for one seed may train for another; its label stays, but
@@ -67,7 +67,7 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
-    fields = {name: getattr(task, name) for name in NodeTask.__dataclass_fields__}
+    fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
     fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))

@@ -11,8 +11,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.report.drawings import DRAWINGS, Drawing, Evidence, drawings_of
 from graphjoule.report.results.blow_ups import blow_up_table
 from graphjoule.report.results.budgets import budget_table
