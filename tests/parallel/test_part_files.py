@@ -12,7 +12,6 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures, normalize_rows
 from graphjoule.parallel import load_part, part_files, read_partition, write_partition
-from graphjoule.parallel.description import is_partition_of
 from graphjoule.parallel.part_files import is_partition_of, remove_partition
 from graphjoule.parallel.partition import cut_nodes
 

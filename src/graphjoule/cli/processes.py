@@ -20,7 +20,7 @@ from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import FLEETING, write_json
 from graphjoule.graph.group import ALONE
-from graphjoule.parallel.description import is_partition_of, read_partition
+from graphjoule.parallel.description import read_partition
 from graphjoule.parallel.launch import STOPPED, launch
 from graphjoule.parallel.part_files import is_partition_of, load_part, remove_partition, write_partition
 from graphjoule.parallel.partition import CutMethod
