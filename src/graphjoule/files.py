@@ -7,20 +7,25 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from graphjoule.errors import GraphjouleError
 
 __all__ = [
+    "FLEETING",
     "ensure_folder",
     "json_text",
     "reason",
+    "remove_temporaries",
     "sync_folder",
     "without_nan",
     "write_bytes",
     "write_json",
     "write_text",
 ]
+
+FLEETING: Final = ".graphjoule-"
+"""How the name of everything begins that a command removes when it is done; what a kill has left is ours by it."""
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -34,7 +39,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         GraphjouleError: The file cannot be written; what stood there before is untouched.
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name[:32]}.{secrets.token_hex(4)}.tmp"
+    temporary = _temporary(path.parent)
     try:
         _write_through(temporary, data)
         os.replace(temporary, path)  # noqa: PTH105 - Path.replace is the same call under a vaguer name
@@ -92,7 +97,7 @@ def ensure_folder(path: str | os.PathLike[str]) -> Path:
         GraphjouleError: It cannot be created or written to.
     """
     path = Path(path)
-    probe = path / f".{secrets.token_hex(4)}.tmp"
+    probe = _temporary(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch()  # asking for permissions is not enough: root is told yes, a read-only disk says no
@@ -101,6 +106,16 @@ def ensure_folder(path: str | os.PathLike[str]) -> Path:
     finally:
         _remove(probe)
     return path
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove the half-written files that killed processes left in a folder; whoever calls must know that none lives."""
+    for path in folder.glob(f"{FLEETING}*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _temporary(folder: Path) -> Path:
+    return folder / f"{FLEETING}{secrets.token_hex(4)}.tmp"
 
 
 def _write_through(path: Path, data: bytes) -> None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from graphjoule.training.objective import build_model
 
 from graphjoule.bench.peer import PeerEGNN, PeerGCNII, PeerTraining, peer_graph
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph import Propagation
-from graphjoule.training.objective import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
 

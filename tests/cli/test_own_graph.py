@@ -113,6 +113,12 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     }
 
 
+def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_result_is(here):
+    (here / "nodes.csv").rename(here / "predictions.csv")
+    said = refused(here, "train", "--nodes", "predictions.csv", *OWN[2:], "--features", "x", *TINY, "--out", ".")
+    assert ". holds edges.csv and 1 other thing, and nothing there says that graphjoule wrote it" in said
+
+
 def test_it_learns_what_there_is_to_learn(here):
     run("train", *OWN, "--features", "x", "--layers", "4", "--epochs", "60", "--device", "cpu", "--out", "run")
     rows = rows_of(here / "run" / "predictions.csv")

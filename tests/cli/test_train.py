@@ -131,6 +131,15 @@ def test_every_training_gets_a_folder_of_its_own_and_resume_finds_the_newest_wit
     assert json.loads(fresh.out)["records"] == "runs/digits-egnn-32-4/records.jsonl"
 
 
+def test_a_folder_that_holds_something_else_is_passed_over(here):
+    (here / "runs/digits-egnn-2").mkdir(parents=True)
+    (here / "runs/digits-egnn-2/notes.txt").write_text("mine")
+    for more in ([], ["--resume"]):
+        told = json.loads(run("train", *TINY, "--json", *more).out)
+        assert told["records"] == "runs/digits-egnn-2-2/records.jsonl"
+    assert [path.name for path in (here / "runs/digits-egnn-2").iterdir()] == ["notes.txt"]
+
+
 def test_resuming_a_finished_training_tells_the_same(here):
     first = run("train", *TINY, "--seeds", "2", "--json", "--out", "run")
     again = run("train", *TINY, "--seeds", "2", "--json", "--out", "run", "--resume")

@@ -4,7 +4,7 @@ import torch
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import Group
-from graphjoule.tasks import Task, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.tasks.task import pack_features
 from graphjoule.training.recipe import Recipe, load_recipe
 

@@ -11,10 +11,9 @@ from graphjoule.nn import MODELS
 from graphjoule.parallel.cluster_batch import Clusters
 from graphjoule.parallel.cluster_runs import ClusterRuns
 from graphjoule.parallel.partition import cut_nodes
-from graphjoule.tasks import Task, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.training.seed_batch import Runs
 from tests.ops.live_bytes import LiveBytes
-
 from tests.training import double_precision, largest_difference, same_bits, small_recipe, small_task
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import make_key
 from graphjoule.parallel import load_part, read_partition, write_partition
-from graphjoule.tasks import Task, Split, load_task
+from graphjoule.tasks import Split, Task, load_task
 from graphjoule.training import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs

@@ -1,4 +1,5 @@
 import pytest
+from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
@@ -8,7 +9,6 @@ from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks import DATASETS
 from graphjoule.training import build_model
 from graphjoule.training.recipe import Recipe, load_recipe, model_options
-from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 from . import made_up, small_plan, small_tasks
 

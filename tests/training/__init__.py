@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.tasks import Task, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.tasks.task import pack_features
 from graphjoule.tensorfile import read_tensors
 from graphjoule.training.recipe import Recipe, load_recipe

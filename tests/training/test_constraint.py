@@ -2,12 +2,12 @@ import json
 
 import pytest
 import torch
+from graphjoule.training.objective import build_model
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.terms import EnergyConstraint
 from graphjoule.training import fit
-from graphjoule.training.objective import build_model
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.training.records import read_records
 from tests.cli import run

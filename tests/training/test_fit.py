@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import normalize_rows
 from graphjoule.ops import fold_in, make_key
-from graphjoule.tasks import Task, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.training import FitResult, build_model, fit
 
 from . import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task

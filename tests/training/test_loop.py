@@ -1,7 +1,7 @@
 import pytest
 import torch
-
 from graphjoule.training.interrupt import StopRequest
+
 from graphjoule.training.loop import CURVE_NAMES, TrainingInterrupted, train
 from graphjoule.training.seed_batch import Runs
 

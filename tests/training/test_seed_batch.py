@@ -1,8 +1,8 @@
 import pytest
 import torch
+from graphjoule.training.objective import build_model
 
 from graphjoule.ops import make_key
-from graphjoule.training.objective import build_model
 from graphjoule.training.seed_batch import Runs
 
 from . import double_precision, largest_difference, same_bits, small_recipe, small_task

@@ -214,4 +214,4 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
         same = [path for path in taken if not RunFolder(path).about().recipe.differences(recipe)]
         if same:
             return same[-1]
-    return next(path for path in candidates if path not in taken)
+    return next(path for path in candidates if RunFolder(path).is_free)

@@ -1,6 +1,5 @@
 """What ``graphjoule tune`` says: before, and when it is done."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 import shlex
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphjoule.cli.source import GraphSource
+from graphjoule.errors import counted
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.outcome import Outcome, Row

@@ -15,7 +15,7 @@ from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.parallel.cluster_batch import Clusters, feature_rows, induced_graph
 from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.tasks import Task, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.training.adam import adam_step
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.recipes.clustered import ClusterSettings

@@ -84,14 +84,6 @@ def _is_of_another_version(path: Path) -> bool:
     return isinstance(number, int) and number != Partition.model_fields["format"].default
 
 
-def is_partition_of(folder: str | Path, facts: TaskFacts, task: Task) -> bool:
-    """Whether a folder holds a whole partition of a task, see `Partition.is_of`."""
-    try:
-        return read_partition(folder).is_of(facts, task)
-    except GraphjouleError:  # there is none, or it is damaged
-        return False
-
-
 def splits_sha256(task: Task) -> str:
     """A hash of what a task says about splits: the default one's name, and names and nodes of those it came with."""
     said = [task.default_split, *((split.name, split.sha256) for split in task.fixed_splits)]

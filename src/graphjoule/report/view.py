@@ -1,11 +1,11 @@
 """A cell as the words and rows that the template shows."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from graphjoule.errors import counted
 from graphjoule.report.cell import Cell, embeddings, first_layer
 from graphjoule.report.curves import spread
 from graphjoule.report.words import (

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
@@ -18,7 +19,10 @@ from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import read_records
 
-__all__ = ["Job", "Plan", "Tasks", "plan_study"]
+__all__ = ["CLAIMS", "Job", "Plan", "Tasks", "plan_study"]
+
+CLAIMS: Final = ".claims"
+"""The folder of the lock files in a study's folder, which is known as a study's by it."""
 
 
 class Tasks:
@@ -100,7 +104,7 @@ class Job:
 
     def claim(self) -> AbstractContextManager[bool]:
         """Try to be the only process that works on it."""
-        return claim(self.folder.path.parent / ".claims" / f"{self.folder.path.name}.lock")
+        return claim(self.folder.path.parent / CLAIMS / f"{self.folder.path.name}.lock")
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from graphjoule.tasks.sources import DATASETS, DatasetSource
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import Task
 
-__all__ = ["DATASETS", "DatasetSource", "Task", "Split", "knn_edge_index", "load_task", "resolve_data_root"]
+__all__ = ["DATASETS", "DatasetSource", "Split", "Task", "knn_edge_index", "load_task", "resolve_data_root"]
 
 
 def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Task:

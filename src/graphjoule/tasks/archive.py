@@ -18,10 +18,10 @@ from graphjoule.tasks.facts import Source
 from graphjoule.tasks.files import source_files
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.loglines import tell_graph, tell_nodes, tell_split
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.tasks.splits import PARTS, split_of_masks
 from graphjoule.tasks.table import check_file
-from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import Task, pack_features
 
 _PIECES = ("data", "indices", "indptr", "shape")

@@ -28,9 +28,9 @@ from graphjoule.tasks.nodes import (
     read_nodes,
     read_nodes_like,
 )
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.tasks.table import check_file, file_sha256
-from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import Task
 
 DEFAULT_NEIGHBORS = 10

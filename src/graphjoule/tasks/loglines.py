@@ -1,6 +1,5 @@
 """The lines that say what was read from the user's files."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 import logging
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from graphjoule.errors import counted
 from graphjoule.graph import Propagation
 from graphjoule.tasks.columns import shorten
 from graphjoule.tasks.splits import PARTS, Split

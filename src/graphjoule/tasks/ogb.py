@@ -20,9 +20,9 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.tasks.download import Remote, download
 from graphjoule.tasks.numbers import Table
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.raw import arriving, is_file
 from graphjoule.tasks.splits import Split
-from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import Task
 
 _LARGEST_COUNT = 1 << 31  # int32 indices end here

@@ -11,9 +11,9 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.public import public_splits
 from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import Task, pack_features
 
 _FILE = "data.json"

@@ -15,8 +15,8 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.tasks.arrays import NUMBERS, read_arrays
-from graphjoule.tasks.raw import RawFiles
 from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.raw import RawFiles
 from graphjoule.tasks.task import Task, pack_features
 
 _CSR_PIECES = ("data", "indices", "indptr", "shape")

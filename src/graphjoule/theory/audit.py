@@ -1,6 +1,5 @@
 """A graph and a setting audited: spectrum, lemmas, energy of every layer at the initial point, and what it means."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from graphjoule.errors import counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.measures.spectrum import Estimate, Spectrum, spectrum

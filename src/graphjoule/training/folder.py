@@ -11,7 +11,8 @@ from torch import Tensor
 
 from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, write_json, write_text
+from graphjoule.files import ensure_folder, remove_temporaries, write_json, write_text
+from graphjoule.free_folder import check_free, foreign_names
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
@@ -21,6 +22,9 @@ from graphjoule.training.model_card import model_card
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, append_record, read_records
 from graphjoule.training.saving import load_model, save_model
+
+_LOCK_NAME = ".lock"
+_BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
 class About(BaseModel):
@@ -64,7 +68,7 @@ class RunFolder:
         *,
         resume: bool,
     ) -> None:
-        """Refuse a folder that holds another training, before anything is written.
+        """Refuse a folder that holds another training or anything else, before anything is written or removed.
 
         Args:
             recipe: the settings to train with.
@@ -74,9 +78,10 @@ class RunFolder:
 
         Raises:
             GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings, on
-                other data or with other splits.
+                other data or with other splits, or is no training.
         """
         if not self.is_taken:
+            check_free(self.path, _BEFORE_IT_BEGINS)
             return
         if not resume:
             raise GraphjouleError(
@@ -110,6 +115,11 @@ class RunFolder:
         """Whether a training has begun here."""
         return self._about_path.exists() or self.records_path.exists()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a training may begin here."""
+        return not self.is_taken and not foreign_names(self.path, _BEFORE_IT_BEGINS)
+
     def about(self) -> About:
         """What ``run.json`` says."""
         try:
@@ -131,9 +141,9 @@ class RunFolder:
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        with claim(self.path / ".lock") as is_ours:
+        with claim(self.path / _LOCK_NAME) as is_ours:
             self._refuse_unless(is_ours)
-            self._sweep()
+            remove_temporaries(self.path)
             yield
 
     def check_unheld(self) -> None:
@@ -141,7 +151,7 @@ class RunFolder:
 
         `open` asks again: this is for who wants to know before work that takes long.
         """
-        lock = self.path / ".lock"
+        lock = self.path / _LOCK_NAME
         if lock.exists():
             with claim(lock) as is_ours:
                 self._refuse_unless(is_ours)
@@ -149,11 +159,6 @@ class RunFolder:
     def _refuse_unless(self, is_ours: bool) -> None:
         if not is_ours:
             raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.")
-
-    def _sweep(self) -> None:
-        """Remove half-written files that a killed process left."""
-        for path in self.path.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
 
     def begin(
         self,

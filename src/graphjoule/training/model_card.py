@@ -1,10 +1,10 @@
 """The model card: what was trained on what, with which result, and how to load it, as one page of Markdown."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from graphjoule.errors import counted
 from graphjoule.tasks.facts import Source, TableColumns, TaskFacts
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, summarise

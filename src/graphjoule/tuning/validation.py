@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import Task, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.training.recipe import Recipe
 
 __all__ = ["ValidationTask", "hide_test"]

@@ -1,11 +1,11 @@
 """The study of depth: accuracy over the number of layers, and the energy of every layer of every network."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from graphjoule.errors import counted
 from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits

@@ -1,11 +1,11 @@
 """Runs that blew up in training, and what became of the same seeds under other settings."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.results.sides import short_number
 from graphjoule.studies.study import Cell

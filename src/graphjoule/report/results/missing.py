@@ -1,8 +1,8 @@
 """What of a study is not run, and the commands that run it."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.studies.command import study_commands
 

@@ -1,10 +1,10 @@
 """Other readings of the paper: what changes with a choice that it leaves open."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.studies.ledger import LedgerRow, OtherProtocol, other_protocols
 

@@ -1,11 +1,11 @@
 """The study of the constraint in numbers: a table for every dataset, and what stands out in it."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.drawings.instruments import Factors, Readings
 from graphjoule.report.drawings.sides import factors_of, sides_of

@@ -1,11 +1,11 @@
 """How our numbers stand against the paper's, counted and named."""
 
-from graphjoule.errors import counted
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from graphjoule.errors import counted
 from graphjoule.studies.ledger import LedgerRow
 from graphjoule.studies.ledger_text import p_text
 
