@@ -65,7 +65,7 @@ def make(side, given, task):
         return PlainLoop(side, given, task)
     recipe = load_recipe(given.model, task.name, given.layers, {**SIDES[side], "epochs": 1000}).with_split_of(task)
     seeds = list(range(given.runs))
-    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed) for seed in seeds])
+    runs = Runs(recipe, task, seeds, [task.split(recipe.data.split, seed) for seed in seeds])
     if side == "hooks alone":
         for conv in runs.model.convs:
             conv.register_forward_hook(lambda module, inputs, output: None)

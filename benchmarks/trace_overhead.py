@@ -24,7 +24,7 @@ from graphjoule import Trace, load_recipe, load_task
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
-from graphjoule.training import build_model
+from graphjoule.training.build import build_model
 from graphjoule.training.environment import describe_device, versions
 
 SIDES = {"energy": ("energy",), "default measures": DEFAULT_MEASURES, "all measures": tuple(MEASURES)}

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder
-from graphjoule.free_folder import check_free, foreign_names
+from graphjoule.files import check_free, ensure_folder, foreign_names
 
 
 def test_a_new_and_an_empty_folder_are_free_and_stay_as_they_are(tmp_path):

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
@@ -33,6 +34,7 @@ from graphjoule.nn import (
 )
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.parallel.streaming import evaluate_in_blocks
+from graphjoule.predicting import load
 from graphjoule.tasks import DATASETS, Task, load_task
 from graphjoule.tasks.archive import load_npz
 from graphjoule.tasks.files import load_tables
@@ -41,11 +43,9 @@ from graphjoule.theory import Setting, audit, weight_report
 from graphjoule.trace import Trace
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
 from graphjoule.trace.limits import Limits, limits
-from graphjoule.training import fit
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records, summarise
 from graphjoule.training.saving import load_model
-from graphjoule.training.trained import load
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:

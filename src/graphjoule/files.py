@@ -1,19 +1,24 @@
-"""Files that are whole or not there: written beside their place, then moved into it."""
+"""Files that are whole or not there, folders that are ours to write in, and locks that end with their process."""
 
 import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from graphjoule.errors import GraphjouleError
+from filelock import FileLock, Timeout
+
+from graphjoule.errors import GraphjouleError, counted
 
 __all__ = [
     "FLEETING",
+    "check_free",
     "ensure_folder",
+    "file_lock",
+    "foreign_names",
     "json_text",
     "reason",
     "remove_temporaries",
@@ -143,3 +148,70 @@ def _remove(path: Path) -> None:
 def reason(error: OSError) -> str:
     """The system's words for what went wrong, to end an error sentence with."""
     return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[bool]:
+    """Try to hold a lock file; the system lets go of it when the process dies.
+
+    The file stays when the lock ends: removing it would let one process lock the old file and another the new one.
+
+    Args:
+        path: The lock file; its folder is made if there is none.
+
+    Returns:
+        Whether the lock is ours, as the context's value; False if another process or thread holds it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with file_lock(Path(folder, "a")) as mine, file_lock(Path(folder, "a")) as too:
+    ...         mine, too
+    (True, False)
+    """
+    ensure_folder(path.parent)
+    lock = FileLock(path, is_singleton=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    except (OSError, NotImplementedError) as error:  # some network disks have no locks
+        why = reason(error) if isinstance(error, OSError) else "this disk has no locks"
+        raise GraphjouleError(f"Cannot lock {path}: {why}; choose a folder on another disk.") from error
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def check_free(folder: Path, own: Collection[str] = ()) -> None:
+    """Refuse to begin in a folder that holds what we did not write, so that nothing of it can be overwritten.
+
+    Every command that fills a folder calls this before its first file, unless the folder's own description says that
+    the command, or an earlier call of it, has begun there. From then on the names that it uses there are its own.
+
+    Args:
+        folder: where to begin; it need not exist.
+        own: names that a kill can leave before that description is there.
+
+    Raises:
+        GraphjouleError: something else is there, or the folder cannot be looked into.
+    """
+    if found := foreign_names(folder, own):
+        others = f" and {counted(len(found) - 1, 'other thing')}" if len(found) > 1 else ""
+        raise GraphjouleError(
+            f"{folder} holds {found[0]}{others}, and nothing there says that graphjoule wrote it; choose a new or an "
+            "empty folder with `out`."
+        )
+
+
+def foreign_names(folder: Path, own: Collection[str] = ()) -> list[str]:
+    """The names in a folder that are neither among `own` nor of files that are ours while they are written."""
+    try:
+        return sorted(
+            path.name
+            for path in (folder.iterdir() if folder.is_dir() else ())
+            if path.name not in own and not path.name.startswith(FLEETING)
+        )
+    except OSError as error:
+        raise GraphjouleError(f"Cannot use {folder} as an output folder: {reason(error)}.") from error

@@ -76,7 +76,7 @@ def test_more_edges_than_can_be_are_refused():
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: f"{case.curve}-{case.name}")
 def test_every_case_has_a_recipe_and_data(case):
     recipe = case.recipe()
-    assert (recipe.model, recipe.num_layers) == (case.model, case.num_layers)
+    assert (recipe.model.name, recipe.model.num_layers) == (case.model, case.num_layers)
     assert case.model in MODELS_WITH_PEER
     assert case.model == "egnn" or case.name.startswith(case.model)  # a record's table goes by the name
     assert case.graph is not None or case.dataset in DATASETS
@@ -86,7 +86,7 @@ def test_the_sizes_of_arxiv():
     case = CASES["arxiv-32"]
     graph, recipe = case.graph, case.recipe()
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (169_343, 1_166_243, 128, 40)
-    assert (recipe.hidden_channels, recipe.options["batch_norm"]) == (256, True)
+    assert (recipe.model.hidden_channels, recipe.model.options["batch_norm"]) == (256, True)
 
 
 def test_the_curves():

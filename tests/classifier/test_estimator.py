@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 
 from graphjoule.classifier import EGNNClassifier
 from graphjoule.errors import GraphjouleError
+from graphjoule.predicting import mean_probabilities
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training.trained import mean_probabilities
 from tests.training import NUM_NODES, small_task
 
 QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 40, "lr": 0.05, "dropout": 0.0, "num_neighbors": 5}

@@ -9,11 +9,11 @@ import torch
 from graphjoule.cli.beforehand import check_model
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
+from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
 from graphjoule.tasks import DATASETS, Task, load_task, raw
 from graphjoule.tasks.splits import fixed_split
-from graphjoule.training import fit
 from graphjoule.training.folder import About, RunFolder
 from graphjoule.training.recipe import load_recipe
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from graphjoule.fitting import fit
+from graphjoule.predicting import load
 from graphjoule.tasks import load_task
-from graphjoule.training import fit
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
-from graphjoule.training.trained import load
 
 from . import TINY, run
 
@@ -108,7 +108,7 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
         assert blue + red == pytest.approx(1, abs=1e-6)
         assert row["label"] == ("blue" if blue > red else "red")
     records = list(read_records(folder / "records.jsonl"))
-    assert {(record.dataset, record.split, record.test_accuracy) for record in records} == {
+    assert {(record.dataset, record.split, record.test_score) for record in records} == {
         ("nodes.csv", "stratified-20-0", None)
     }
 
@@ -146,7 +146,7 @@ def test_the_split_of_a_recipe_wins_over_the_default(here):
     run("train", *OWN, "--features", "x", *TINY, "--set", "split=per-class-3-3", "--out", "run")
     (record,) = read_records(here / "run" / "records.jsonl")
     assert record.split == "per-class-3-3"
-    assert record.test_accuracy is not None
+    assert record.test_score is not None
 
 
 def test_a_file_called_like_a_dataset_is_still_ones_own(here):

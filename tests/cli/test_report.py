@@ -62,7 +62,7 @@ def test_the_command_on_the_page_repeats_the_training(study, tmp_path):
     assert run(*shlex.split(command)[1:], "--device", "cpu", "--out", again).code == 0
     first, second = (list(read_records(folder / "records.jsonl")) for folder in (study / "a/egnn", again))
     assert [record.run_id for record in second] == [record.run_id for record in first]
-    assert [record.test_accuracy for record in second] == [record.test_accuracy for record in first]
+    assert [record.test_score for record in second] == [record.test_score for record in first]
 
 
 def test_records_alone_are_enough(study, tmp_path):

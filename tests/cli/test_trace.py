@@ -9,8 +9,8 @@ from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import MODELS
 from graphjoule.tasks import load_task
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training import build_model
-from graphjoule.training.examine import examine, graph_layers, initialised
+from graphjoule.training.build import build_model, initialised
+from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.saving import load_model
 

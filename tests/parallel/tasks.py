@@ -11,9 +11,7 @@ from graphjoule.training.recipe import Recipe, load_recipe
 NUM_NODES, NUM_CLASSES = 41, 3
 
 
-def ring_task(
-    *, sparse: bool = False, train: torch.Tensor | None = None, edges: torch.Tensor | None = None
-) -> Task:
+def ring_task(*, sparse: bool = False, train: torch.Tensor | None = None, edges: torch.Tensor | None = None) -> Task:
     """Rings with chords over 40 nodes and one isolated node; labels come from the features through noise."""
     generator = torch.Generator().manual_seed(0)
     ring = torch.arange(NUM_NODES - 1)

@@ -8,8 +8,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import ALONE, Group
 from graphjoule.nn import MODELS
-from graphjoule.parallel.cluster_batch import Clusters
-from graphjoule.parallel.cluster_runs import ClusterRuns
+from graphjoule.parallel.clusters import ClusterBatch, Clusters
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.tasks import Split, Task
 from graphjoule.training.seed_batch import Runs
@@ -20,9 +19,9 @@ CPU = torch.device("cpu")
 STILL = {"dropout": 0.0, "output_dropout": 0.0}
 
 
-def cluster_runs(recipe, task, part, seed=0, group: Group = ALONE) -> ClusterRuns:
-    split = task.split(recipe.split, seed)
-    return ClusterRuns(recipe, task, [seed], [split], Clusters(part), device=CPU, group=group)
+def cluster_runs(recipe, task, part, seed=0, group: Group = ALONE) -> ClusterBatch:
+    split = task.split(recipe.data.split, seed)
+    return ClusterBatch(recipe, task, [seed], [split], Clusters(part), device=CPU, group=group)
 
 
 def without_dropout(model: str) -> dict[str, float]:
@@ -183,7 +182,7 @@ class _Thread(Group):
         return total
 
 
-def trained_by(num_threads: int, recipe, task, part, epochs: int = 3) -> list[ClusterRuns]:
+def trained_by(num_threads: int, recipe, task, part, epochs: int = 3) -> list[ClusterBatch]:
     barrier, board = threading.Barrier(num_threads), [torch.empty(0)] * num_threads
     runs = [cluster_runs(recipe, task, part, group=_Thread(rank, barrier, board)) for rank in range(num_threads)]
     threads = [threading.Thread(target=lambda r=r: [r.train_epoch() for _ in range(epochs)]) for r in runs]

@@ -10,7 +10,7 @@ from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import make_key
 from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.tasks import Split, Task, load_task
-from graphjoule.training import build_model
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
 
@@ -40,7 +40,7 @@ def runs_of(task: Task, recipe, seeds, splits) -> Runs:
 
 def epochs_of(task: Task, recipe, seeds, num_epochs=EPOCHS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Curve, the last parameters and the first gradient of some runs."""
-    splits = [task.split(recipe.split, seed) for seed in seeds]
+    splits = [task.split(recipe.data.split, seed) for seed in seeds]
     runs = runs_of(task, recipe, seeds, splits)
     before = runs.parameters.clone()
     runs.train_epoch()
@@ -107,7 +107,7 @@ def test_running_statistics_are_those_of_one_process(world, tmp_path):
 
 
 def buffers_of(task, recipe):
-    runs = runs_of(task, recipe, [0], [task.split(recipe.split)])
+    runs = runs_of(task, recipe, [0], [task.split(recipe.data.split)])
     for _ in range(3):
         runs.train_epoch()
     return {name: value.clone() for name, value in runs.buffers.items()}

@@ -24,10 +24,10 @@ from graphjoule.cli import app
 from graphjoule.cli.processes import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
+from graphjoule.fitting import fit
 from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.parallel.launch import LOST, Ending, _patience, launch
 from graphjoule.tasks import DATASETS
-from graphjoule.training import fit
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model
@@ -64,7 +64,7 @@ def write_tables(folder: Path) -> list[str]:
 
 def part_fit(group, parts, recipe, seeds, out):
     result = fit(recipe, load_part(parts, group.rank, group), seeds, device="cpu", out=out, checkpoint_every=2)
-    return [record.test_accuracy for record in result.records], [model.state_dict() for model in result.models]
+    return [record.test_score for record in result.records], [model.state_dict() for model in result.models]
 
 
 def job_of(out: Path, recipe, *, resume: bool = False) -> Job:
@@ -290,7 +290,7 @@ def test_parts_of_a_dataset_say_which(tmp_path, monkeypatch, endings):
     done = CliRunner().invoke(app, ["train", *options])
     assert done.exit_code == 2, done.exception
     assert [partition.data.name for partition in endings.partitions] == ["cora"]
-    assert endings.jobs[0].recipe.dataset == "cora"
+    assert endings.jobs[0].recipe.data.name == "cora"
 
 
 def test_parts_of_an_own_graph_want_its_files_too(tmp_path, endings):
@@ -469,7 +469,7 @@ def test_processes_on_clusters_are_told_what_was_asked_for_and_not_what_the_prog
     assert (command, size) == ("rank", 2)
     assert not Path(path).exists()
     assert (job.seeds, job.is_json, job.source.npz) == ([3, 5], True, tmp_path / "a.npz")
-    assert job.recipe.clusters.parts == 4
+    assert job.recipe.train.clusters.parts == 4
 
 
 @pytest.mark.slow

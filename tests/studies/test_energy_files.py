@@ -101,6 +101,6 @@ def test_every_side_of_the_study_of_the_constraint_has_its_own_energies():
 
 def test_a_split_that_the_data_choose_is_whichever_was_recorded():
     cell = Cell("egnn", "citeseer", 2)
-    assert cell.recipe.split == "default"
+    assert cell.recipe.data.split == "default"
     record = energy_record(cell, recipe=cell.recipe.settings() | {"split": "public"})
     assert energies_of(cell, [record]) is record

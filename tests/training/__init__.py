@@ -9,9 +9,9 @@ import torch
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.task import pack_features
-from graphjoule.tensorfile import read_tensors
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
+from graphjoule.training.tensorfile import read_tensors
 
 NUM_NODES, NUM_CLASSES = 30, 3
 PUBLIC = Split("public", None, torch.arange(9), torch.arange(9, 18), torch.arange(18, 30))

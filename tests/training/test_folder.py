@@ -8,8 +8,9 @@ import safetensors.torch
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.tasks import Split
-from graphjoule.training import fit, folder
+from graphjoule.training import folder
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
 
@@ -203,7 +204,7 @@ def test_resuming_a_finished_training_trains_nothing_and_tells_the_same(tmp_path
     assert {r.seed: r for r in result.records} == {r.seed: r for r in read_records(finished / "records.jsonl")}
     for record, model in zip(result.records, result.models, strict=True):
         right = model(task.features, task.graph).argmax(dim=1) == task.labels
-        assert record.test_accuracy == pytest.approx(right[task.split().test].double().mean().item())
+        assert record.test_score == pytest.approx(right[task.split().test].double().mean().item())
 
 
 def test_resuming_with_more_seeds_trains_only_the_new_ones(tmp_path, task):

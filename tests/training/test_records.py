@@ -82,7 +82,7 @@ def test_a_record_that_cannot_be_true_is_not_made(wrong):
 def test_a_run_without_test_nodes_is_done_all_the_same_and_told_by_its_validation(tmp_path):
     records = [make(seed, test_accuracy=None, val_accuracy=value) for seed, value in ((0, 0.5), (1, 0.7))]
     for record in records:
-        assert (record.status, record.test_accuracy) == ("done", None)
+        assert (record.status, record.test_score) == ("done", None)
         append_record(tmp_path / "r.jsonl", record)
     summary = summarise(read(tmp_path / "r.jsonl"))
     assert (summary.test_mean, summary.test_std, summary.n) == (None, None, 2)

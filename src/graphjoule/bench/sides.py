@@ -9,9 +9,9 @@ import torch
 from graphjoule.bench.cases import Case
 from graphjoule.bench.measure import Side, Step
 from graphjoule.tasks import Task
-from graphjoule.training.capture import CapturedStep
+from graphjoule.training.loop import CapturedStep
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.seed_batch import Runs
+from graphjoule.training.seed_batch import SeedBatch
 
 OURS = "ours"
 PEERS: dict[str, bool] = {"pyg": False, "pyg-csr": True}
@@ -27,7 +27,7 @@ def make_sides(case: Case, task: Task, device: torch.device, peers: tuple[str, .
 
 def _build_ours(recipe: Recipe, task: Task, device: torch.device, num_runs: int) -> Step:
     task, seeds = task.to(device), range(num_runs)
-    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed) for seed in seeds])
+    runs = Runs(recipe, task, seeds, [task.split(recipe.data.split, seed) for seed in seeds])
     return CapturedStep(runs.train_epoch, device)
 
 

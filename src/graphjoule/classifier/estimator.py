@@ -18,13 +18,13 @@ from graphjoule.classifier.inductive import extend_graph, nearest_rows
 from graphjoule.classifier.labels import classes_of, refuse_none
 from graphjoule.classifier.scaling import Scaling
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
+from graphjoule.predicting import mean_probabilities
 from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training import fit
 from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.trained import mean_probabilities
 
 
 class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

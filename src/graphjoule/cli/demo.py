@@ -13,12 +13,13 @@ from torch import Tensor
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.files import ensure_folder
+from graphjoule.fitting import FitResult, fit
 from graphjoule.nn import GraphModel
 from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
 from graphjoule.tasks import Task, load_task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import Trace
-from graphjoule.training import FitResult, TrainingInterrupted, fit
+from graphjoule.training import TrainingInterrupted
 from graphjoule.training.recipe import Recipe, load_recipe
 
 _MODELS = ("egnn", "gcn")
@@ -50,9 +51,7 @@ def demo(
                 typer.echo(f"graphjoule: {stopped}.", err=True)
                 raise typer.Exit(130) from stopped
         record = result.records[0]
-        accuracy = (
-            "failed" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} % of test images right"
-        )
+        accuracy = "failed" if record.test_score is None else f"{100 * record.test_score:.1f} % of test images right"
         typer.echo(
             f"  {name.upper():<4} {layers} layers: {accuracy}  ({record.epochs_run} epochs, {record.seconds:.0f} s)"
         )

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
+from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like
 from graphjoule.tasks.files import load_tables_like, unchanged
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.predictions import write_predictions
-from graphjoule.training.trained import TrainedRuns, read_runs
 
 _EPILOG = """
 Examples:
@@ -100,12 +100,12 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
     """What the runs were trained on: the user's own files if they are unchanged, else the dataset by its name."""
     data = runs.data
     if data is None or data.source is None:
-        if runs.recipe.dataset not in DATASETS:
+        if runs.recipe.data.name not in DATASETS:
             raise GraphjouleError(
-                f"The model was trained on {runs.recipe.dataset!r}, a graph that was given in Python and is in "
+                f"The model was trained on {runs.recipe.data.name!r}, a graph that was given in Python and is in "
                 "no file; use graphjoule.load there, and call the model."
             )
-        task = load_task(runs.recipe.dataset, data_root)
+        task = load_task(runs.recipe.data.name, data_root)
         if data is not None and task.facts().sha256 != data.sha256:
             raise GraphjouleError(f"The dataset {task.name} is not what the model was trained on: its hash differs.")
         return ModelInput.of(task)

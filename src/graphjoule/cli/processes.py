@@ -19,6 +19,7 @@ from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import FLEETING, write_json
+from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.group import ALONE
 from graphjoule.parallel.description import read_partition
 from graphjoule.parallel.launch import STOPPED, launch
@@ -26,7 +27,7 @@ from graphjoule.parallel.part_files import is_partition_of, load_part, remove_pa
 from graphjoule.parallel.partition import CutMethod
 from graphjoule.parallel.start import joined_processes, say_ready
 from graphjoule.tasks import Task
-from graphjoule.training import FitResult, Progress, fit
+from graphjoule.training import Progress
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.saving import load_model
@@ -62,7 +63,7 @@ class Job(BaseModel):
     @property
     def title(self) -> str:
         """What the progress bar says."""
-        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}"
+        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}"
 
 
 def default_method() -> CutMethod:

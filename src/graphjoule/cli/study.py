@@ -13,8 +13,7 @@ import typer
 from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import ensure_folder, json_text, write_bytes, write_text
-from graphjoule.free_folder import check_free
+from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.studies import (
     STUDIES,

@@ -16,15 +16,15 @@ from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train_text import tell
 from graphjoule.errors import GraphjouleError, choices
+from graphjoule.fitting import FitResult, fit
 from graphjoule.nn import MODELS
+from graphjoule.predicting import mean_probabilities
 from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.terms import METHODS
-from graphjoule.training import FitResult, fit
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.predictions import write_predictions
 from graphjoule.training.recipe import Recipe, parse_overrides
-from graphjoule.training.trained import mean_probabilities
 
 _EPILOG = """
 Examples:
@@ -130,7 +130,7 @@ def train(
     if distributed:
         train_and_tell(job, parts)
         return
-    if processes is not None and recipe.clusters is not None:
+    if processes is not None and recipe.train.clusters is not None:
         if out is not None:
             RunFolder(out).check_unheld()
         start_processes(job, processes)

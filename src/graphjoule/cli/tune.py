@@ -141,7 +141,7 @@ def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, 
         for name in spelled(recipe, key):
             if name in fixed:
                 raise GraphjouleError(f"{name} is both set, to {fixed[name]!r}, and searched: do one of the two.")
-    own = default_ranges(recipe.model).items()
+    own = default_ranges(recipe.model.name).items()
     left = {key: found for key, found in own if fixed.keys().isdisjoint(spelled(recipe, key))}
     return fit_ranges(recipe, given or left)
 

@@ -58,7 +58,7 @@ class Cut:
     def pieces(self, part: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of one part, and the numbers that go with them."""
         nodes = self.nodes(part)
-        tensors = {"nodes": nodes, "labels": self.task.labels[nodes]}
+        tensors = {"nodes": nodes, "labels": self.task.targets[nodes]}
         about: dict[str, Any] = {"splits": []}
         for pieces, facts in (self._rows(part, nodes), self._features(nodes)):
             tensors |= pieces

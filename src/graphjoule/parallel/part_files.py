@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, remove_temporaries, write_json
-from graphjoule.free_folder import check_free
+from graphjoule.files import check_free, ensure_folder, remove_temporaries, write_json
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.graph.group import ALONE, Group
 from graphjoule.graph.part import Excerpt
@@ -26,7 +25,7 @@ from graphjoule.parallel.task import SplitPart, TaskPart
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import PARTS
-from graphjoule.tensorfile import read_tensors, write_tensors
+from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 _KIND, _LABELS_KIND = "part of a partition", "labels of a partition"
 
@@ -67,7 +66,12 @@ def write_partition(
     _check_same(folder, partition)
     # First: what comes after it is known as ours, should this break off.
     write_json(about_path(folder), partition.model_dump(mode="json"))
-    write_tensors(_labels_path(folder), _LABELS_KIND, {"labels": task.labels.int()}, {"id": name})
+    write_tensors(
+        _labels_path(folder),
+        _LABELS_KIND,
+        {"labels": task.targets if task.targets.is_floating_point() else task.targets.int()},
+        {"id": name},
+    )
     for part, (tensors, about) in enumerate(cut.all_pieces()):
         write_tensors(_part_path(folder, part), _KIND, tensors, about | {"id": name, "part": part})
     return partition
@@ -123,9 +127,8 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
         name=partition.data.name,
         features=_features(tensors, about),
         graph=_graph(tensors, about, group),
-        labels=tensors["labels"],
-        num_classes=partition.data.num_classes,
-        class_names=partition.data.class_names,
+        targets=tensors["labels"],
+        objective=partition.data.objective,
         fixed_splits=tuple(_splits(tensors, about)),
         default_split=partition.default_split,
         source=partition.data.source,

@@ -14,7 +14,7 @@ from graphjoule.tasks import Split, Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.rules import draw_split, is_rule
 from graphjoule.tasks.splits import PARTS
-from graphjoule.tensorfile import read_tensors
+from graphjoule.training.tensorfile import read_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,8 @@ class TaskPart(Task):
     def __post_init__(self) -> None:
         # The whole task was checked when it was cut; a part may have no label at all.
         check_features(self.features)
-        object.__setattr__(self, "labels", self.labels.long())
+        if not self.targets.is_floating_point():
+            object.__setattr__(self, "targets", self.targets.long())
 
     def split(self, name: str | None = None, seed: int = 0) -> Split:
         """This process's part of a split; see `Task.split`."""
@@ -90,17 +91,18 @@ class TaskPart(Task):
         fixed = {split.name for split in self.fixed_splits}
         if name in fixed or not is_rule(name):
             return super().split(name, seed)
-        whole = draw_split(name, self._all_labels(), self.num_classes, seed, self.class_names)
-        return SplitPart.of(whole, self.nodes).to(self.labels.device)
+        whole = draw_split(name, *self.objective.strata(self.all_targets()), seed)
+        return SplitPart.of(whole, self.nodes).to(self.targets.device)
 
-    def _all_labels(self) -> Tensor:
-        """The labels of the whole task, in whose numbers a split is drawn."""
+    def all_targets(self) -> Tensor:
+        """The targets of the whole task, in whose numbers a split is drawn."""
         tensors, about = read_tensors(self.labels_path, "labels of a partition")
         if about.get("id") != self.partition_id:
             raise GraphjouleError(
-                f"{self.labels_path} is of another partition than the parts; make it anew with `graphjoule partition`."
+                f"{self.labels_path} is of another partition than the parts; make it again with `graphjoule partition`."
             )
-        return tensors["labels"].long()
+        targets = tensors["labels"]
+        return targets if targets.is_floating_point() else targets.long()
 
     def facts(self) -> TaskFacts:
         """The facts of the whole task."""

@@ -11,7 +11,8 @@ from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
-from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.build import initialised
+from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, Summary, summarise
 
@@ -48,12 +49,12 @@ class Cell:
     @property
     def key(self) -> tuple[str, str, int]:
         """Dataset, model and depth."""
-        return self.recipe.dataset, self.recipe.model, self.recipe.num_layers
+        return self.recipe.data.name, self.recipe.model.name, self.recipe.model.num_layers
 
     @property
     def name(self) -> str:
         """What it is, in words."""
-        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}"
+        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}"
 
 
 def states_of(

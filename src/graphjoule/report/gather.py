@@ -11,13 +11,13 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
+from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.report.cell import Cell, states_of
 from graphjoule.studies.collection import record_files
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import read_records
-from graphjoule.training.trained import TrainedRuns, read_runs
 
 _ONLY_RECORDS = "There are records of these runs but no models, so their energies cannot be measured."
 

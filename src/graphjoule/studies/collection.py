@@ -46,7 +46,7 @@ class Collection:
 
     def of(self, recipe: Recipe) -> dict[int, Record]:
         """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded."""
-        if recipe.split != "default":
+        if recipe.data.split != "default":
             return dict(self._runs.get(recipe.fingerprint(), {}))
         found: dict[int, Record] = {}
         for key, theirs in self._recipes.items():

@@ -47,7 +47,7 @@ def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | N
     """
     defaults = _defaults(cell)
     settings = defaults | cell.recipe.settings()
-    if cell.recipe.split == "default":  # the data say which, and the record has its name
+    if cell.recipe.data.split == "default":  # the data say which, and the record has its name
         del settings["split"]
     found = [record for record in records if _is_same(settings, defaults | record.recipe)]
     return max(found, key=lambda record: len(record.seeds), default=None)

@@ -179,7 +179,7 @@ def _class_names(path: Path, arrays: dict[str, np.ndarray], labels: Tensor) -> t
         raise GraphjouleError(
             f"{path}: class_names has shape {list(given.shape)}; expected a list of two names or more, one per class."
         )
-    if given is None and count_classes(labels) == 1:
+    if given is None and Classification.of(labels).num_classes == 1:
         raise GraphjouleError(
             f"{path}: labels holds one class, 0; at least two are needed, or the names of all of them in class_names."
         )

@@ -36,4 +36,6 @@ class ModelInput:
 
     def to(self, device: torch.device | str) -> ModelInput:
         """The same input on another device."""
-        return ModelInput(self.features.to(device=device), self.graph.to(device), self.targets.to(device), self.node_ids)
+        return ModelInput(
+            self.features.to(device=device), self.graph.to(device), self.targets.to(device), self.node_ids
+        )

@@ -115,6 +115,10 @@ class Objective(ABC):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss of every node, shape ``[n]``; the loss of a task is the mean."""
 
+    def prediction(self, output: Tensor) -> Tensor:
+        """What a model's outputs ``[num_nodes, out_channels]`` say to people; the mean over runs makes sense."""
+        return output
+
     @abstractmethod
     def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
         """The targets as they are trained on; refused with a sentence if they do not fit."""
@@ -127,8 +131,12 @@ class Objective(ABC):
         """The group of every node, -1 without a target, and the groups' names: a random split divides each alike."""
         return self.is_known(targets).long() - 1, ("all",)
 
-    def prepare(self, model: nn.Module, train_targets: Tensor) -> None:
-        """Set what a model must know of the training targets before it trains; by default nothing."""
+    def moments(self, targets: Tensor) -> Tensor:
+        """Sums over training nodes from which `prepare` knows their targets; by default nothing."""
+        return torch.zeros(0)
+
+    def prepare(self, model: nn.Module, moments: Tensor, count: int) -> None:  # noqa: B027 - nothing is right for most
+        """Set what a model must know of so many training targets before it trains; by default nothing."""
 
     @property
     def headline(self) -> Metric:
@@ -147,9 +155,7 @@ class Objective(ABC):
         """The place of what selects among the loss and the metrics, and whether higher is better."""
         names = [LOSS, *(metric.name for metric in cls.metrics)]
         if select_on not in names:
-            raise GraphjouleError(
-                f"select_on is {select_on!r}; for {cls.name} the choices are: {choices(names)}."
-            )
+            raise GraphjouleError(f"select_on is {select_on!r}; for {cls.name} the choices are: {choices(names)}.")
         place = names.index(select_on)
         return place, place > 0 and cls.metrics[place - 1].is_higher_better
 
@@ -189,6 +195,10 @@ class Classification(Objective):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Cross entropy of every node."""
         return F.cross_entropy(output, target, reduction="none")
+
+    def prediction(self, output: Tensor) -> Tensor:
+        """The probability of every class."""
+        return output.softmax(dim=-1)
 
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have a label."""
@@ -261,11 +271,17 @@ class Regression(Objective):
         """Which nodes have all their targets."""
         return ~_columns(targets).isnan().any(dim=1)
 
-    def prepare(self, model: nn.Module, train_targets: Tensor) -> None:
-        """Tell a model mean and standard deviation of the training targets, see `graphjoule.nn.OutputScale`."""
-        values = _columns(train_targets).double()
-        scale = values.std(dim=0, correction=0)
-        model.set_scale(values.mean(dim=0), torch.where(scale > 0, scale, 1.0))  # type: ignore[operator]
+    def moments(self, targets: Tensor) -> Tensor:
+        """Sums of the targets and of their squares, shape ``[2, num_targets]``."""
+        values = _columns(targets).double()
+        return torch.stack([values.sum(dim=0), values.square().sum(dim=0)])
+
+    def prepare(self, model: nn.Module, moments: Tensor, count: int) -> None:
+        """Give a model mean and standard deviation of the training targets, see `graphjoule.nn.OutputScale`."""
+        mean, square = moments / count
+        variance = square - mean.square()
+        is_flat = variance <= 1e-12 * square
+        model.set_scale(mean, torch.where(is_flat, 1.0, variance).sqrt())  # type: ignore[operator]
 
     def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
         """Floating-point numbers, finite or NaN, a row per node."""

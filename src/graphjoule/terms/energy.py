@@ -355,5 +355,5 @@ class EnergySettings(BaseModel):
         return self
 
     def __call__(self, model: nn.Module, graph: Propagation) -> EnergyConstraint:
-        """The term for one model: on ``convs.*`` where the model has such layers, else on those that `Trace` watches."""
+        """The term for one model: on its ``convs.*`` where it has such layers, else on those that `Trace` watches."""
         return EnergyConstraint(model, graph, layers=graph_layers(model), **self.model_dump())

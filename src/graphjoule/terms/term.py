@@ -35,7 +35,7 @@ class Term(ABC):
         """The state after the step of an epoch, counted from 1; by default unchanged."""
         return state
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027 - most keep nothing
         """Let go of what the last forward pass left behind; by default nothing is kept."""
 
 

@@ -98,7 +98,7 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
     with draws_from(Draws(0)):
         model = make(task.num_features, task.out_channels)
     settings = ModelSettings(
-        name=f"{getattr(function, '__module__', 'function')}.{getattr(function, '__qualname__', type(function).__name__)}",
+        name=qualified_name(function),
         num_layers=model.num_layers,
         hidden_channels=options.get("hidden_channels"),
         options={
@@ -176,6 +176,12 @@ class OwnModel(GraphModel):
         return "all"
 
 
+def qualified_name(function: Any) -> str:
+    """Where a class or function is defined, as a record names it."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return f"{getattr(function, '__module__', 'function')}.{name}"
+
+
 def user_module(model: GraphModel) -> nn.Module:
     """What the user built, without our wrapper; a network of ours, or of a regression, as it is."""
     return model.module if isinstance(model, OwnModel) else model
@@ -248,3 +254,13 @@ def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
         if isinstance(arg, Tensor):
             return arg.device
     return torch.device(kwargs.get("device") or torch.get_default_device())
+
+
+def initialised(recipe: Recipe, in_channels: int, out_channels: int, seed: int) -> GraphModel:
+    """The network with which a training of this recipe and seed begins, see `Architecture.initialised`."""
+    return architecture_of(recipe).initialised(in_channels, out_channels, seed)
+
+
+def build_model(recipe: Recipe, task: Task, seed: int) -> GraphModel:
+    """The recipe's network for a task, initialised from a seed."""
+    return architecture_of(recipe).for_task(task.objective, task.num_features, seed)

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import BaseModel
+import torch
+from pydantic import BaseModel, field_validator
 from torch import Tensor
 
-from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, remove_temporaries, write_json, write_text
-from graphjoule.free_folder import check_free, foreign_names
+from graphjoule.files import (
+    check_free,
+    ensure_folder,
+    file_lock,
+    foreign_names,
+    remove_temporaries,
+    write_json,
+    write_text,
+)
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, append_record, read_records
-from graphjoule.training.saving import load_model, save_model
+from graphjoule.training.saving import load_parameters, save_model
+from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 _LOCK_NAME = ".lock"
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
@@ -31,16 +39,23 @@ class About(BaseModel):
     """The content of ``run.json``.
 
     Attributes:
+        format: version of this list of fields; a folder of format 1, which does not say so, is read too.
         recipe: the settings.
         groups: which seeds train together: the same groups give the same bits.
         data: what is trained on; None in a folder that is older than the field.
         splits: fingerprint of the split of every seed in `groups`; empty in a folder that is older than the field.
     """
 
+    format: Literal[2] = 2
     recipe: Recipe
     groups: list[list[int]]
     data: TaskFacts | None = None
     splits: dict[int, str] = {}
+
+    @field_validator("recipe", mode="before")
+    @classmethod
+    def _read_recipe(cls, given: Any) -> Any:
+        return Recipe.from_fields(given) if isinstance(given, dict) else given
 
 
 class RunFolder:
@@ -85,17 +100,18 @@ class RunFolder:
             return
         if not resume:
             raise GraphjouleError(
-                f"{self.path} already holds a training; add --resume to continue it, or choose another with --out."
+                f"{self.path} already holds a training; pass `resume=True` to continue it, or choose another folder "
+                "with `out`."
             )
         before = self.about()
         if changed := before.recipe.differences(recipe):
             raise GraphjouleError(
-                f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with --out."
+                f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with `out`."
             )
         if before.data is not None and data is not None and before.data.sha256 != data.sha256:
             raise GraphjouleError(
                 f"{self.path} was trained on other data: {data.name} has changed since; "
-                "choose another folder with --out."
+                "choose another folder with `out`."
             )
         if split_of is not None:
             self._check_splits(before, split_of)
@@ -107,7 +123,7 @@ class RunFolder:
             if (split := split_of(seed)).sha256 != sha256:
                 raise GraphjouleError(
                     f"{self.path} was trained with other nodes in the split {split.name!r} of seed {seed}: it has "
-                    "changed since; choose another folder with --out."
+                    "changed since; choose another folder with `out`."
                 )
 
     @property
@@ -126,7 +142,7 @@ class RunFolder:
             return About.model_validate_json(self._about_path.read_bytes())
         except (OSError, ValueError) as error:
             raise GraphjouleError(
-                f"{self._about_path} is missing or damaged; choose another folder with --out."
+                f"{self._about_path} is missing or damaged; choose another folder with `out`."
             ) from error
 
     def model_path(self, seed: int) -> Path:
@@ -134,14 +150,14 @@ class RunFolder:
         return self.path / f"model-seed-{seed}.safetensors"
 
     def load_model(self, seed: int, model: GraphModel) -> GraphModel:
-        """The saved model of a seed; `model` is one of its kind, for those who are not the first to read it."""
-        return load_model(self.model_path(seed))
+        """The saved model of a seed; `model` is one of its kind and gets the parameters."""
+        return load_parameters(self.model_path(seed), model)
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        with claim(self.path / _LOCK_NAME) as is_ours:
+        with file_lock(self.path / _LOCK_NAME) as is_ours:
             self._refuse_unless(is_ours)
             remove_temporaries(self.path)
             yield
@@ -153,7 +169,7 @@ class RunFolder:
         """
         lock = self.path / _LOCK_NAME
         if lock.exists():
-            with claim(lock) as is_ours:
+            with file_lock(lock) as is_ours:
                 self._refuse_unless(is_ours)
 
     def _refuse_unless(self, is_ours: bool) -> None:
@@ -198,9 +214,20 @@ class RunFolder:
             return None
         state, about = read_tensors(self._checkpoint_path, "checkpoint")
         if about["recipe"] != recipe.fingerprint():
-            raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with --out.")
-        return (state, about["seconds"]) if about["group"] == list(group) else None
+            raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with `out`.")
+        return (_state_of_any_format(state), about["seconds"]) if about["group"] == list(group) else None
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""
         self._checkpoint_path.unlink(missing_ok=True)
+
+
+def _state_of_any_format(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's tensors by the names they have now; format 1 knew one metric and one term."""
+    if "selection.best" in state:
+        return state
+    state = dict(state)
+    val = [state.pop(f"selection.{name}") for name in ("val_loss", "val_accuracy")]
+    if "multipliers" in state:
+        state["states.energy"] = state.pop("multipliers")
+    return state | {"selection.best": torch.stack(val, dim=1)}

@@ -152,6 +152,11 @@ class TrainSettings(BaseModel):
     select_on: str = Field(min_length=1)
     clusters: ClusterSettings | None = None
 
+    @field_validator("select_on")
+    @classmethod
+    def _as_spelled_now(cls, select_on: str) -> str:
+        return select_on.removeprefix("val_")  # as files of before say
+
 
 class Recipe(BaseModel):
     """The fully resolved settings of one training.
@@ -308,8 +313,6 @@ def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
     for table, settings in ((model, ModelSettings), (data, DataSettings)):
         table |= {name: given.pop(name) for name in settings.model_fields if name in given}
     train = {name: given.pop(name) for name in TrainSettings.model_fields if name in given}
-    if isinstance(train.get("select_on"), str):
-        train["select_on"] = train["select_on"].removeprefix("val_")
     old_names = {"constraint": "terms.energy.method", "orthogonal_penalty": "terms.orthogonal.gamma"}
     old_names |= {"clusters": "train.clusters.parts"}
     new_names = setting_names(model["name"]) if model["name"] in MODELS else []
@@ -428,7 +431,9 @@ def _nested(settled: Settled) -> dict[str, Any]:
         for part in path:
             place = place.setdefault(part, {})
         place[last] = value
-    options = {name: fields["model"].pop(name) for name in list(fields["model"]) if name not in ModelSettings.model_fields}
+    options = {
+        name: fields["model"].pop(name) for name in list(fields["model"]) if name not in ModelSettings.model_fields
+    }
     fields["model"]["options"] = options
     return fields | {"sources": {name: source for name, (_, source) in kept.items()}}
 

@@ -147,11 +147,10 @@ class SeedBatch:
 
     def _initial_model(self, seed: int) -> GraphModel:
         model = self.architecture.for_task(self.objective, self.task.num_features, seed)
-        self.objective.prepare(model, self._train_targets(self._split_of[seed]))
+        split = self._split_of[seed]
+        moments = self._total(self.objective.moments(self.task.targets[split.train]))
+        self.objective.prepare(model, moments.cpu(), split.sizes[0])
         return model
-
-    def _train_targets(self, split: Split) -> Tensor:
-        return self.task.targets[split.train].cpu()
 
     def _indices(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Training and validation nodes of every run; runs train together only if their splits have the same sizes."""
@@ -259,7 +258,7 @@ class SeedBatch:
             return self._node_sums(self._statistics(losses, output, self._targets(index)), index)
 
         total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
-        return self._finish(total, self._counts[1])
+        return self._finish(total, self._counts[1]).to(self.curve.dtype)
 
     def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
         """Of every node what losses and metrics are made from, shape ``[n, k]``, float64."""
@@ -272,7 +271,7 @@ class SeedBatch:
         # Equal counts must be equal shares, or a tie would not be one: sums are whole before they are divided.
         loss, *pieces = torch.split(sums, [1, *(m.num_sums(self.objective.out_channels) for m in metrics)], dim=-1)
         scores = [m.finish(piece, count) for m, piece in zip(metrics, pieces, strict=True)]
-        return torch.stack([loss[..., 0] / count, *scores], dim=-1).to(self.curve.dtype)
+        return torch.stack([loss[..., 0] / count, *scores], dim=-1)
 
     def _targets(self, index: Tensor) -> Tensor:
         return self.task.targets[index]
@@ -312,12 +311,15 @@ class SeedBatch:
     def test_scores(self, run: int, split: Split) -> dict[str, float]:
         """Loss and metrics of the selected parameters on the test nodes; nothing else reads their targets."""
         index = split.test.to(self.task.targets.device)
-        output, target = self.selected_output(run)[index], self._targets(index)
-        model = self.selected_model(run).to(output.device)
-        losses = self.objective.loss(model.in_loss_units(output), model.in_loss_units(target))
-        sums = self._total(self._node_sums(self._statistics(losses, output, target), index))
+        output, model = self.selected_output(run)[index], self.selected_model(run)
         names = ("loss", *(metric.name for metric in self.objective.metrics))
-        return dict(zip(names, self._finish(sums, split.sizes[2]).tolist(), strict=True))
+        scores = self._scores_of(model.to(output.device), output, self._targets(index), split.sizes[2])
+        return dict(zip(names, scores.tolist(), strict=True))
+
+    def _scores_of(self, model: GraphModel, output: Tensor, target: Tensor, count: int) -> Tensor:
+        """Loss and metrics of some nodes' outputs, `count` of them in all, shape ``[1 + metrics]``."""
+        losses = self.objective.loss(model.in_loss_units(output), model.in_loss_units(target))
+        return self._finish(self._total(self._statistics(losses, output, target).sum(dim=0)), count)
 
     def _total(self, sums: Tensor) -> Tensor:
         """Sums over all nodes."""

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, reason, without_nan, write_json, write_text
-from graphjoule.free_folder import check_free
+from graphjoule.files import check_free, ensure_folder, reason, without_nan, write_json, write_text
 from graphjoule.trace.plots import save_figure
 from graphjoule.tuning.board import changes
 from graphjoule.tuning.outcome import Outcome

@@ -156,7 +156,7 @@ def _named(name: str, found: Range) -> str:
 
 
 def _measure(outcome: Outcome) -> str:
-    return outcome.recipe.select_on.replace("val_", "validation ")
+    return outcome.recipe.train.select_on.replace("val_", "validation ")
 
 
 def _colour(goodness: float) -> Any:

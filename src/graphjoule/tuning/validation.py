@@ -60,15 +60,15 @@ def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTas
     (True, 0)
     """
     recipe = recipe.with_split_of(task)
-    keys = list(dict.fromkeys(seed if recipe.split_seed is None else recipe.split_seed for seed in seeds))
-    whole = [task.split(recipe.split, key) for key in keys]
+    keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
+    whole = [task.split(recipe.data.split, key) for key in keys]
     splits = {key: _without_test(split) for key, split in zip(keys, whole, strict=True)}
     seen = torch.zeros_like(task.labels, dtype=torch.bool)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
     fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
-    fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
+    fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.data.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))
 

@@ -28,7 +28,7 @@ from graphjoule.studies.energy_files import read_energies
 from graphjoule.studies.estimate import in_words
 from graphjoule.studies.ledger_text import ledger_table, missing_commands
 from graphjoule.studies.verdict import RULE
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import unknown
 
 __all__ = ["BLOCKS", "Results", "fill_page", "read_results"]
 
