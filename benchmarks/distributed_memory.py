@@ -81,7 +81,7 @@ def ring_of_neighbours() -> Task:
     col = (row + steps.flatten()) % NODES
     like = CitationGraph(NODES, 1000, FEATURES).task("ring")
     graph = Propagation.from_edge_index(torch.stack([row, col]), num_nodes=NODES, symmetrize=True)
-    return Task("ring", like.features, graph, like.labels, like.num_classes, None, like.fixed_splits, "public")
+    return Task("ring", like.features, graph, like.targets, like.num_classes, None, like.fixed_splits, "public")
 
 
 GRAPHS = {"random": lambda: CitationGraph(NODES, EDGES, FEATURES).task("random"), "ring": ring_of_neighbours}

@@ -30,7 +30,7 @@ def write_ogb(task: Task, folder: Path) -> None:
     _write(folder / "raw/num-node-list.csv.gz", [[task.num_nodes]])
     _write(folder / "raw/num-edge-list.csv.gz", [[len(edges)]])
     _write(folder / "raw/edge.csv.gz", edges)
-    _write(folder / "raw/node-label.csv.gz", task.labels.view(-1, 1).tolist())
+    _write(folder / "raw/node-label.csv.gz", task.targets.view(-1, 1).tolist())
     _write(folder / "raw/node-feat.csv.gz", (line.tolist() for line in features))
     for name, part in (("train", split.train), ("valid", split.val), ("test", split.test)):
         _write(folder / "split/time" / f"{name}.csv.gz", part.view(-1, 1).tolist())

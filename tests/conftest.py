@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from graphjoule.tasks.objective import Classification
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Task
 
@@ -46,8 +47,8 @@ def tiny_task() -> Task:
         name="tiny",
         features=torch.arange(1.0, 19.0).view(6, 3),
         graph=Propagation.from_edge_index(edges, symmetrize=True),
-        labels=torch.tensor([0, 0, 0, 1, 1, -1]),
-        num_classes=2,
+        targets=torch.tensor([0, 0, 0, 1, 1, -1]),
+        objective=Classification(2),
         default_split="per-class-1-1",
     )
 

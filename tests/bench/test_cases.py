@@ -22,7 +22,7 @@ def task():
 
 def test_a_generated_task_has_the_sizes_asked_for(task):
     assert (task.num_nodes, task.graph.num_edges) == (3000, 12_000)
-    assert (task.num_features, task.num_classes) == (8, 5)
+    assert (task.num_features, task.out_channels) == (8, 5)
     split = task.split()
     assert split.name == "public"
     assert (len(split.train), len(split.val), len(split.test)) == (1611, 528, 861)
@@ -47,7 +47,7 @@ def test_the_seed_decides_everything(task):
     again = SMALL.task("small")
     assert again.graph.col.equal(task.graph.col)
     assert again.features.equal(task.features)
-    assert again.labels.equal(task.labels)
+    assert again.labels.equal(task.targets)
     assert again.split().sha256 == task.split().sha256
     other = CitationGraph(3000, 12_000, 8, 5, seed=1).task("other")
     assert not other.graph.col.equal(task.graph.col)

@@ -97,7 +97,7 @@ def test_a_graph_in_any_form_trains_the_same(form):
     row, col = task.graph.row(), task.graph.col.long()
     edges = torch.stack([row, col])[:, row != col]
     adjacency = sp.csr_matrix((np.ones(edges.size(1)), edges.numpy()), shape=(NUM_NODES, NUM_NODES))
-    x, y = task.features, task.labels
+    x, y = task.features, task.targets
     given = {
         "pair": ((x, edges), y),
         "adjacency": ((x.numpy(), adjacency), y.numpy()),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from graphjoule.tasks.objective import Classification
 from graphjoule.cli.beforehand import check_model
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
@@ -196,7 +197,7 @@ MASKS = [torch.tensor(mask).bool() for mask in ([1, 1, 0, 0], [0, 0, 1, 0], [0, 
 
 def make_task(x=X, edges=EDGES, labels=LABELS, masks=MASKS, num_classes=2):
     graph = Propagation.from_edge_index(edges, num_nodes=4)
-    return Task("own", x, graph, labels, num_classes, fixed_splits=(fixed_split("public", *masks),))
+    return Task("own", x, graph, labels, Classification(num_classes), fixed_splits=(fixed_split("public", *masks),))
 
 
 def changed(tensor, at, value):

@@ -2,6 +2,7 @@
 
 import torch
 
+from graphjoule.tasks.objective import Classification
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import Group
 from graphjoule.tasks import Split, Task
@@ -28,8 +29,8 @@ def ring_task(*, sparse: bool = False, train: torch.Tensor | None = None, edges:
         name="ring",
         features=pack_features(x),
         graph=Propagation.from_edge_index(edges, num_nodes=NUM_NODES, symmetrize=True),
-        labels=classes,
-        num_classes=NUM_CLASSES,
+        targets=classes,
+        objective=Classification(NUM_CLASSES),
         fixed_splits=(Split("public", None, train, rest[:12], rest[12:]),),
         default_split="public",
     )

@@ -50,7 +50,7 @@ def test_the_recorded_accuracies_are_those_of_the_models_forward():
     task = small_task()
     result = fit(small_recipe("gcn", **CLUSTERS, lr=0.1, patience=3, epochs=20), task, range(3))
     for record, model in zip(result.records, result.models, strict=True):
-        right = model(task.features, task.graph).argmax(dim=1) == task.labels
+        right = model(task.features, task.graph).argmax(dim=1) == task.targets
         split = task.split("public")
         assert record.val_score == pytest.approx(right[split.val].double().mean().item(), abs=1e-6)
         assert record.test_score == pytest.approx(right[split.test].double().mean().item(), abs=1e-12)

@@ -3,6 +3,7 @@ import threading
 import pytest
 import torch
 
+from graphjoule.tasks.objective import Classification
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
@@ -35,7 +36,7 @@ def three_components() -> Task:
     train = torch.tensor([0, 3, 6, 9, 12, 1, 4, 7, 2])
     split = Split("uneven", None, train, torch.arange(15, 24), torch.arange(24, 30))
     graph = Propagation.from_edge_index(torch.stack([ring, (ring + 3) % 30]), symmetrize=True)
-    return Task("rings", base.features, graph, base.labels, 3, fixed_splits=(split,), default_split="uneven")
+    return Task("rings", base.features, graph, base.targets, Classification(3), fixed_splits=(split,), default_split="uneven")
 
 
 @pytest.mark.parametrize("model", ["egnn", "gcn", "sgc", "gcnii"])

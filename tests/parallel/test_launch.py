@@ -52,7 +52,7 @@ def write_tables(folder: Path) -> list[str]:
         table.writerow(["id", *(f"x{k}" for k in range(task.num_features)), "label"])
         table.writerows(
             [i, *x, f"class {label}"]
-            for i, (x, label) in enumerate(zip(task.features.tolist(), task.labels.tolist(), strict=True))
+            for i, (x, label) in enumerate(zip(task.features.tolist(), task.targets.tolist(), strict=True))
         )
     with (folder / "edges.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -325,7 +325,7 @@ def write_archive(path: Path, task) -> list[str]:
     adj.setdiag(0)
     pieces = {f"adj_{name}": getattr(adj, name) for name in ("data", "indices", "indptr", "shape")}
     masks = {f"{part}_mask": np.isin(nodes, getattr(split, part)) for part in ("train", "val", "test")}
-    np.savez(path, features=task.features.numpy(), labels=task.labels.numpy(), **pieces, **masks)
+    np.savez(path, features=task.features.numpy(), labels=task.targets.numpy(), **pieces, **masks)
     return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2"]
 
 

@@ -27,18 +27,18 @@ def parts_of(task, folder, num_parts=3, method="blocks"):
 def test_the_parts_together_are_the_task(tmp_path, sparse):
     task = ring_task(sparse=sparse)
     parts = parts_of(task, tmp_path)
-    dense, labels, p = torch.zeros(task.features.shape), torch.zeros_like(task.labels), torch.zeros(41, 41)
+    dense, labels, p = torch.zeros(task.features.shape), torch.zeros_like(task.targets), torch.zeros(41, 41)
     whole = task.features.to_dense() if sparse else task.features
     for part in parts:
         columns = torch.cat([part.nodes, halo_of(parts, part)])
         own = part.features.to_dense() if isinstance(part.features, SparseFeatures) else part.features
-        dense[part.nodes], labels[part.nodes] = own, part.labels
+        dense[part.nodes], labels[part.nodes] = own, part.targets
         p[part.nodes[:, None], columns] = part.graph.to_dense()
         assert part.graph.num_edges == task.graph.num_edges
         assert part.graph.column_degree.equal(task.graph.degree[columns])
         assert part.facts() == task.facts()
     assert dense.equal(whole)
-    assert labels.equal(task.labels)
+    assert labels.equal(task.targets)
     assert p.equal(task.graph.to_dense())
 
 
@@ -114,7 +114,7 @@ def test_weights_and_class_names_survive(tmp_path):
     graph = Propagation.from_edge_index(torch.stack([row, col]), weight, task.num_nodes)
     task = replace(task, graph=graph, class_names=("a", "b", "c"))
     part = parts_of(task, tmp_path)[2]
-    assert part.class_names == ("a", "b", "c")
+    assert part.objective.class_names == ("a", "b", "c")
     assert part.graph.value.equal(graph.value[part.graph.entries.index])
 
 

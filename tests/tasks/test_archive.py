@@ -33,9 +33,9 @@ def write(tmp_path, **changes):
 def test_an_archive_is_a_task(tmp_path):
     names = {"class_names": np.array(["cat", "dog"]), "node_ids": np.array(["w", "x", "y", "z"])}
     task = load_npz(write(tmp_path, **names))
-    assert (task.name, task.class_names, task.node_ids) == ("graph.npz", ("cat", "dog"), ("w", "x", "y", "z"))
+    assert (task.name, task.objective.class_names, task.node_ids) == ("graph.npz", ("cat", "dog"), ("w", "x", "y", "z"))
     assert torch.equal(task.features, torch.from_numpy(FEATURES).float())  # as stored: not standardised
-    assert task.labels.tolist() == [0, 1, 1, -1]
+    assert task.targets.tolist() == [0, 1, 1, -1]
     assert task.graph.degree.tolist() == [2, 2.5, 0.5, 0]  # symmetric, weighted, without the self-loop
     assert task.default_split == "stratified-20-0"
     assert [file.role for file in task.source.files] == ["npz"]
@@ -86,12 +86,12 @@ def test_a_file_that_scipy_wrote_gets_a_hint(tmp_path):
 
 
 def test_classes_without_a_label_are_kept_by_their_names(tmp_path):
-    assert load_npz(write(tmp_path, class_names=np.array(["a", "b", "c"]))).num_classes == 3
+    assert load_npz(write(tmp_path, class_names=np.array(["a", "b", "c"]))).out_channels == 3
 
 
 def test_another_archive_needs_no_labels_and_as_many_features(tmp_path):
     given = load_npz_like(write(tmp_path, labels=None), 3)
-    assert given.labels.tolist() == [-1] * 4
+    assert given.targets.tolist() == [-1] * 4
     with pytest.raises(GraphjouleError, match=r"graph.npz has 3 features; the model was trained with 5\."):
         load_npz_like(write(tmp_path), 5)
 

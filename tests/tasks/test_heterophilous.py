@@ -48,9 +48,9 @@ def test_the_meaning_is_that_of_pygs_class(save, tmp_path, raw):
     save(raw)
     task = load_heterophilous(raw, tmp_path)
     data = HeterophilousGraphDataset(str(tmp_path), raw.task)[0]
-    assert (task.name, task.num_classes, task.graph.num_edges) == (raw.task, 2, NUM_NODES - 1)
+    assert (task.name, task.out_channels, task.graph.num_edges) == (raw.task, 2, NUM_NODES - 1)
     assert task.features.equal(data.x)
-    assert task.labels.equal(data.y)
+    assert task.targets.equal(data.y)
     adjacency = torch.eye(NUM_NODES, dtype=torch.bool)
     adjacency[data.edge_index[0], data.edge_index[1]] = True
     assert (task.graph.to_dense() > 0).equal(adjacency)

@@ -33,7 +33,7 @@ def cora_root(data_root, tmp_path):
 def test_sizes_and_public_split(data_root, raw, nodes, edges, features, classes, train):
     task = load_planetoid(raw, data_root)
     assert task.name == raw.name.lower()
-    assert (task.num_nodes, task.graph.num_edges, task.num_features, task.num_classes) == (
+    assert (task.num_nodes, task.graph.num_edges, task.num_features, task.out_channels) == (
         nodes,
         edges,
         features,
@@ -42,14 +42,14 @@ def test_sizes_and_public_split(data_root, raw, nodes, edges, features, classes,
     assert isinstance(task.features, SparseFeatures)
     split = task.split()
     assert (split.name, len(split.train), len(split.val), len(split.test)) == ("public", train, 500, 1000)
-    assert task.labels[split.train].bincount().tolist() == [20] * classes
+    assert task.targets[split.train].bincount().tolist() == [20] * classes
 
 
 def test_cora_is_what_pyg_reads(data_root, cora_root):
     task = load_planetoid(CORA, data_root)
     data = Planetoid(str(cora_root), "Cora")[0]
     assert task.features.to_dense().equal(data.x)
-    assert task.labels.equal(data.y)
+    assert task.targets.equal(data.y)
     adjacency = torch.zeros(2708, 2708, dtype=torch.bool)
     adjacency[data.edge_index[0], data.edge_index[1]] = True
     assert (task.graph.to_dense() > 0).equal(adjacency | torch.eye(2708, dtype=torch.bool))
@@ -131,10 +131,10 @@ def gapped(tmp_path):
 def test_a_paper_that_stands_in_the_graph_alone_has_no_label(gapped):
     raw, root, _, labels = gapped
     task = load_planetoid(raw, root)
-    assert (task.name, task.num_nodes, task.graph.num_edges, task.num_classes) == ("citeseer", 506, 506, 3)
-    assert task.labels[504] == -1
-    assert task.labels[[503, 505, 502]].tolist() == labels[502:].tolist()
-    assert task.labels[:502].tolist() == labels[:502].tolist()
+    assert (task.name, task.num_nodes, task.graph.num_edges, task.out_channels) == ("citeseer", 506, 506, 3)
+    assert task.targets[504] == -1
+    assert task.targets[[503, 505, 502]].tolist() == labels[502:].tolist()
+    assert task.targets[:502].tolist() == labels[:502].tolist()
     assert task.split().test.tolist() == [502, 503, 505]
     drawn = task.split("per-class-5-5")
     assert 504 not in torch.cat([drawn.train, drawn.val, drawn.test])

@@ -47,7 +47,7 @@ def save(tmp_path):
 def test_physics_sizes(data_root):
     task = load_words(PHYSICS, data_root)
     assert (task.name, task.num_nodes, task.graph.num_edges) == ("physics", 34493, 247962)
-    assert (task.num_features, task.num_classes) == (8415, 5)
+    assert (task.num_features, task.out_channels) == (8415, 5)
     assert isinstance(task.features, SparseFeatures)
     assert task.features.value.unique().tolist() == [1.0]
     split = task.split(seed=2)
@@ -62,7 +62,7 @@ def test_the_meaning_is_that_of_pygs_parser(save, tmp_path):
     adjacency = torch.eye(4, dtype=torch.bool)
     adjacency[data.edge_index[0], data.edge_index[1]] = True
     assert (task.graph.to_dense() > 0).equal(adjacency)
-    assert task.labels.equal(data.y)
+    assert task.targets.equal(data.y)
 
 
 ALL = [raw for raw in vars(words).values() if isinstance(raw, RawFiles)]

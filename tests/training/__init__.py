@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from graphjoule.tasks.objective import Classification
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.task import pack_features
@@ -31,8 +32,8 @@ def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> T
         name="small",
         features=pack_features(x.to(torch.get_default_dtype())),
         graph=Propagation.from_edge_index(edges, symmetrize=True),
-        labels=classes if labels is None else labels,
-        num_classes=NUM_CLASSES,
+        targets=classes if labels is None else labels,
+        objective=Classification(NUM_CLASSES),
         fixed_splits=(PUBLIC,),
         default_split="public",
     )

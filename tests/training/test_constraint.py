@@ -50,7 +50,7 @@ def test_an_epoch_is_the_loop_that_anybody_would_write():
             for _ in range(EPOCHS):
                 logits = model(task.features, task.graph)[split.train]
                 optimiser.zero_grad()
-                (torch.nn.functional.cross_entropy(logits, task.labels[split.train]) + constraint()).backward()
+                (torch.nn.functional.cross_entropy(logits, task.targets[split.train]) + constraint()).backward()
                 optimiser.step()
                 constraint.update()
         assert largest_difference(runs.current_model(0), model) <= 1e-10

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from graphjoule.tasks.objective import Classification
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.features import normalize_rows
@@ -35,14 +36,14 @@ def plain_training(recipe, task, seed):
         model.train()
         optimiser.zero_grad()
         scores = model(x, task.graph, key=fold_in(make_key(seed), epoch))
-        loss = F.cross_entropy(scores[split.train], task.labels[split.train]) + model.penalty()
+        loss = F.cross_entropy(scores[split.train], task.targets[split.train]) + model.penalty()
         loss.backward()
         optimiser.step()
         model.eval()
         with torch.no_grad():
             scores = model(x, task.graph)
-        val_loss = F.cross_entropy(scores[split.val], task.labels[split.val]).item()
-        right = scores.argmax(dim=1) == task.labels
+        val_loss = F.cross_entropy(scores[split.val], task.targets[split.val]).item()
+        right = scores.argmax(dim=1) == task.targets
         val_accuracy = right[split.val].double().mean().item()
         run.curve.append((loss.item(), val_loss, val_accuracy))
         score = val_loss if recipe.train.select_on == "val_loss" else -val_accuracy
@@ -120,7 +121,7 @@ def test_a_seed_is_the_same_run_alone_among_others_and_in_groups():
 
 def test_test_labels_change_nothing_but_the_test_accuracy():
     recipe, task = small_recipe("gcn", **STOPPING), small_task()
-    labels = task.labels.clone()
+    labels = task.targets.clone()
     labels[PUBLIC.test] = (labels[PUBLIC.test] + 1) % 3
     a, b = fit(recipe, task, range(4)), fit(recipe, small_task(labels=labels), range(4))
     for left, right, x, y in zip(a.records, b.records, a.models, b.models, strict=True):
@@ -135,7 +136,7 @@ def test_nodes_outside_the_split_may_lack_a_label():
     few = Split("few", None, PUBLIC.train, PUBLIC.val, PUBLIC.test[:4])
     labels[PUBLIC.test[4:]] = -1
     base = small_task()
-    task = Task("small", base.features, base.graph, labels, 3, fixed_splits=(few,), default_split="few")
+    task = Task("small", base.features, base.graph, labels, Classification(3), fixed_splits=(few,), default_split="few")
     record = fit(small_recipe(split="few"), task).records[0]
     assert record.test_score in (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -156,7 +157,7 @@ def test_the_models_are_those_of_the_selected_epoch_and_ready_to_predict():
     assert any(r.selected_epoch < r.epochs_run - 1 for r in result.records)
     for record, model in zip(result.records, result.models, strict=True):
         assert not model.training
-        right = model(task.features, task.graph).argmax(dim=1) == task.labels
+        right = model(task.features, task.graph).argmax(dim=1) == task.targets
         assert record.val_score == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
         assert record.test_score == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
 

@@ -203,7 +203,7 @@ def test_resuming_a_finished_training_trains_nothing_and_tells_the_same(tmp_path
     assert contents(path) == contents(finished)
     assert {r.seed: r for r in result.records} == {r.seed: r for r in read_records(finished / "records.jsonl")}
     for record, model in zip(result.records, result.models, strict=True):
-        right = model(task.features, task.graph).argmax(dim=1) == task.labels
+        right = model(task.features, task.graph).argmax(dim=1) == task.targets
         assert record.test_score == pytest.approx(right[task.split().test].double().mean().item())
 
 
@@ -273,7 +273,7 @@ def test_other_settings_are_refused_with_the_differences(tmp_path, task, finishe
 
 def test_other_data_are_refused(tmp_path, task, finished):
     shutil.copytree(finished, tmp_path / "run")
-    other = replace(task, labels=task.labels.roll(1))
+    other = replace(task, labels=task.targets.roll(1))
     refuses(tmp_path / "run", other, "was trained on other data: small has changed since")
 
 

@@ -107,7 +107,7 @@ def test_the_result_is_that_of_the_selected_epoch(together):
             result.curve["val_loss"][at],
             result.curve["val_accuracy"][at],
         )
-        right = result.model.eval()(task.features, task.graph).argmax(dim=1) == task.labels
+        right = result.model.eval()(task.features, task.graph).argmax(dim=1) == task.targets
         assert result.test_score == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
         assert result.val_score == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
     assert len({result.test_score for result in together.results.values()}) > 1

@@ -48,7 +48,7 @@ def test_the_mean_is_over_the_softmax_of_every_run_and_features_are_normalised_a
         scores = [model(normalize_rows(task.features), task.graph) for model in result.models]
     expected = sum(score.double().softmax(dim=1) for score in scores) / 2
     assert torch.allclose(mean_probabilities(result.models, recipe, ModelInput.of(task)), expected, atol=1e-15)
-    right = expected.argmax(dim=1)[task.split().val] == task.labels[task.split().val]
+    right = expected.argmax(dim=1)[task.split().val] == task.targets[task.split().val]
     assert right.dtype == torch.bool
 
 

@@ -21,9 +21,9 @@ def test_no_test_node_and_no_label_that_only_a_test_node_has():
     assert split.train.equal(PUBLIC.train)
     assert split.val.equal(PUBLIC.val)
     assert split.test.numel() == 0
-    assert (seen.labels[PUBLIC.test] == -1).all()
+    assert (seen.targets[PUBLIC.test] == -1).all()
     known = torch.cat([PUBLIC.train, PUBLIC.val])
-    assert seen.labels[known].equal(small_task().labels[known])
+    assert seen.targets[known].equal(small_task().labels[known])
 
 
 def test_training_by_validation_is_the_same_without_the_test_nodes():
@@ -62,12 +62,12 @@ def test_poisoned_validation_labels_do_change_it():
 def test_a_split_per_seed_keeps_the_nodes_that_any_of_them_trains_or_validates_on():
     task, recipe = load_task("digits"), load_recipe("egnn", "digits", 2)
     seen = hide_test(task, recipe, [3, 7])
-    used = torch.zeros_like(task.labels, dtype=torch.bool)
+    used = torch.zeros_like(task.targets, dtype=torch.bool)
     for seed in (3, 7):
         whole, split = task.split(recipe.data.split, seed), seen.split(recipe.data.split, seed)
         assert (split.train.equal(whole.train), split.val.equal(whole.val), split.test.numel()) == (True, True, 0)
         used[whole.train] = used[whole.val] = True
-    assert (seen.labels >= 0).equal(used)
+    assert (seen.targets >= 0).equal(used)
     assert seen.split(None, 3).train.equal(seen.split(recipe.data.split, 3).train)
 
 

@@ -166,12 +166,12 @@ class PeerTraining:
 
     def __init__(self, recipe: Recipe, task: Task, *, fused: bool, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        device = task.labels.device
+        device = task.targets.device
         x = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
         self.x = normalize_rows(x) if recipe.data.normalize_features else x
         self.adj, self.edge_weight = peer_graph(task.graph, fused=fused)
-        self.labels, self.split = task.labels, task.split(recipe.data.split, seed)
-        self.model = PEER_MODELS[recipe.model.name](task.num_features, task.num_classes, recipe).to(device)
+        self.labels, self.split = task.targets, task.split(recipe.data.split, seed)
+        self.model = PEER_MODELS[recipe.model.name](task.num_features, task.out_channels, recipe).to(device)
         groups = [
             {"params": p, "weight_decay": recipe.train.weight_decay[name]} for name, p in self.model.groups().items()
         ]

@@ -202,9 +202,9 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels and which are known: those given, else those that the graph brought."""
         if y is None:
-            if given.labels is None or given.is_known is None:
+            if given.targets is None or given.is_known is None:
                 raise GraphjouleError("This graph has no labels; give one for every node as y.")
-            return given.labels, given.is_known
+            return given.targets, given.is_known
         labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if labels.shape != (given.graph.num_nodes,):
             raise GraphjouleError(

@@ -71,8 +71,8 @@ def _from_data(data: Any) -> GraphLike:
 
 
 def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    labels = task.labels.cpu().numpy()
-    names = np.array(task.class_names) if task.class_names else np.arange(task.num_classes)
+    labels = task.targets.cpu().numpy()
+    names = np.array(task.objective.class_names) if task.objective.class_names else np.arange(task.out_channels)
     return names[labels.clip(min=0)], labels >= 0
 
 

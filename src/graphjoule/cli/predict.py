@@ -54,7 +54,7 @@ def predict(
     given = _input(runs, run, nodes, edges, npz, data_root)
     probabilities = runs.probabilities(given, device)
     classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
-    write_predictions(out, given.node_ids, probabilities, given.labels, classes)
+    write_predictions(out, given.node_ids, probabilities, given.targets, classes)
     told = describe_predictions(runs, given, probabilities)
     typer.echo(
         json_text(told | {"predictions": str(out)})
@@ -117,8 +117,8 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
 
 def describe_predictions(runs: TrainedRuns, given: ModelInput, probabilities: Tensor) -> dict[str, object]:
     """What ``--json`` prints: how many nodes, how many had a label, and on how many of these the model agrees."""
-    known = given.labels >= 0
-    agree = (probabilities.argmax(dim=1) == given.labels)[known]
+    known = given.targets >= 0
+    agree = (probabilities.argmax(dim=1) == given.targets)[known]
     return {
         "num_nodes": len(given.node_ids),
         "num_given": int(known.sum()),

@@ -143,7 +143,7 @@ def _with_dataset(source: GraphSource, dataset: str) -> GraphSource:
 def _of_recipe(model: str, layers: int, source: GraphSource, overrides: dict[str, Any], seed: int) -> Subject:
     recipe = load_recipe(model, source.name, layers, overrides)
     task = source.load()
-    network = initialised(recipe, task.num_features, task.num_classes, seed)
+    network = initialised(recipe, task.num_features, task.out_channels, seed)
     return Subject(recipe, seed, ModelInput.of(task), {_AT_FIRST: network})
 
 

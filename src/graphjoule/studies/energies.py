@@ -91,7 +91,7 @@ def measure_energies(
         device: "auto", "cpu" or "cuda".
     """
     seeds, given = [record.seed for record in records], ModelInput.of(task)
-    first = [initialised(recipe, task.num_features, task.num_classes, seed) for seed in seeds]
+    first = [initialised(recipe, task.num_features, task.out_channels, seed) for seed in seeds]
     before = [_layers(model, recipe, given, device, measures=["energy"]) for model in first]
     after = [_layers(model, recipe, given, device, ["energy", "effective_rank"], gradients=True) for model in models]
     return EnergyRecord(

@@ -56,19 +56,19 @@ def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTas
     >>> from graphjoule import load_recipe, load_task
     >>> seen = hide_test(load_task("digits"), load_recipe("egnn", "digits", 2), seeds=[0])
     >>> split = seen.split(seed=0)
-    >>> int((seen.labels >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
+    >>> int((seen.targets >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
     (True, 0)
     """
     recipe = recipe.with_split_of(task)
     keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
     whole = [task.split(recipe.data.split, key) for key in keys]
     splits = {key: _without_test(split) for key, split in zip(keys, whole, strict=True)}
-    seen = torch.zeros_like(task.labels, dtype=torch.bool)
+    seen = torch.zeros_like(task.targets, dtype=torch.bool)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
     fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
-    fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.data.split}
+    fields |= {"labels": torch.where(seen, task.targets, -1), "default_split": recipe.data.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))
 
