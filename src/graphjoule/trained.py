@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from graphjoule.counting import counted
 from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError
-from graphjoule.features import Features, normalize_rows
+from graphjoule.features import Features, SparseFeatures, normalize_rows
 from graphjoule.graph import Propagation
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
@@ -56,13 +57,18 @@ def mean_probabilities(
 
     Returns:
         Shape ``[num_nodes, num_classes]``, float64 on the CPU; rows sum to 1.
+
+    Raises:
+        GraphjouleError: There is no model, or the scores of a node are not finite, so that it has no class.
     """
     where = resolve_device(device)
     given = given.to(where if recipe.clusters is None else "cpu")
     x = normalize_rows(given.features) if recipe.normalize_features else given.features
     total: Tensor | None = None
     for model in models:
-        one = _scores(model.to(where), x, given.graph, recipe).double().softmax(dim=-1)
+        scores = _scores(model.to(where), x, given.graph, recipe).double()
+        _check_finite(scores, model, x)
+        one = scores.softmax(dim=-1)
         total = one if total is None else total + one
     if total is None:
         raise GraphjouleError("There is no model to predict with; at least one run must have finished.")
@@ -75,6 +81,24 @@ def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) 
         return evaluate_in_blocks(model, x, graph)
     scores: Tensor = model.eval()(x, graph)
     return scores
+
+
+def _check_finite(scores: Tensor, model: GraphModel, x: Features) -> None:
+    """Refuse scores that are not finite: the most probable of them would be class 0, whatever the node is."""
+    num_bad = int((~torch.isfinite(scores)).any(dim=-1).sum())
+    if not num_bad:
+        return
+    weights = (name for name, weight in model.state_dict().items() if not bool(torch.isfinite(weight).all()))
+    if (name := next(weights, None)) is not None:
+        cause = f"the model's weights are not finite (the first is {name}), so its training blew up"
+    elif not bool(torch.isfinite(x.value if isinstance(x, SparseFeatures) else x).all()):
+        cause = "the features are not finite"
+    else:
+        cause = "the model's weights or the features are so large that its numbers overflow"
+    raise GraphjouleError(
+        f"The scores of {counted(num_bad, 'node')} of {len(scores):,} are not finite, so there is no prediction: "
+        f"{cause}."
+    )
 
 
 def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | None = None) -> GraphModel:

@@ -169,6 +169,15 @@ def test_bad_parameters_are_sentences(iris, changes, said):
         quick(**changes).fit(*iris)
 
 
+def test_scores_that_are_not_finite_are_no_prediction(iris):
+    x, y = iris
+    model = quick(standardize=False).fit(x, y)
+    next(model.models_[0].parameters()).data.fill_(torch.nan)
+    for call in (model.predict, model.predict_proba):
+        with pytest.raises(GraphjouleError, match=r"The scores of \d+ nodes of \d+ are not finite.*weights"):
+            call(x)
+
+
 def test_what_does_not_fit_is_a_sentence(iris, fitted):
     x, y = iris
     task = small_task()
