@@ -4,7 +4,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from graphjoule.errors import GraphjouleError
 
 __all__ = [
+    "each_once",
     "ensure_folder",
     "json_text",
     "reason",
@@ -128,3 +129,13 @@ def _remove(path: Path) -> None:
 def reason(error: OSError) -> str:
     """The system's words for what went wrong, to end an error sentence with."""
     return (error.strerror or str(error)).lower()
+
+
+def each_once(paths: Iterable[Path]) -> list[Path]:
+    """The paths in their order, of those that lead to the same file only one: the file itself before a link to it."""
+    paths = list(dict.fromkeys(paths))
+    kept: dict[str, Path] = {}
+    for path in sorted(paths, key=Path.is_symlink):
+        kept.setdefault(os.path.realpath(path), path)
+    chosen = set(kept.values())
+    return [path for path in paths if path in chosen]

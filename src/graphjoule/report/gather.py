@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,12 +64,24 @@ def read_cells(
     return traced
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    """The run folders at any depth; one run folder is not looked into further."""
-    if RunFolder(folder).is_taken and (folder / "run.json").exists():
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [place for path in inside for place in _run_folders(path)]
+def _run_folders(root: Path) -> list[Path]:
+    """The run folders at any depth, each once however many links lead to it; one is not looked into further."""
+    found: list[Path] = []
+    seen = set(map(str, root.resolve().parents))  # a link to a folder above would bring in what was not asked about
+    folders, links = [root], []
+    while folders or links:
+        folder = folders.pop() if folders else links.pop()  # links last, so that a folder goes by its own name
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        if RunFolder(folder).is_taken and (folder / "run.json").exists():
+            found.append(folder)
+            continue
+        for path in sorted(folder.iterdir(), reverse=True):
+            if path.is_dir() and not path.name.startswith("."):
+                (links if path.is_symlink() else folders).append(path)
+    return sorted(found)
 
 
 def _of_folder(root: Path) -> Callable[[Path], Cell]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import each_once
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, read_records
 
@@ -70,6 +71,8 @@ def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:
 def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files of records among `paths`: a file as it is, of a folder every ``.jsonl(.gz)`` below that holds records.
 
+    A file that several links or paths lead to is there once; links to folders are not followed.
+
     Raises:
         GraphjouleError: There is no such file or folder.
     """
@@ -82,7 +85,7 @@ def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             files.append(path)
         else:
             raise GraphjouleError(f"There is no file or folder {path} to read records from.")
-    return list(dict.fromkeys(files))
+    return each_once(files)
 
 
 def _holds_records(path: Path) -> bool:
