@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +101,12 @@ def _of_records(folder: Path) -> list[Cell]:
 
 
 def _of_file(path: Path, root: Path) -> Iterator[Cell]:
-    pairs = [(Recipe.from_json(json_text(record.recipe)), record) for record in read_records(path)]
+    pairs = []
+    for record in read_records(path):
+        try:
+            pairs.append((Recipe.from_json(json_text(record.recipe)), record))
+        except GraphjouleError as error:
+            warnings.warn(f"{path}: the run {record.run_id} is left out. {error}", stacklevel=2)
     pairs.sort(key=lambda pair: (pair[0].fingerprint(), pair[1].seed))
     for _, group in itertools.groupby(pairs, key=lambda pair: pair[0].fingerprint()):
         recipes, records = zip(*group, strict=True)

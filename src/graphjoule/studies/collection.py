@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -89,10 +90,15 @@ def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _holds_records(path: Path) -> bool:
-    """Whether the first line is of a run; a folder may hold timings and other lines of JSON too."""
+    """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            first = json.loads(lines.readline())
-    except (OSError, EOFError, ValueError):
-        return False
-    return isinstance(first, dict) and "run_id" in first
+            for line in lines:
+                try:
+                    first = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                return isinstance(first, dict) and "run_id" in first
+    except (OSError, EOFError, zlib.error):
+        pass
+    return False
