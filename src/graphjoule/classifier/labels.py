@@ -41,9 +41,11 @@ def known_labels(labels: np.ndarray, unlabeled: Any) -> np.ndarray:
                 "without a label; say which: unlabeled=None for a class, unlabeled=-1 for no label."
             )
         unlabeled = None
-    nothing_said = [isinstance(value, float) and math.isnan(value) for value in values]
-    is_marked = [unlabeled is not None and value == unlabeled for value in values]
-    return ~(np.array(nothing_said, dtype=bool) | np.array(is_marked, dtype=bool))
+    return np.array([not _is_nan(value) and (unlabeled is None or value != unlabeled) for value in values], dtype=bool)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def classes_of(labels: np.ndarray, is_known: np.ndarray, unlabeled: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.recipe import Recipe
-from graphjoule.records import read_records
+from graphjoule.records import Record, read_records
 from graphjoule.report.cell import Cell, states_of
 from graphjoule.studies.collection import record_files
 from graphjoule.tasks.inputs import ModelInput
@@ -69,7 +70,8 @@ def _run_folders(root: Path) -> list[Path]:
     """The run folders at any depth, each once however many links lead to it; one is not looked into further."""
     found: list[Path] = []
     seen = set(map(str, root.resolve().parents))  # a link to a folder above would bring in what was not asked about
-    folders, links = [root], []
+    folders: list[Path] = [root]
+    links: list[Path] = []
     while folders or links:
         folder = folders.pop() if folders else links.pop()  # links last, so that a folder goes by its own name
         real = os.path.realpath(folder)
@@ -101,17 +103,24 @@ def _of_records(folder: Path) -> list[Cell]:
 
 
 def _of_file(path: Path, root: Path) -> Iterator[Cell]:
-    pairs = []
+    cells: dict[str, tuple[Recipe, list[Record]]] = {}
     for record in read_records(path):
         try:
-            pairs.append((Recipe.from_json(json_text(record.recipe)), record))
+            recipe, fingerprint = _recipe_of(json_text(record.recipe))
         except GraphjouleError as error:
             warnings.warn(f"{path}: the run {record.run_id} is left out. {error}", stacklevel=2)
-    pairs.sort(key=lambda pair: (pair[0].fingerprint(), pair[1].seed))
-    for _, group in itertools.groupby(pairs, key=lambda pair: pair[0].fingerprint()):
-        recipes, records = zip(*group, strict=True)
-        once = {record.run_id: record for record in records}
-        yield Cell(recipes[0], list(once.values()), place=path.relative_to(root).as_posix())
+            continue
+        cells.setdefault(fingerprint, (recipe, []))[1].append(record)
+    for _, (recipe, records) in sorted(cells.items(), key=itemgetter(0)):
+        once = {record.run_id: record for record in sorted(records, key=lambda record: record.seed)}
+        yield Cell(recipe, list(once.values()), place=path.relative_to(root).as_posix())
+
+
+@lru_cache(maxsize=1024)
+def _recipe_of(text: str) -> tuple[Recipe, str]:
+    """A recipe and its fingerprint, read once for all runs that share it."""
+    recipe = Recipe.from_json(text)
+    return recipe, recipe.fingerprint()
 
 
 def _order(cell: Cell) -> tuple[tuple[str, str, int], str]:
