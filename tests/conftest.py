@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from graphjoule.tasks.objective import Classification
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Task
+from graphjoule.tasks.objective import Classification
 
 # The same examples at every run, so that only a change makes a test fail; HYPOTHESIS_PROFILE=default looks for others.
 settings.register_profile("repeatable", derandomize=True)

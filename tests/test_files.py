@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, remove_temporaries, write_bytes, write_json, write_text
+from graphjoule.files import each_once, ensure_folder, remove_temporaries, write_bytes, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -114,3 +114,13 @@ def test_a_folder_where_even_root_cannot_write_is_refused():
     for path in ["/proc", "/proc/graphjoule"]:
         with pytest.raises(GraphjouleError, match="output folder"):
             ensure_folder(path)
+
+
+def test_of_paths_to_one_file_the_file_itself_is_kept(tmp_path):
+    for name in ("b", "d"):
+        (tmp_path / name).touch()
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    given = [tmp_path / name for name in ("d", "a", "b", "loop", "d")]
+    assert each_once(given) == [tmp_path / name for name in ("d", "b", "loop")]
+    assert each_once([tmp_path / "a"]) == [tmp_path / "a"]

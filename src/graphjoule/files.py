@@ -4,7 +4,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from graphjoule.errors import GraphjouleError, counted
 __all__ = [
     "FLEETING",
     "check_free",
+    "each_once",
     "ensure_folder",
     "file_lock",
     "foreign_names",
@@ -215,3 +216,13 @@ def foreign_names(folder: Path, own: Collection[str] = ()) -> list[str]:
         )
     except OSError as error:
         raise GraphjouleError(f"Cannot use {folder} as an output folder: {reason(error)}.") from error
+
+
+def each_once(paths: Iterable[Path]) -> list[Path]:
+    """The paths in their order, of those that lead to the same file only one: the file itself before a link to it."""
+    paths = list(dict.fromkeys(paths))
+    kept: dict[str, Path] = {}
+    for path in sorted(paths, key=Path.is_symlink):
+        kept.setdefault(os.path.realpath(path), path)
+    chosen = set(kept.values())
+    return [path for path in paths if path in chosen]

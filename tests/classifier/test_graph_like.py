@@ -48,7 +48,7 @@ def test_pygs_data_with_and_without_labels_and_weights():
     full = read_graph_like(
         Data(torch.ones(3, 2), DIRECTED, y=torch.tensor([[1], [-1], [0]]), edge_weight=torch.tensor([2.0, 3.0]))
     )
-    assert (full.labels.tolist(), full.is_known.tolist()) == ([1, -1, 0], [True, False, True])
+    assert (full.labels.tolist(), full.is_known) == ([1, -1, 0], None)  # what -1 means, the classifier is told
     assert full.graph.degree.tolist() == [2, 5, 3]
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphjoule.tasks.objective import Classification
 from graphjoule.cli.beforehand import check_model
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
@@ -14,6 +13,7 @@ from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
 from graphjoule.tasks import DATASETS, Task, load_task, raw
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.splits import fixed_split
 from graphjoule.training.folder import About, RunFolder
 from graphjoule.training.recipe import load_recipe

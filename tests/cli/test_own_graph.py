@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from graphjoule.cli.train import predict_all
+from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.predicting import load
 from graphjoule.tasks import load_task
+from graphjoule.training import FitResult, fit
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
+from graphjoule.training.saving import read_model, save_model
+from training import small_recipe, small_task
 
 from . import TINY, run
 
@@ -260,6 +265,29 @@ def test_a_failed_run_leaves_no_model_that_predicts(here):
         assert re.search("No run in run has finished|a run that failed", refused(here, "predict", target))
     (here / "copy.safetensors").write_bytes((here / "run" / "model-seed-0.safetensors").read_bytes())
     assert "a run that failed" in refused(here, "predict", "copy.safetensors")
+
+
+def test_predict_refuses_scores_that_are_not_finite(here, trained):
+    saved = read_model(trained / "model-seed-1.safetensors")
+    next(saved.model.parameters()).data.fill_(torch.nan)
+    save_model(trained / "model-seed-1.safetensors", saved.model, saved.recipe, seed=1, data=saved.data)
+    for only in ((), ("--seed", "1")):
+        assert "The scores of 40 nodes of 40 are not finite" in refused(here, "predict", "run", *only)
+    assert run("predict", "run", "--seed", "0").code == 0
+
+
+def test_the_predictions_of_a_training_leave_out_the_run_that_failed(tmp_path):
+    task, recipe = small_task(), small_recipe()
+    result = fit(recipe, task, [0, 1])
+    failed = result.records[1].model_copy(update={"status": "failed", "failure": "epoch 1"})
+    next(result.models[1].parameters()).data.fill_(torch.nan)
+    both = FitResult([result.records[0], failed], result.models, tmp_path)
+    alone = FitResult(result.records[:1], result.models[:1], tmp_path)
+    written = [predict_all(recipe, task, runs, "cpu").read_bytes() for runs in (both, alone)]
+    assert written[0] == written[1]
+    with pytest.raises(GraphjouleError, match="30 nodes of 30 are not finite"):
+        predict_all(recipe, task, FitResult(result.records, result.models, tmp_path), "cpu")
+    assert (tmp_path / "predictions.csv").read_bytes() == written[1]
 
 
 def test_a_category_that_the_model_does_not_know_is_refused_and_a_blank_is_not(here, trained):

@@ -2,10 +2,10 @@
 
 import torch
 
-from graphjoule.tasks.objective import Classification
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import Group
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import pack_features
 from graphjoule.training.recipe import Recipe, load_recipe
 

@@ -3,7 +3,6 @@ import threading
 import pytest
 import torch
 
-from graphjoule.tasks.objective import Classification
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
@@ -12,6 +11,7 @@ from graphjoule.nn import MODELS
 from graphjoule.parallel.clusters import ClusterBatch, Clusters
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.seed_batch import Runs
 from tests.ops.live_bytes import LiveBytes
 from tests.training import double_precision, largest_difference, same_bits, small_recipe, small_task
@@ -36,7 +36,9 @@ def three_components() -> Task:
     train = torch.tensor([0, 3, 6, 9, 12, 1, 4, 7, 2])
     split = Split("uneven", None, train, torch.arange(15, 24), torch.arange(24, 30))
     graph = Propagation.from_edge_index(torch.stack([ring, (ring + 3) % 30]), symmetrize=True)
-    return Task("rings", base.features, graph, base.targets, Classification(3), fixed_splits=(split,), default_split="uneven")
+    return Task(
+        "rings", base.features, graph, base.targets, Classification(3), fixed_splits=(split,), default_split="uneven"
+    )
 
 
 @pytest.mark.parametrize("model", ["egnn", "gcn", "sgc", "gcnii"])

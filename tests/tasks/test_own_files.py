@@ -47,7 +47,11 @@ def adjacency(task):
 
 def test_a_task_from_two_tables(here):
     task = load(here)
-    assert (task.name, task.node_ids, task.objective.class_names) == ("nodes.csv", ("a", "b", "c", "d", "e"), ("blue", "red"))
+    assert (task.name, task.node_ids, task.objective.class_names) == (
+        "nodes.csv",
+        ("a", "b", "c", "d", "e"),
+        ("blue", "red"),
+    )
     assert task.targets.tolist() == [1, 1, 0, -1, 0]
     x = torch.tensor([[0.0, 5], [2, 7], [0, 7], [2, 5], [1, 6]])
     expected = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)

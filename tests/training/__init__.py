@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from graphjoule.tasks.objective import Classification
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import pack_features
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records

@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from graphjoule.tasks.objective import Classification
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.features import normalize_rows
 from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.build import build_model
 
 from . import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task

@@ -1,4 +1,6 @@
+import copy
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -50,6 +52,25 @@ def test_the_mean_is_over_the_softmax_of_every_run_and_features_are_normalised_a
     assert torch.allclose(mean_probabilities(result.models, recipe, ModelInput.of(task)), expected, atol=1e-15)
     right = expected.argmax(dim=1)[task.split().val] == task.targets[task.split().val]
     assert right.dtype == torch.bool
+
+
+def test_scores_that_are_not_finite_are_no_prediction(task):
+    model = fit(small_recipe(), task, [0]).models[0]
+    given = ModelInput.of(task)
+    large = copy.deepcopy(model)
+    for weight in large.parameters():
+        weight.data.mul_(1e30)
+    with pytest.raises(GraphjouleError, match=r"30 nodes of 30 are not finite.*weights or the features are so large"):
+        mean_probabilities([large], small_recipe(), given)
+    features = given.features.clone()
+    features[3] = torch.nan
+    with pytest.raises(GraphjouleError, match="not finite, so there is no prediction: the features are not finite"):
+        mean_probabilities([model], small_recipe(), replace(given, features=features))
+    broken = copy.deepcopy(model)
+    name, weight = next(iter(broken.named_parameters()))
+    weight.data.fill_(torch.nan)
+    with pytest.raises(GraphjouleError, match=f"The scores of 30 nodes of 30 .*weights .*first is {name}.*blew up"):
+        mean_probabilities([model, broken], small_recipe(), given)
 
 
 def test_load_gives_the_run_that_validated_best_or_the_one_asked_for(trained):

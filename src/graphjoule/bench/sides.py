@@ -11,7 +11,6 @@ from graphjoule.bench.measure import Side, Step
 from graphjoule.tasks import Task
 from graphjoule.training.loop import CapturedStep
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.seed_batch import SeedBatch
 
 OURS = "ours"
 PEERS: dict[str, bool] = {"pyg": False, "pyg-csr": True}

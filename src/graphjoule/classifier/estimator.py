@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphjoule.classifier.graph_like import GraphLike, read_graph_like
 from graphjoule.classifier.inductive import extend_graph, nearest_rows
-from graphjoule.classifier.labels import classes_of, refuse_none
+from graphjoule.classifier.labels import classes_of, known_labels, refuse_none
 from graphjoule.classifier.scaling import Scaling
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
@@ -44,8 +44,8 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: share of each class's labelled nodes that chooses the epoch, in whole percents.
         num_runs: networks to train at once, each from a seed and split of its own; probabilities are their mean.
         standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
-        unlabeled: the label that means "unknown", -1 as in `sklearn.semi_supervised`; None if there is none and -1 is a
-            class like any other.
+        unlabeled: the label that means "unknown": -1 as in `sklearn.semi_supervised`, or any other; None if every label
+            is a class, -1 too. By default ("refuse") every label is a class, and -1 is refused, as it may be either.
         settings: any other setting of the recipe by name, such as ``{"c_min": 0.15}``.
         random_state: seed of the first run, or a generator to draw it from.
         device: "auto" (CUDA if there is one), "cpu" or "cuda".
@@ -80,7 +80,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.2,
         num_runs: int = 1,
         standardize: bool = True,
-        unlabeled: Any = -1,
+        unlabeled: Any = "refuse",
         settings: Mapping[str, Any] | None = None,
         random_state: Any = 0,
         device: str = "auto",
@@ -110,12 +110,12 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: label of every node, `unlabeled` where unknown; None for a `Task` or `Data` that brings its own.
         """
         if y is not None:
-            refuse_none(y, self.unlabeled)
+            refuse_none(y)
         given = read_graph_like(X)
         if given is None:
             rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
             features: Features = torch.tensor(rows)  # a copy: the caller may have locked its own
-            is_known = self._is_known(np.asarray(y))
+            is_known = known_labels(np.asarray(y), self.unlabeled)
         else:
             features = given.features
             self.n_features_in_ = features.size(1)
@@ -194,28 +194,27 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from sklearn.metrics import accuracy_score
 
         given = read_graph_like(X)
-        labels, is_known = (y, self._is_known(np.asarray(y))) if given is None else self._labels_of(given, y)
+        if given is None:
+            labels, is_known = np.asarray(y), known_labels(np.asarray(y), self.unlabeled)
+        else:
+            labels, is_known = self._labels_of(given, y)
         weight = None if sample_weight is None else np.asarray(sample_weight)[is_known]
-        right: float = accuracy_score(np.asarray(labels)[is_known], self.predict(X)[is_known], sample_weight=weight)
+        right: float = accuracy_score(labels[is_known], self.predict(X)[is_known], sample_weight=weight)
         return right
 
     def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels and which are known: those given, else those that the graph brought."""
         if y is None:
-            if given.targets is None or given.is_known is None:
+            if given.targets is None:
                 raise GraphjouleError("This graph has no labels; give one for every node as y.")
-            return given.targets, given.is_known
+            is_known = known_labels(given.targets, self.unlabeled) if given.is_known is None else given.is_known
+            return given.targets, is_known
         labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if labels.shape != (given.graph.num_nodes,):
             raise GraphjouleError(
                 f"y has shape {list(labels.shape)}; expected [{given.graph.num_nodes}], one label per node."
             )
-        return labels, self._is_known(labels)
-
-    def _is_known(self, labels: np.ndarray) -> np.ndarray:
-        if self.unlabeled is None:
-            return np.ones(len(labels), dtype=bool)
-        return np.array([label != self.unlabeled for label in labels.tolist()], dtype=bool)
+        return labels, known_labels(labels, self.unlabeled)
 
     def _neighbour_graph(self, features: Features) -> Propagation:
         assert isinstance(features, Tensor)

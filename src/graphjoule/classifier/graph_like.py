@@ -25,7 +25,7 @@ class GraphLike:
         features: finite floating-point matrix, one row per node.
         graph: the normalised operator.
         labels: one per node, the source's own names where it has names; None if it brought none.
-        is_known: which of them are known; None without labels.
+        is_known: which of them are known; None without labels, and where the source has no way to say it.
     """
 
     features: Features
@@ -66,8 +66,7 @@ def _from_data(data: Any) -> GraphLike:
     graph = Propagation.from_edge_index(data.edge_index, weight, features.size(0), symmetrize=True)
     if not isinstance(labels := getattr(data, "y", None), Tensor):
         return GraphLike(features, graph)
-    array = labels.cpu().view(-1).numpy()
-    return GraphLike(features, graph, array, array >= 0)
+    return GraphLike(features, graph, labels.cpu().view(-1).numpy())
 
 
 def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text, reason, sync_folder, without_nan
@@ -35,7 +35,10 @@ FORMAT: Final = 2
 
 def _round(value: Any) -> Any:
     """Six significant digits, more than a curve is read with: the curves are most of the file."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+    try:
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    except (TypeError, OverflowError):  # None, or no number of a curve: the validation that follows says so
+        return value
 
 
 # What JSON cannot say is None from the start, so that a record equals what is read back.
@@ -247,13 +250,17 @@ class _BrokenLineError(Exception):
 
 def _parse(line: bytes, where: str) -> Record:
     try:
-        fields = json.loads(line)
+        fields = json.loads(line.decode())
+        if rb"\ud" in line.lower():  # half a character cannot be written to any page
+            json.dumps(fields, ensure_ascii=False).encode()
         if isinstance(fields, dict) and fields.get("format", FORMAT) not in (1, FORMAT):
             raise GraphjouleError(
                 f"{where} has format {fields['format']!r}; this graphjoule reads formats 1 and {FORMAT}."
             )
         return Record.model_validate(fields)
-    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
+    except GraphjouleError:
+        raise
+    except (ValueError, RecursionError) as error:  # not JSON, no record, an endless number, or brackets in brackets
         raise _BrokenLineError from error
 
 
