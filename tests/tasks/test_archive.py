@@ -129,7 +129,7 @@ BAD = {
         "names node 0 twice, in train and in val; the parts must not overlap",
     ),
     "mask too short": ({"train_mask": MASK[:3] == 0, "val_mask": MASK == 1}, "train_mask is for [3] nodes; expected 4"),
-    "mask of an unlabelled node": ({"train_mask": MASK == 3, "val_mask": MASK == 1}, "whose label is unknown"),
+    "mask of an unlabelled node": ({"train_mask": MASK == 3, "val_mask": MASK == 1}, "whose target is unknown"),
     "a matrix of SciPy's": (
         {piece: np.ones(1) for piece in ("data", "indices", "indptr", "shape")}
         | {f"adj_{piece}": None for piece in ("data", "indices", "indptr", "shape")},

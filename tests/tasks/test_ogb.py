@@ -53,7 +53,7 @@ def same(task, written):
     assert (task.name, task.out_channels, task.objective.class_names) == ("arxiv", CLASSES, None)
     torch.testing.assert_close(task.features, written.features, atol=1e-6, rtol=0)
     assert task.features.dtype == torch.float32
-    assert task.targets.equal(written.labels)
+    assert task.targets.equal(written.targets)
     assert task.graph.to_dense().equal(written.graph.to_dense())
     assert task.default_split == "public"
     assert task.split().sha256 == written.split("public").sha256

@@ -326,7 +326,7 @@ def test_the_same_files_read_again_are_the_same_to_the_bit(here):
     again = like(here, NODES)
     assert torch.equal(dense(again.features), dense(task.features))
     assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
-    assert (again.labels.tolist(), again.node_ids) == (task.targets.tolist(), task.node_ids)
+    assert (again.targets.tolist(), again.node_ids) == (task.targets.tolist(), task.node_ids)
 
 
 def test_new_nodes_need_no_label_and_are_scaled_with_the_old_numbers(here):

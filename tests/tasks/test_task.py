@@ -160,7 +160,7 @@ def test_from_data_symmetrizes_only_when_told():
         ({"x": None}, "has no tensor 'x'"),
         ({"y": None}, "has no tensor 'y'"),
         ({"x": torch.ones(4)}, r"shape \[4\]"),
-        ({"y": torch.full((4,), torch.nan)}, "labels of task 'data' have dtype torch.float32"),
+        ({"y": torch.full((4,), torch.nan)}, "has no target"),
         ({"y": torch.full((4,), -1)}, "has no label"),
         ({"y": torch.ones(4, 3).long()}, r"shape \[4, 3\]"),
         ({"edge_index": torch.tensor([[0, 4], [4, 0]])}, "names node 4"),

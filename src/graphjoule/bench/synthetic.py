@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks import Split, Task
 
 # Node number i is cited with a weight of (i + 1)^-0.75. At the size of ogbn-arxiv the largest hub then has 14,488
@@ -50,8 +51,8 @@ class CitationGraph:
             name=name,
             features=torch.from_numpy((centres[labels] + noise).astype(np.float32)),
             graph=Propagation.from_edge_index(edges, num_nodes=self.num_nodes, symmetrize=True),
-            labels=torch.from_numpy(labels.astype(np.int64)),
-            num_classes=self.num_classes,
+            targets=torch.from_numpy(labels.astype(np.int64)),
+            objective=Classification(self.num_classes),
             fixed_splits=(_public_split(self.num_nodes, random),),
             default_split="public",
         )

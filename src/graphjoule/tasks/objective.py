@@ -210,6 +210,14 @@ class Classification(Objective):
 
     def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
         """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
+        if targets.shape != (num_nodes,):
+            raise GraphjouleError(
+                f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per node."
+            )
+        check_label_dtype(targets, task)
+        labels = targets.long()  # an unsigned dtype cannot be compared with -1
+        if bool((labels == -1).all()):
+            raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
         if self.num_classes < 2:
             raise GraphjouleError(
                 f"Task {task!r} has {counted(self.num_classes, 'class', 'classes')}; at least two are needed."
@@ -218,12 +226,6 @@ class Classification(Objective):
             raise GraphjouleError(
                 f"Task {task!r} has {self.num_classes} classes but {len(self.class_names)} class names."
             )
-        if targets.shape != (num_nodes,):
-            raise GraphjouleError(
-                f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per node."
-            )
-        check_label_dtype(targets, task)
-        labels = targets.long()  # an unsigned dtype cannot be compared with -1
         wrong = ((labels < -1) | (labels >= self.num_classes)).nonzero().view(-1)
         if wrong.numel():
             node = int(wrong[0])
@@ -231,8 +233,6 @@ class Classification(Objective):
                 f"The label of node {node} in task {task!r} is {int(labels[node])}; "
                 f"expected 0 to {self.num_classes - 1}, or -1 where it is unknown."
             )
-        if not (labels >= 0).any():
-            raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
         return labels
 
 
