@@ -205,6 +205,12 @@ def test_the_hash_changes_with_features_graph_and_labels_and_with_nothing_else()
     assert len({base, *(task.facts().sha256 for task in others)}) == 6
 
 
+def test_features_that_are_all_zero_have_a_hash_too():
+    empty = make(features=pack_features(torch.zeros_like(make().features)))
+    assert isinstance(empty.features, SparseFeatures)
+    assert empty.facts().sha256 != make().facts().sha256
+
+
 @pytest.mark.gpu
 def test_the_hash_does_not_depend_on_the_device():
     assert make().to("cuda").facts() == make().facts()

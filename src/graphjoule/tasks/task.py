@@ -159,7 +159,8 @@ class NodeTask:
         digest = hashlib.sha256()
         for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.labels):
             digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            if tensor.numel():  # an empty one may have the stride 0, and then has no view as bytes
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> NodeTask:
