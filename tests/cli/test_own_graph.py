@@ -368,7 +368,8 @@ def test_a_folder_or_no_file_instead_of_a_file(here):
     for option in ("--nodes", "--npz"):
         assert "folder is a folder; expected a file" in refused(here, "train", option, "folder")
         assert "There is no file no.csv" in refused(here, "train", option, "no.csv")
-        assert "The name of a file is empty" in refused(here, "train", option, "")
+        assert f"{option} is ''; expected a value" in refused(here, "train", option, "")
+        assert "The name of a file is empty, or '.'" in refused(here, "train", option, ".")
     said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
     assert "folder is a folder; expected a file" in said
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from graphjoule.errors import GraphjouleError
@@ -14,6 +13,7 @@ from graphjoule.tasks.arrays import NUMBERS, read_arrays
 from graphjoule.tasks.public import public_splits
 from graphjoule.tasks.raw import RawFiles
 from graphjoule.tasks.task import NodeTask, count_classes, pack_features
+from graphjoule.whole_numbers import int64_array
 
 _MASKS = ("train_masks", "val_masks", "test_masks")
 _KINDS = {"node_features": NUMBERS, "node_labels": "iu", "edges": "iu"} | dict.fromkeys(_MASKS, "b")
@@ -47,8 +47,8 @@ def load_heterophilous(raw: RawFiles, root: Path) -> NodeTask:
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise GraphjouleError(f"The array 'edges' in {path} has shape {list(edges.shape)}; expected [num_edges, 2].")
     features = torch.from_numpy(arrays["node_features"]).to(torch.get_default_dtype())
-    labels = torch.from_numpy(arrays["node_labels"].astype(np.int64))
-    edge_index = torch.from_numpy(edges.astype(np.int64)).t()
+    labels = torch.from_numpy(int64_array(arrays["node_labels"], f"{path}: node_labels"))
+    edge_index = torch.from_numpy(int64_array(edges, f"{path}: edges")).t()
     return NodeTask(
         name=raw.task,
         features=pack_features(features),

@@ -52,7 +52,7 @@ def read_nodes(
         The table, and how it was read, with mean and standard deviation of every number and the categories.
     """
     id_column: str | None = None
-    label = options.label or DEFAULT_LABEL
+    label = DEFAULT_LABEL if options.label is None else options.label
 
     def choose(header: Header) -> Wanted:
         nonlocal id_column

@@ -17,6 +17,7 @@ from graphjoule.graph import Propagation
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.rules import RULES, draw_split, is_rule
 from graphjoule.tasks.splits import PARTS, Split, check_labelled, split_of_masks
+from graphjoule.whole_numbers import as_int64
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -64,9 +65,8 @@ class NodeTask:
                 f"The features of task {self.name!r} have {self.features.size(0)} rows; "
                 f"expected {self.graph.num_nodes}, one per node of the graph."
             )
-        _check_labels(self)
+        object.__setattr__(self, "labels", _check_labels(self))
         _check_classes(self)
-        object.__setattr__(self, "labels", self.labels.long())
         for split in self.fixed_splits:
             check_labelled(split, self.labels)
         self._check_split_name(self.default_split)
@@ -89,7 +89,7 @@ class NodeTask:
         """
         x, edge_index, labels = (_tensor(data, key) for key in ("x", "edge_index", "y"))
         check_features(x)
-        _check_label_dtype(labels, name)
+        labels = as_int64(labels, f"The labels of task {name!r} have")
         weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
         masks = {key: getattr(data, key, None) for key in (f"{part}_mask" for part in PARTS)}
         public = split_of_masks("public", {key: mask.cpu() for key, mask in masks.items() if mask is not None})
@@ -191,7 +191,7 @@ def pack_features(x: Tensor | sp.sparray | sp.spmatrix) -> Features:
 
 def count_classes(labels: Tensor) -> int:
     """Number of classes that labels 0, 1, 2, ... speak of: the largest plus one."""
-    return int(labels.max()) + 1 if labels.numel() else 0
+    return int(labels.long().max()) + 1 if labels.numel() else 0
 
 
 def _tensor(data: Data, key: str) -> Tensor:
@@ -210,17 +210,24 @@ def _check_classes(task: NodeTask) -> None:
         raise GraphjouleError(
             f"Task {task.name!r} has {task.num_classes} classes but {len(task.class_names)} class names."
         )
+    first: dict[str, int] = {}
+    for number, name in enumerate(map(str, task.class_names or ())):
+        if first.setdefault(name, number) != number:
+            raise GraphjouleError(
+                f"The classes {first[name]} and {number} of task {task.name!r} are both called {name!r}; names must "
+                "differ, because predictions have a column for each."
+            )
 
 
-def _check_labels(task: NodeTask) -> None:
+def _check_labels(task: NodeTask) -> Tensor:
+    """The labels in int64."""
     labels = task.labels
     if labels.shape != (task.num_nodes,):
         raise GraphjouleError(
             f"The labels of task {task.name!r} have shape {list(labels.shape)}; "
             f"expected [{task.num_nodes}], one per node."
         )
-    _check_label_dtype(labels, task.name)
-    labels = labels.long()  # an unsigned dtype cannot be compared with -1
+    labels = as_int64(labels, f"The labels of task {task.name!r} have")
     wrong = ((labels < -1) | (labels >= task.num_classes)).nonzero().view(-1)
     if wrong.numel():
         node = int(wrong[0])
@@ -230,10 +237,4 @@ def _check_labels(task: NodeTask) -> None:
         )
     if not (labels >= 0).any():
         raise GraphjouleError(f"Task {task.name!r} has no label: all {task.num_nodes} are -1, at least one is needed.")
-
-
-def _check_label_dtype(labels: Tensor, name: str) -> None:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise GraphjouleError(
-            f"The labels of task {name!r} have dtype {labels.dtype}; expected an integer dtype such as torch.int64."
-        )
+    return labels
