@@ -15,7 +15,7 @@ from graphjoule.measures.energy import (
 )
 from graphjoule.parallel import load_part, write_partition
 from graphjoule.trace import Trace
-from graphjoule.training import build_model
+from graphjoule.training.build import build_model
 
 from .tasks import ring_task, small_recipe
 
