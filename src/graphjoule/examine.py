@@ -15,7 +15,7 @@ from graphjoule.energy_limits import Limits, limits
 from graphjoule.environment import resolve_device
 from graphjoule.features import normalize_rows
 from graphjoule.measures import DEFAULT_MEASURES
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
@@ -45,15 +45,6 @@ class Examination:
             "diagnosis": None if self.diagnosis is None else self.diagnosis.fields(),
             "limits": None if self.limits is None else self.limits.fields(),
         }
-
-
-def initialised(recipe: Recipe, in_channels: int, out_channels: int, seed: int) -> GraphModel:
-    """The network with which a training of this seed begins; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return MODELS[recipe.model](
-            in_channels, recipe.hidden_channels, out_channels, recipe.num_layers, **recipe.options
-        )
 
 
 def examine(

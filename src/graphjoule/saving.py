@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.initial import initialised
+from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tensorfile import read_tensors, write_tensors
@@ -65,9 +66,7 @@ def read_model(path: str | os.PathLike[str], device: torch.device | str = "cpu")
     tensors, about = read_tensors(path, "model")
     try:
         recipe = Recipe.model_validate(about["recipe"])
-        model = MODELS[recipe.model](
-            about["in_channels"], recipe.hidden_channels, about["out_channels"], recipe.num_layers, **recipe.options
-        )
+        model = initialised(recipe, about["in_channels"], about["out_channels"], seed=0)
         model.load_state_dict(tensors)
         data = TaskFacts.model_validate(about["data"]) if "data" in about else None
         seed = int(about["seed"])

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from graphjoule.energy import dirichlet_energy
-from graphjoule.examine import examine, graph_layers, initialised
+from graphjoule.examine import examine, graph_layers
 from graphjoule.features import normalize_rows
+from graphjoule.initial import initialised
 from graphjoule.nn import MODELS
 from graphjoule.recipe import load_recipe
 from graphjoule.saving import load_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphjoule.environment import resolve_device
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import initialised
+from graphjoule.initial import initialised
 from graphjoule.recipe import Recipe
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.training.folder import RunFolder

@@ -14,8 +14,9 @@ from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
 from graphjoule.energy_limits import Limits
 from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.examine import Examination, examine, graph_layers, initialised
+from graphjoule.examine import Examination, examine, graph_layers
 from graphjoule.files import json_text
+from graphjoule.initial import initialised
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
 from graphjoule.nn import GraphModel
 from graphjoule.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure

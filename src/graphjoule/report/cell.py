@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from graphjoule.examine import Examination, examine, graph_layers, initialised
+from graphjoule.examine import Examination, examine, graph_layers
+from graphjoule.initial import initialised
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record, Summary, summarise

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphjoule.environment import describe_device, resolve_device, versions
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import examine, graph_layers, initialised
+from graphjoule.examine import examine, graph_layers
+from graphjoule.initial import initialised
 from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.records import Record

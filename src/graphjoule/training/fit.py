@@ -57,7 +57,8 @@ def fit(
     Validation chooses each run's epoch and when it stops; test labels are read once per run, after that. A split may
     have no test nodes; then a record has no test accuracy. The same seed gives the same run alone or among others, in
     one process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
-    seeds train together in as many processes.
+    seeds train together in as many processes. Calls may run in several threads at once: torch's global generator is
+    neither read nor moved.
 
     Args:
         recipe: every setting, see `load_recipe`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -12,7 +11,8 @@ from graphjoule.constraint import EnergyConstraint, OrthogonalPenalty
 from graphjoule.errors import GraphjouleError
 from graphjoule.features import Features
 from graphjoule.graph import Propagation
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.initial import initialised
+from graphjoule.nn import GraphModel
 from graphjoule.recipe import Recipe
 from graphjoule.tasks import NodeTask
 
@@ -21,12 +21,8 @@ NO_NODE = -100
 
 
 def build_model(recipe: Recipe, task: NodeTask, seed: int) -> GraphModel:
-    """The recipe's model for a task, initialised from a seed; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return MODELS[recipe.model](
-            task.num_features, recipe.hidden_channels, task.num_classes, recipe.num_layers, **recipe.options
-        )
+    """The recipe's model for a task, initialised from a seed alone in any thread, see `initialised`."""
+    return initialised(recipe, task.num_features, task.num_classes, seed)
 
 
 def build_constraint(recipe: Recipe, model: GraphModel, graph: Propagation) -> EnergyConstraint | None:
@@ -57,9 +53,8 @@ def build_penalty(recipe: Recipe, model: GraphModel) -> OrthogonalPenalty | None
 
 def _deeper(recipe: Recipe, model: GraphModel) -> GraphModel:
     """The same model with two layers more: one between the first and the last, if those are not like the others."""
-    with torch.random.fork_rng(devices=[]):
-        widths = model.in_channels, model.hidden_channels, model.out_channels
-        return MODELS[recipe.model](*widths, model.num_layers + 2, **recipe.options)
+    deeper = recipe.model_copy(update={"num_layers": model.num_layers + 2})
+    return initialised(deeper, model.in_channels, model.out_channels, seed=0)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.examine import initialised
+from graphjoule.initial import initialised
 from graphjoule.recipe import Recipe
 from graphjoule.recipes import explain, unknown
 from graphjoule.training.objective import build_penalty
