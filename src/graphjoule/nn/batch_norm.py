@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from graphjoule.nn.stock import stock
 from graphjoule.part import Part, current_part
 
 
+@stock
 class BatchNorm(nn.BatchNorm1d):
     """``(x - mean) / sqrt(var + eps) * weight + bias`` of every channel, with mean and variance over all nodes.
 
