@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_a_sentence(iris, fitted):
         (lambda: quick().fit((task.features, task.graph)), "This graph has no labels"),
         (lambda: quick().fit((task.features, task.graph), y), r"y has shape \[150\]; expected \[30\]"),
         (lambda: quick().fit(task).predict(x), "was fitted with a graph"),
-        (lambda: fitted.predict(task), "X has 7 features, but EGNNClassifier is expecting 4"),
+        (lambda: fitted.predict(task), "X_OF_ESTIMATOR has 7 features, but EGNNClassifier is expecting 4"),
     ]
     for call, said in cases:
         with pytest.raises(GraphjouleError, match=said):
@@ -321,7 +321,7 @@ def test_new_nodes_beside_a_graph_without_edges():
     assert torch.allclose(p[2], torch.tensor([3.0, 3.0, 9.0], dtype=torch.float64).rsqrt())
 
 
-X, Y = load_iris(return_X_y=True)
+X_OF_LABELS, Y = load_iris(return_X_y=True)
 NAMES = load_iris().target_names[Y]
 
 
@@ -329,7 +329,7 @@ NAMES = load_iris().target_names[Y]
 def test_none_among_text_says_how_to_mark_a_row(form):
     y = form([None if row == 7 else name for row, name in enumerate(NAMES.tolist())])
     edges = np.array([[0, 1], [1, 0]])
-    for x in (X, (X, edges)):
+    for x in (X_OF_LABELS, (X_OF_LABELS, edges)):
         with pytest.raises(GraphjouleError, match=r"label of row 7 is None; .* unlabeled .*: write unlabeled=''"):
             EGNNClassifier(device="cpu").fit(x, y)
 
@@ -338,30 +338,30 @@ def test_none_among_text_says_how_to_mark_a_row(form):
 def test_minus_1_is_a_class_or_no_label_only_if_it_is_said(y):
     quick = {"num_layers": 1, "hidden_channels": 4, "epochs": 2, "device": "cpu"}
     edges = torch.tensor([[0, 1], [1, 0]])
-    data = Data(x=torch.from_numpy(X), edge_index=edges, y=torch.from_numpy(y))
-    for arguments in ((X, y), ((X, edges), y), (data, None)):
+    data = Data(x=torch.from_numpy(X_OF_LABELS), edge_index=edges, y=torch.from_numpy(y))
+    for given in ((X_OF_LABELS, y), ((X_OF_LABELS, edges), y), (data, None)):
         with pytest.raises(GraphjouleError, match=r"label of 50 of 150 rows is -1, .*unlabeled=None .*unlabeled=-1"):
             EGNNClassifier(**quick).fit(*arguments)
         model = EGNNClassifier(unlabeled=None, **quick).fit(*given)
         assert model.classes_.tolist() == sorted(set(y.tolist()))
         assert 0 <= model.score(*given) <= 1
     with pytest.raises(GraphjouleError, match="label of 50 of 150 rows is -1"):
-        EGNNClassifier(**quick).fit(X, Y).score(X, y)
+        EGNNClassifier(**quick).fit(X_OF_LABELS, Y).score(X_OF_LABELS, y)
 
 
 @pytest.mark.parametrize(("marker", "y"), [(-1, np.full(150, -1)), ("", np.full(150, ""))])
 def test_no_label_at_all_is_a_sentence(marker, y):
     with pytest.raises(GraphjouleError, match=f"No label is known: all 150 .*unlabeled is {marker!r}.*two classes"):
-        EGNNClassifier(device="cpu", unlabeled=marker).fit(X, y)
+        EGNNClassifier(device="cpu", unlabeled=marker).fit(X_OF_LABELS, y)
 
 
 def test_one_class_is_named_and_how_the_marker_becomes_another():
     with pytest.raises(GraphjouleError, match=r"The labels have one class, 4; at least two classes are needed\.$"):
-        EGNNClassifier(device="cpu").fit(X, np.full(150, 4))
+        EGNNClassifier(device="cpu").fit(X_OF_LABELS, np.full(150, 4))
     with pytest.raises(
         GraphjouleError, match=r"one class, 4; .* Rows with -1 count .*; with unlabeled=None it is a cl"
     ):
-        EGNNClassifier(device="cpu", unlabeled=-1).fit(X, np.where(Y == 0, 4, -1))
+        EGNNClassifier(device="cpu", unlabeled=-1).fit(X_OF_LABELS, np.where(Y == 0, 4, -1))
 
 
 def test_nan_is_never_known():
