@@ -97,7 +97,7 @@ class Laplacian:
         return _quadratic_form(x, lambda run: self._form(run, scaled), lambda run: self._product(run, scaled))
 
     def without_kernel(self, x: Tensor) -> Tensor:
-        """Features less their orthogonal projection onto `scale` on each component, in float64, in the shape of the input."""
+        """Features less their orthogonal projection onto `scale` on each component, in float64."""
         return _self_adjoint(x, lambda run: self._rest(run.double(), self.scaled()))
 
     def neighbour_sum(self, y: Tensor) -> Tensor:
