@@ -3,14 +3,10 @@ import math
 import sys
 
 import pytest
-import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.trace import LayerTrace, RecordedTrace, Trace
 from graphjoule.trace.plots import PALETTE, Band, Line, Panel, check_picture_path, draw_panel, draw_panels, save_figure
-from tests.graphs import path3
 
 
 def drawn(*lines, bands=(), names=()):
@@ -152,41 +148,3 @@ def test_importing_graphjoule_imports_no_matplotlib():
 
     code = "import graphjoule, graphjoule.trace.plots, sys; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
-
-
-# A trace draws itself.
-
-
-def test_a_trace_is_a_panel_per_measure_with_a_point_per_layer(tmp_path):
-    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3))
-    with Trace(model, path3().graph(), gradients=True) as trace:
-        model(torch.ones(3, 2)).sum().backward()
-        model(2 * torch.ones(3, 2)).sum().backward()
-    figure = trace.plot(tmp_path / "trace.png")
-    assert [axes.get_ylabel() for axes in figure.axes] == [
-        *("energy", "norm", "rayleigh", "effective rank"),
-        *("gradient", "weight gradient"),
-    ]
-    last = trace.select(call=1).layers
-    assert list(figure.axes[1].lines[0].get_ydata()) == pytest.approx([row.norm for row in last])
-    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
-    assert (tmp_path / "trace.png").stat().st_size > 1000
-    first = trace.plot(measures=["norm"], call=0).axes
-    assert list(first[0].lines[0].get_ydata()) == pytest.approx([row.norm for row in trace.select(call=0).layers])
-
-
-def test_runs_are_thin_lines_with_their_median_in_bold():
-    values = {0: [1.0, 3.0], 1: [2.0, 5.0], 2: [9.0, 4.0]}
-    rows = [LayerTrace(f"l.{k}", {"norm": values[run][k]}, run=run) for k in range(2) for run in values]
-    (axes,) = RecordedTrace(rows, ["norm"]).plot().axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [*values.values(), [2.0, 4.0]]
-    assert axes.lines[-1].get_linewidth() > axes.lines[0].get_linewidth()
-    assert "median" in labels(axes)
-
-
-def test_what_was_not_recorded_cannot_be_drawn():
-    trace = RecordedTrace([LayerTrace("a", {"norm": 1.0})], ["norm"])
-    with pytest.raises(GraphjouleError, match="'mad' was not recorded; recorded are: norm"):
-        trace.plot(measures=["mad"])
-    with pytest.raises(GraphjouleError, match="nothing"):
-        RecordedTrace([], ["norm"]).plot()
