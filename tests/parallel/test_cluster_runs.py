@@ -14,7 +14,6 @@ from graphjoule.parallel.partition import cut_nodes
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.seed_batch import Runs
 from tests.ops.live_bytes import LiveBytes
-
 from tests.training import double_precision, largest_difference, same_bits, small_recipe, small_task
 
 CPU = torch.device("cpu")
