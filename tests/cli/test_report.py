@@ -11,6 +11,7 @@ import pytest
 from graphjoule.cli.report import paper_table, repeat_command
 from graphjoule.studies import Cell
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.records import read_records
 from tests.report.cells import cell, record
 from tests.studies.test_energy_files import energy_record
@@ -67,7 +68,7 @@ def test_the_command_on_the_page_repeats_the_training(study, tmp_path):
     assert run(*shlex.split(command)[1:], "--device", "cpu", "--out", again).code == 0
     first, second = (list(read_records(folder / "records.jsonl")) for folder in (study / "a/egnn", again))
     assert [record.run_id for record in second] == [record.run_id for record in first]
-    assert [record.test_accuracy for record in second] == [record.test_accuracy for record in first]
+    assert [record.test_score for record in second] == [record.test_score for record in first]
 
 
 def test_records_alone_are_enough(study, tmp_path):
@@ -80,6 +81,45 @@ def test_records_alone_are_enough(study, tmp_path):
     assert "There are records of these runs but no models" in text
     (told,) = data_of(tmp_path / "report.html")["cells"]
     assert told["states"] == []
+    assert len(told["curves"]["x"]) == 2
+
+
+def test_links_count_no_run_twice_and_loops_end(study, tmp_path):
+    root, out = tmp_path / "above/runs", tmp_path / "page.html"
+    root.mkdir(parents=True)
+    shutil.copytree(study / "gcn", root / "b/gcn")
+    shutil.copytree(study / "gcn", tmp_path / "above/other")  # reached by a link to the folder above alone
+    (root / "a").mkdir()
+    (root / "a/latest").symlink_to(root / "b/gcn")
+    (root / "elsewhere").symlink_to(study / "a")
+    for name in ("loop", "again"):
+        (root / "b" / name).symlink_to(root)
+    (root / "up").symlink_to(root.parent)
+    assert run("report", root, "--no-energy", "--out", out).code == 0
+    assert [one["pick"]["model"] for one in data_of(out)["cells"]] == ["egnn", "gcn"]
+    assert "b/gcn" in out.read_text()
+    assert "a/latest" not in out.read_text()
+
+
+def test_a_file_of_records_counts_once_through_links(study, tmp_path):
+    shutil.copy(study / "a/egnn/records.jsonl", tmp_path / "some.jsonl")
+    (tmp_path / "first.jsonl").symlink_to(tmp_path / "some.jsonl")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert run("report", tmp_path).code == 0
+    assert len(data_of(tmp_path / "report.html")["cells"]) == 1
+    assert "some.jsonl" in (tmp_path / "report.html").read_text()
+
+
+def test_a_line_that_is_no_record_is_left_out_and_named(study, tmp_path):
+    lines = (study / "a/egnn/records.jsonl").read_text().splitlines()
+    nested, other = "[" * 100_000 + "]" * 100_000, json.loads(lines[1]) | {"recipe": {}, "run_id": "other"}
+    (tmp_path / "some.jsonl").write_text("\n".join([nested, lines[0], json.dumps(other)]) + "\n")
+    with pytest.warns(UserWarning, match="left out") as caught:
+        assert run("report", tmp_path).code == 0
+    first, second = (str(warning.message) for warning in caught)
+    assert first == f"{tmp_path / 'some.jsonl'}, line 1 is not a whole record and is left out."
+    assert second.startswith(f"{tmp_path / 'some.jsonl'}: the run other is left out. This is not a recipe")
+    (told,) = data_of(tmp_path / "report.html")["cells"]
     assert len(told["curves"]["x"]) == 2
 
 
@@ -160,9 +200,8 @@ def own_data(numbers):
         num_nodes=3,
         num_edges=2,
         num_features=3,
-        num_classes=2,
         num_labels=3,
-        class_names=None,
+        objective=Classification(2),
         sha256="0",
         source=Source(files=files, columns=columns),
     )
@@ -186,7 +225,7 @@ def test_seeds_are_told_as_the_command_takes_them(seeds, told):
 def test_overrides_are_repeated_as_the_command_reads_them():
     overrides = {"freeze_last_shift": True, "split_seed": None, "activation": "relu", "weight_decay": 0.125}
     command = repeat_command(cell(overrides=overrides))
-    words = ("freeze_last_shift=true", "activation=relu", "weight_decay.conv=0.125")
+    words = ("model.freeze_last_shift=true", "model.activation=relu", "train.weight_decay.conv=0.125")
     assert all(f"--set {word}" in command for word in words)
     assert "split_seed" not in command  # is what the recipe says anyway
 
@@ -195,7 +234,7 @@ def test_own_files_are_named_with_their_columns_and_their_split():
     command = repeat_command(replace(cell(dataset="my nodes.csv"), data=own_data(["x", "y"])))
     assert command == (
         "graphjoule train --nodes 'my nodes.csv' --edges edges.csv --id id --label 'the class' --features x,y,job "
-        "--one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 --set split=default"
+        "--one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 --set data.split=default"
     )
 
 
@@ -205,10 +244,11 @@ def test_columns_that_no_option_can_name_are_left_to_the_default(numbers):
 
 
 def test_a_split_that_the_data_chose_is_no_change():
-    named = cell(dataset="somewhere").recipe.model_copy(update={"split": "public"})
+    recipe = cell(dataset="somewhere").recipe
+    named = recipe.model_copy(update={"data": recipe.data.model_copy(update={"split": "public"})})
     assert "--set" not in repeat_command(replace(cell(dataset="somewhere"), recipe=named))
 
 
 def test_a_cell_trained_before_its_recipe_changed_is_repeated_as_it_was():
-    old = cell().recipe.model_copy(update={"lr": 0.5})
-    assert repeat_command(replace(cell(), recipe=old, records=[record(old, 0)])).endswith("--set lr=0.5")
+    old = cell().recipe.with_settings({"lr": 0.5})
+    assert repeat_command(replace(cell(), recipe=old, records=[record(old, 0)])).endswith("--set train.lr=0.5")

@@ -14,9 +14,10 @@ import pytest
 from graphjoule.cli.report import repeat_command
 from graphjoule.errors import GraphjouleError
 from graphjoule.report import AFTER, MOST_BYTES, Reference, report_page, write_report
-from graphjoule.report.metrics import Metric
 from graphjoule.report.page import chosen_first, headline_cells
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.tasks.objective import Classification
+from graphjoule.training.recipe import load_recipe
 
 from .cells import cell, examination, record
 from .markup import Page
@@ -117,8 +118,8 @@ def test_another_experiment_than_the_papers_is_not_held_against_it(one):
 
 def test_the_headline_is_chosen_by_validation_not_by_test():
     low, high = cell(), cell("gcn")
-    low = replace(low, records=[record(low.recipe, val_accuracy=0.9, test_accuracy=0.5)])
-    high = replace(high, records=[record(high.recipe, val_accuracy=0.6, test_accuracy=0.95)])
+    low = replace(low, records=[record(low.recipe, val={"accuracy": 0.9}, test={"accuracy": 0.5})])
+    high = replace(high, records=[record(high.recipe, val={"accuracy": 0.6}, test={"accuracy": 0.95})])
     result = next(e["text"] for e in Page(report_page([high, low], title="t")).all("section", id="result"))
     assert "50.00" in result
     assert "95.00" not in result
@@ -138,7 +139,7 @@ def test_few_cells_have_all_tables(text, page):
 
 
 def test_settings_have_sources_and_the_environment_is_told(page):
-    assert ["c_min", "0.2", "paper"] in page.rows("setting")[0]
+    assert ["model.c_min", "0.2", "paper"] in page.rows("setting")[0]
     environment = page.all("section", id="environment")[0]["text"]
     assert "6 runs on cpu (1 thread), the last recorded 2026-01-02T03:04:05+00:00: graphjoule 0.1" in environment
     assert "graphjoule train --dataset cora --model egnn --layers 4 --seeds 2" in [e["text"] for e in page.all("pre")]
@@ -161,11 +162,11 @@ def test_the_scripts_data_are_the_cells(page):
 
 def test_text_from_data_is_text(tmp_path):
     facts = TaskFacts(
-        name=EVIL, num_nodes=1, num_edges=0, num_features=1, num_classes=2, num_labels=1, class_names=(EVIL, "b"),
-        sha256="0" * 64,
+        name=EVIL, num_nodes=1, num_edges=0, num_features=1, num_labels=1, sha256="0" * 64,
+        objective=Classification(2, (EVIL, "b")),
     )  # fmt: skip
     one = cell(dataset=EVIL)
-    bad = record(one.recipe, 7, failure=EVIL, device=EVIL, versions={EVIL: EVIL}, val_accuracy=None)
+    bad = record(one.recipe, 7, failure=EVIL, device=EVIL, versions={EVIL: EVIL}, val={})
     one = replace(one, records=[*one.records, bad], data=facts, place=EVIL, untraced=EVIL)
     text = report_page([one, replace(cell(dataset=EVIL, traced=False), untraced=EVIL)], title=EVIL)
     assert "<script>alert" not in text
@@ -183,19 +184,17 @@ def test_a_comment_cannot_open_in_the_scripts_data():
 def test_cells_of_one_kind_are_told_apart_by_what_differs():
     cells = [cell(overrides={"c_min": value}) for value in (0.3, 0.4)]
     page = Page(report_page(cells, title="t"))
-    assert [one["pick"]["variant"] for one in data_of(page)["cells"]] == ["c_min=0.3", "c_min=0.4"]
+    assert [one["pick"]["variant"] for one in data_of(page)["cells"]] == ["model.c_min=0.3", "model.c_min=0.4"]
     twins = [replace(cell(), place=name) for name in ("a", "b")]
     assert [one["pick"]["variant"] for one in data_of(Page(report_page(twins, title="t")))["cells"]] == ["a", "b"]
 
 
 def odd_cells():
     one = cell(layers=1)
-    failed = record(
-        one.recipe, failure="the loss was no longer finite", val_accuracy=None, test_accuracy=None, epochs=0
-    )
+    failed = record(one.recipe, failure="the loss was no longer finite", val={}, test={}, epochs=0)
     failed = failed.model_copy(update={"selected_epoch": None})
     yield "all failed", replace(one, records=[failed], states={}, untraced="No run has finished.")
-    yield "no test nodes", replace(one, records=[record(one.recipe, test_accuracy=None)])
+    yield "no test nodes", replace(one, records=[record(one.recipe, test={})])
     yield "no energy left", replace(one, states={AFTER: examination([0.0, 0.0])})
     yield "not finite", replace(one, states={AFTER: examination([1.0, math.nan, math.inf])})
     yield "one row", replace(one, states={AFTER: examination([1.0], first="convs.0")})
@@ -224,7 +223,7 @@ def test_the_same_cells_give_the_same_bytes(text):
 def test_a_page_on_many_deep_and_long_runs_stays_small():
     deep = cell(layers=64, seeds=1)
     deep = replace(deep, records=[record(deep.recipe, epochs=600)])
-    recipes = [deep.recipe.model_copy(update={"num_layers": 64 + k}) for k in range(280)]
+    recipes = [load_recipe("egnn", "cora", 64 + k) for k in range(280)]
     text = report_page([replace(deep, recipe=recipe) for recipe in recipes], title="t")
     assert MOST_BYTES / 4 < len(text.encode()) <= MOST_BYTES
     page = Page(text)
@@ -269,30 +268,32 @@ def test_the_page_opens_with_a_cell_that_was_traced():
 
 def test_a_cell_trained_before_its_recipe_changed_is_set_beside_no_reference():
     plain = cell(layers=64)
-    old = replace(plain, recipe=plain.recipe.model_copy(update={"lr": 0.5}))
+    old = replace(plain, recipe=plain.recipe.with_settings({"lr": 0.5}))
     assert PAPER.beside(old) == ("", "")
     assert PAPER.beside(plain) == ("85.7", "-10.70")
     assert replace(PAPER, metric="f1").beside(plain) == ("", "")
 
 
-def test_scores_are_called_as_the_metric_is(monkeypatch):
-    """A score that is no share and is better where it is lower; the first metric selects."""
-    error = Metric("mean_error", is_share=False, higher_is_better=False)
-    other = Metric("accuracy")
-    monkeypatch.setattr("graphjoule.report.cells.metrics_of", lambda records: [error, other])
-    monkeypatch.setattr("graphjoule.report.page.score_of", lambda record, part, metric: 2.5)
-    scores = {"egnn": 3.0, "gcn": 2.0}
-    monkeypatch.setattr("graphjoule.report.page.mean_score", lambda records, part, _: (scores[records[0].model], None))
-    cells = [cell(), cell("gcn")]
-    assert headline_cells(cells) == [cells[1]]
-    text = report_page(cells, title="t", reference=PAPER)
-    page = Page(text)
-    heads = ["test mean error", "validation mean error", "test accuracy, %", "validation accuracy, %"]
-    assert page.rows(heads[0])[0][0][3:7] == heads
+def test_scores_are_called_as_the_metrics_of_their_objective_are():
+    """Two objectives side by side; the headline of a regression is no share."""
+    one, other = cell(), cell("gcn", dataset="prices")
+    fields = {"objective": "regression", "val": {"loss": 0.1, "r2": 0.5, "mae": 3.0}, "test": {"r2": -0.25, "mae": 4.0}}
+    curve = {"val_r2": [-1.0, 0.5]}
+    other = replace(other, records=[record(other.recipe, curve=curve, epochs_run=2, selected_epoch=1, **fields)])
+    page = Page(report_page([one, other], title="t", reference=PAPER))
+    heads = [f"{part} {name}" for name in ("accuracy, %", "r2", "mae", "rmse") for part in ("test", "validation")]
+    table = page.rows(heads[0])[0]
+    assert table[0][3:11] == heads
+    assert table[2][3:11] == ["–", "–", "-0.25", "0.5", "4", "3", "–", "–"]
     assert page.all("h2", id="scores-title")[0]["text"] == "Scores"
-    assert "Test mean error, 2 runs." in page.all("section", id="result")[0]["text"]
-    chart = data_of(page)["cells"][0]["curves"]["charts"][1]
-    assert (chart["yLabel"], chart["lines"][0]["label"]) == ("mean error", "validation mean error")
+    assert "Test r2, 1 run." in page.all("section", id="result")[0]["text"]
+    chart = data_of(page)["cells"][1]["curves"]["charts"][1]
+    assert (chart["yLabel"], chart["lines"][0]["label"], chart["lines"][0]["y"]) == (
+        "r2",
+        "validation r2",
+        [-1.0, 0.5],
+    )
+    assert ["validation r2", "test r2"] == page.rows("seed")[1][0][4:6]
 
 
 # In a real browser; skipped where there is none.

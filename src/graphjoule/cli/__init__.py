@@ -20,7 +20,7 @@ from graphjoule.cli.study import study
 from graphjoule.cli.trace import trace
 from graphjoule.cli.train import rank, train
 from graphjoule.cli.tune import tune
-from graphjoule.cli.usage import UsageError, usage_sentence
+from graphjoule.cli.usage import UsageError, refuse_empty, usage_sentence
 from graphjoule.errors import GraphjouleError
 from graphjoule.parallel.launch import LOST, STOPPED
 from graphjoule.parallel.start import LIFELINE, RankLostError
@@ -69,6 +69,7 @@ def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
+        refuse_empty(sys.argv[1:])
         # Not standalone, it returns the code of an Exit, such as 130 after Ctrl-C, else None.
         sys.exit(app(prog_name="graphjoule", standalone_mode=False))
     except UsageError as error:

@@ -59,6 +59,6 @@ def _state(progress: Progress) -> str:
         f"epoch {progress.epoch}/{progress.epochs}, {progress.num_active}/{progress.num_runs} runs, "
         f"train loss {progress.train_loss:.3f}"
     )
-    if math.isnan(progress.val_accuracy):  # no validation yet; one that failed has an accuracy all the same
+    if math.isnan(progress.val_score):  # no validation yet; one that failed has an accuracy all the same
         return trained
-    return f"{trained}, val loss {progress.val_loss:.3f}, val acc {progress.val_accuracy:.3f}"
+    return f"{trained}, val loss {progress.val_loss:.3f}, val acc {progress.val_score:.3f}"

@@ -11,13 +11,13 @@ import typer
 
 from graphjoule.cli.predict import training_graph
 from graphjoule.errors import GraphjouleError
+from graphjoule.predicting import TrainedRuns
 from graphjoule.report import Cell, Reference, check_report_path, read_cells, report_page, write_report
 from graphjoule.studies.command import seeds_text, value_text
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks.facts import TableColumns, TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.trained import TrainedRuns
 
 _EPILOG = """
 Examples:
@@ -106,12 +106,12 @@ def repeat_command(cell: Cell) -> str:
 
     >>> from graphjoule.training.recipe import load_recipe
     >>> repeat_command(Cell(load_recipe("egnn", "cora", 64, {"c_min": 0.3}), []))
-    'graphjoule train --dataset cora --model egnn --layers 64 --seeds 1 --set c_min=0.3'
+    'graphjoule train --dataset cora --model egnn --layers 64 --seeds 1 --set model.c_min=0.3'
     """
     dataset, model, layers = cell.key
     own_split = cell.data is not None and cell.data.source is not None  # the one its files suggested, now by name
     settings = cell.recipe.settings()
-    changed = dict.fromkeys([*cell.changed_settings(), *(["split"] if own_split else [])])
+    changed = dict.fromkeys([*cell.changed_settings, *(["data.split"] if own_split else [])])
     words = [
         *["graphjoule", "train", *_data_options(cell.data, dataset)],
         *["--model", model, "--layers", str(layers)],

@@ -15,5 +15,5 @@ def run_name(recipe: Recipe) -> str:
     >>> run_name(load_recipe("egnn", "cora", 64)), run_name(load_recipe("gcn", "data/my nodes.csv", 2))
     ('cora-egnn-64', 'my-nodes-gcn-2')
     """
-    data = re.sub(r"[^\w-]+", "-", Path(recipe.dataset).stem)
-    return f"{data}-{recipe.model}-{recipe.num_layers}"
+    data = re.sub(r"[^\w-]+", "-", Path(recipe.data.name).stem)
+    return f"{data}-{recipe.model.name}-{recipe.model.num_layers}"

@@ -15,14 +15,15 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
 from graphjoule.nn import GraphModel
+from graphjoule.predicting import read_runs
 from graphjoule.report import AFTER, BEFORE
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace.limits import Limits
 from graphjoule.trace.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
+from graphjoule.training.build import initialised
 from graphjoule.training.environment import describe_device, resolve_device, versions
-from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
-from graphjoule.training.trained import read_runs
 
 _EPILOG = """
 Examples:
@@ -112,7 +113,8 @@ class Subject:
     @property
     def title(self) -> str:
         """What it is, in words."""
-        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}, seed {self.seed}"
+        model = self.recipe.model
+        return f"{model.name}, {model.num_layers} layers, {self.recipe.data.name}, seed {self.seed}"
 
     def fields(self) -> dict[str, Any]:
         """What ``--json`` says about it."""
@@ -134,7 +136,7 @@ def find_subject(target: str, source: GraphSource, overrides: dict[str, Any], se
             raise GraphjouleError(f"The recipe names the dataset {dataset[0]}, and an option another graph: give one.")
         source = replace(source, dataset=dataset[0])
     recipe, task = load_recipe(model, source.name, int(layers), overrides), source.load()
-    network = initialised(recipe, task.num_features, task.num_classes, seed or 0)
+    network = initialised(recipe, task.num_features, task.out_channels, seed or 0)
     return Subject(recipe, seed or 0, ModelInput.of(task), {BEFORE: network})
 
 

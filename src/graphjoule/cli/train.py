@@ -16,15 +16,15 @@ from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train_text import tell
 from graphjoule.errors import GraphjouleError, choices
+from graphjoule.fitting import FitResult, fit
 from graphjoule.nn import MODELS
-from graphjoule.tasks import NodeTask
+from graphjoule.predicting import mean_probabilities
+from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.terms import METHODS
-from graphjoule.training import FitResult, fit
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.predictions import write_predictions
 from graphjoule.training.recipe import Recipe, parse_overrides
-from graphjoule.training.trained import mean_probabilities
 
 _EPILOG = """
 Examples:
@@ -130,7 +130,7 @@ def train(
     if distributed:
         train_and_tell(job, parts)
         return
-    if processes is not None and recipe.clusters is not None:
+    if processes is not None and recipe.train.clusters is not None:
         if out is not None:
             RunFolder(out).check_unheld()
         start_processes(job, processes)
@@ -178,13 +178,13 @@ def train_and_tell(job: Job, parts: Path | None) -> None:
         tell(job.recipe, result, predictions, json=job.is_json)
 
 
-def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, device: str) -> Path:
+def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
     done = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
     given = ModelInput.of(task)
     path = (result.folder or Path()) / "predictions.csv"
     probabilities = mean_probabilities(done, recipe, given, device)
-    write_predictions(path, given.node_ids, probabilities, given.labels, task.facts().classes)
+    write_predictions(path, given.node_ids, probabilities, given.targets, task.facts().classes)
     return path
 
 
@@ -214,4 +214,4 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
         same = [path for path in taken if not RunFolder(path).about().recipe.differences(recipe)]
         if same:
             return same[-1]
-    return next(path for path in candidates if path not in taken)
+    return next(path for path in candidates if RunFolder(path).is_free)

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from graphjoule.files import json_text
-from graphjoule.training import FitResult
+from graphjoule.fitting import FitResult
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Summary
@@ -31,7 +31,7 @@ def tell(recipe: Recipe, result: FitResult, predictions: Path | None = None, *, 
 
 def describe(recipe: Recipe, summary: Summary, folder: Path) -> str:
     """The result in words."""
-    what = f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}"
+    what = f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}"
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
     runs = f"(n = {summary.n}{failed})"
     if summary.val_mean is None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
+import os
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.nn import GraphModel
-from graphjoule.report.metrics import Metric, metrics_of
+from graphjoule.predicting import TrainedRuns, read_runs
+from graphjoule.report.metrics import metrics_of
 from graphjoule.studies.collection import record_files
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.objective import Metric
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.view import without_scores
-from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.build import initialised
+from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
-from graphjoule.training.trained import TrainedRuns, read_runs
 
 BEFORE, AFTER = "at initialisation", "after training"
 _ONLY_RECORDS = "There are records of these runs but no models, so their energies cannot be measured."
@@ -53,7 +60,7 @@ class Cell:
     @property
     def key(self) -> tuple[str, str, int]:
         """Dataset, model and depth."""
-        return self.recipe.dataset, self.recipe.model, self.recipe.num_layers
+        return self.recipe.data.name, self.recipe.model.name, self.recipe.model.num_layers
 
     @property
     def name(self) -> str:
@@ -62,20 +69,21 @@ class Cell:
         return f"{model}, {layers} layers, {dataset}"
 
     @property
-    def metrics(self) -> list[Metric]:
-        """What its runs were scored by; the first metric selects."""
+    def metrics(self) -> tuple[Metric, ...]:
+        """What its runs were scored by; the first is the headline."""
         return metrics_of(self.records)
 
+    @cached_property
     def changed_settings(self) -> list[str]:
         """Settings that are not what the recipe's file says today: overridden, or the file has changed since.
 
-        >>> Cell(load_recipe("gcn", "cora", 2, {"lr": 0.1}), []).changed_settings()
-        ['lr']
+        >>> Cell(load_recipe("gcn", "cora", 2, {"lr": 0.1}), []).changed_settings
+        ['train.lr']
         """
         dataset, model, layers = self.key
         mine, today = self.recipe.settings(), load_recipe(model, dataset, layers).settings()
-        if today["split"] == "default":  # the data say which, and the cell has its name
-            today["split"] = mine["split"]
+        if today["data.split"] == "default":  # the data say which, and the cell has its name
+            today["data.split"] = mine["data.split"]
         return [key for key in mine if today.get(key) != mine[key]]
 
     def energies(self, state: str) -> tuple[int, list[LayerTrace]]:
@@ -110,19 +118,22 @@ def variants(cells: Sequence[Cell]) -> list[str]:
     """What sets each cell apart from the others of its dataset, model and depth; empty where it is the only one.
 
     Returns:
-        Texts such as "c_min=0.3"; cells of equal settings differ by their place.
+        Texts such as "model.c_min=0.3"; cells of equal settings differ by their place.
     """
+    families: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    settings = [cell.recipe.settings() for cell in cells]
+    for cell, mine in zip(cells, settings, strict=True):
+        families.setdefault(cell.key, []).append(mine)
+    differing = {  # from the first of the family: that is enough, and takes time that grows with the cells alone
+        key: {name for one in family for name in one | family[0] if one.get(name) != family[0].get(name)}
+        for key, family in families.items()
+    }
+    copies = Counter(cell.recipe.fingerprint() for cell in cells)
     texts = []
-    for cell in cells:
-        family = [other for other in cells if other.key == cell.key]
-        settings = [other.recipe.settings() for other in family]
-        words = [
-            f"{key}={value}"
-            for key, value in cell.recipe.settings().items()
-            if any(one.get(key) != value for one in settings)
-        ]
-        equal = [other for other in family if not cell.recipe.differences(other.recipe)]
-        texts.append(", ".join([*words, *([cell.place] if len(equal) > 1 and cell.place else [])]))
+    for cell, mine in zip(cells, settings, strict=True):
+        words = [f"{name}={value}" for name, value in mine.items() if name in differing[cell.key]]
+        is_copy = copies[cell.recipe.fingerprint()] > 1 and cell.place
+        texts.append(", ".join([*words, *([cell.place] if is_copy else [])]))
     return texts
 
 
@@ -170,12 +181,25 @@ def read_cells(
     return traced
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    """The run folders at any depth; one run folder is not searched further."""
-    if RunFolder(folder).is_taken and (folder / "run.json").exists():
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [place for path in inside for place in _run_folders(path)]
+def _run_folders(root: Path) -> list[Path]:
+    """The run folders at any depth, each once however many links lead to it; one is not searched further."""
+    found: list[Path] = []
+    seen = set(map(str, root.resolve().parents))  # a link to a folder above would bring in what was not asked about
+    folders: list[Path] = [root]
+    links: list[Path] = []
+    while folders or links:
+        folder = folders.pop() if folders else links.pop()  # links last, so that a folder goes by its own name
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        if RunFolder(folder).is_taken and (folder / "run.json").exists():
+            found.append(folder)
+            continue
+        for path in sorted(folder.iterdir(), reverse=True):
+            if path.is_dir() and not path.name.startswith("."):
+                (links if path.is_symlink() else folders).append(path)
+    return sorted(found)
 
 
 def _of_folder(path: Path, root: Path) -> Cell:
@@ -186,12 +210,24 @@ def _of_folder(path: Path, root: Path) -> Cell:
 
 def _of_file(path: Path, root: Path) -> Iterator[Cell]:
     """A cell per recipe of a file of records."""
-    pairs = [(Recipe.from_json(json_text(record.recipe)), record) for record in read_records(path)]
-    pairs.sort(key=lambda pair: (pair[0].fingerprint(), pair[1].seed))
-    for _, group in itertools.groupby(pairs, key=lambda pair: pair[0].fingerprint()):
-        recipes, records = zip(*group, strict=True)
-        once = {record.run_id: record for record in records}
-        yield Cell(recipes[0], list(once.values()), place=path.relative_to(root).as_posix())
+    cells: dict[str, tuple[Recipe, list[Record]]] = {}
+    for record in read_records(path):
+        try:
+            recipe, fingerprint = _recipe_of(json_text(record.recipe))
+        except GraphjouleError as error:
+            warnings.warn(f"{path}: the run {record.run_id} is left out. {error}", stacklevel=2)
+            continue
+        cells.setdefault(fingerprint, (recipe, []))[1].append(record)
+    for _, (recipe, records) in sorted(cells.items(), key=itemgetter(0)):
+        once = {record.run_id: record for record in sorted(records, key=lambda record: record.seed)}
+        yield Cell(recipe, list(once.values()), place=path.relative_to(root).as_posix())
+
+
+@lru_cache(maxsize=1024)
+def _recipe_of(text: str) -> tuple[Recipe, str]:
+    """A recipe and its fingerprint, read once for all runs that share it."""
+    recipe = Recipe.from_json(text)
+    return recipe, recipe.fingerprint()
 
 
 def _traced(

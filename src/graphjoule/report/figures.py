@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphjoule.report.cells import AFTER, Cell
-from graphjoule.report.metrics import PARTS, curve_name
+from graphjoule.report.metrics import PARTS, curve_name, heading, label, scaled
 from graphjoule.report.svg import Band, Chart, Line
 from graphjoule.training.records import Record
 
@@ -51,17 +51,17 @@ def _energy_band(cell: Cell) -> Band | None:
 
 
 def curve_charts(cell: Cell, most: int) -> tuple[Chart, Chart]:
-    """Both losses over the epochs, and the score on the validation nodes that selects."""
+    """Both losses over the epochs, and the headline score on the validation nodes."""
     metric = cell.metrics[0]
     curves = mean_curves(cell.records, ["train_loss", "val_loss", curve_name(metric)], most)
     train, val, scores = curves.values
     losses = [Line("training loss", curves.epochs, train, 0), Line("validation loss", curves.epochs, val, 1)]
-    label = f"{PARTS['val']} {metric.label}"
-    score = Line(label, curves.epochs, [None if y is None else metric.scaled(y) for y in scores], 2)
-    title = f"{label.capitalize()} over the epochs: {cell.name}"
+    name = f"{PARTS['val']} {label(metric)}"
+    score = Line(name, curves.epochs, [None if y is None else scaled(metric, y) for y in scores], 2)
+    title = f"{name.capitalize()} over the epochs: {cell.name}"
     return (
         Chart(f"Losses over the epochs: {cell.name}", "epoch", "loss", losses, is_log=True, mark=curves.selected),
-        Chart(title, "epoch", metric.heading, [score], mark=curves.selected),
+        Chart(title, "epoch", heading(label(metric), metric), [score], mark=curves.selected),
     )
 
 

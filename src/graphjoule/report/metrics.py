@@ -1,4 +1,4 @@
-"""The scores of a run: which ones a record holds, which of them selects, and how they are written.
+"""The scores of a run: which ones its record holds, and how they are written.
 
 Nothing else of the report reads a score from a record or knows what one is called.
 """
@@ -6,10 +6,10 @@ Nothing else of the report reads a score from a record or knows what one is call
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
+from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
 from graphjoule.training.records import Record
 
 Part = Literal["val", "test"]
@@ -17,66 +17,14 @@ PARTS: dict[Part, str] = {"val": "validation", "test": "test"}
 """The nodes that a score is of, in words."""
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A score.
-
-    Attributes:
-        name: as in a record.
-        is_share: whether it lies in [0, 1], and so is written in percent.
-        higher_is_better: its direction.
-
-    Example:
-        >>> Metric("accuracy").text(0.857, 0.0041), Metric("mean_error", is_share=False).text(0.5)
-        ('85.70 ± 0.41', '0.5')
-        >>> Metric("accuracy").heading, Metric("mean_error", is_share=False).heading
-        ('accuracy, %', 'mean error')
-    """
-
-    name: str
-    is_share: bool = True
-    higher_is_better: bool = True
-
-    @property
-    def label(self) -> str:
-        """Its name in words."""
-        return self.name.replace("_", " ")
-
-    @property
-    def unit(self) -> str:
-        """The unit it is written in, as a table's head ends."""
-        return ", %" if self.is_share else ""
-
-    @property
-    def heading(self) -> str:
-        """Its name and unit, for an axis or the head of a table."""
-        return self.label + self.unit
-
-    def scaled(self, value: float) -> float:
-        """A value in the unit that it is written in."""
-        return 100 * value if self.is_share else value
-
-    def text(self, value: float | None, spread: float | None = None) -> str:
-        """A value with its spread; empty where there is no value."""
-        digits = ".2f" if self.is_share else ".4g"
-        return " ± ".join(f"{self.scaled(number):{digits}}" for number in (value, spread) if number is not None)
-
-    def is_better(self, value: float | None, other: float | None) -> bool:
-        """Whether a value beats another; any beats None."""
-        if value is None or other is None:
-            return value is not None
-        return value > other if self.higher_is_better else value < other
-
-
-def metrics_of(records: Iterable[Record]) -> list[Metric]:
-    """The metrics that some runs were scored by; the first is the one that selects."""
-    return [Metric("accuracy")]
+def metrics_of(records: Sequence[Record]) -> tuple[Metric, ...]:
+    """The metrics that runs of one objective were scored by; the first is the headline."""
+    return OBJECTIVES[records[0].objective if records else Classification.name].metrics
 
 
 def score_of(record: Record, part: Part, metric: Metric) -> float | None:
     """A run's score at its selected epoch; None where there is none, as on a split without test nodes."""
-    value: float | None = getattr(record, f"{part}_{metric.name}")
-    return value
+    return (record.val if part == "val" else record.test).get(metric.name)
 
 
 def curve_name(metric: Metric) -> str:
@@ -89,3 +37,40 @@ def mean_score(records: Sequence[Record], part: Part, metric: Metric) -> tuple[f
     scores = [score_of(record, part, metric) for record in records if record.status == "done"]
     known = [score for score in scores if score is not None]
     return statistics.fmean(known) if known else None, statistics.stdev(known) if len(known) > 1 else None
+
+
+def is_better(metric: Metric, value: float | None, other: float | None) -> bool:
+    """Whether a value of a metric beats another; any beats None."""
+    if value is None or other is None:
+        return value is not None
+    return value > other if metric.is_higher_better else value < other
+
+
+def label(metric: Metric) -> str:
+    """Its name in words."""
+    return metric.name.replace("_", " ")
+
+
+def unit(metric: Metric) -> str:
+    """What follows its numbers."""
+    return " %" if metric.is_share else ""
+
+
+def heading(name: str, metric: Metric) -> str:
+    """A name with the metric's unit, for an axis or the head of a table.
+
+    >>> from graphjoule.tasks.objective import ACCURACY, MAE
+    >>> heading("test accuracy", ACCURACY), heading("test mae", MAE)
+    ('test accuracy, %', 'test mae')
+    """
+    return f"{name}, %" if metric.is_share else name
+
+
+def scaled(metric: Metric, value: float) -> float:
+    """A value in the unit that it is written in."""
+    return 100 * value if metric.is_share else value
+
+
+def number(metric: Metric, value: float | None, spread: float | None = None) -> str:
+    """A value as `Metric.text` writes it but without the unit, which stands in the head of its column."""
+    return metric.text(value, spread).removesuffix(unit(metric))

@@ -13,13 +13,24 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text, write_text
 from graphjoule.report.cells import AFTER, Cell, variants
 from graphjoule.report.figures import curve_charts, energy_chart, script_data, spread
-from graphjoule.report.metrics import PARTS, Metric, mean_score, score_of
+from graphjoule.report.metrics import (
+    PARTS,
+    Part,
+    heading,
+    is_better,
+    label,
+    mean_score,
+    number,
+    scaled,
+    score_of,
+    unit,
+)
 from graphjoule.report.svg import NUM_STYLES, Chart, draw
+from graphjoule.tasks.objective import Metric
 from graphjoule.training.records import summarise
 from graphjoule.version import __version__
 
@@ -52,10 +63,10 @@ class Reference:
         """
         theirs = self.values.get(cell.key)
         metric = next((metric for metric in cell.metrics if metric.name == self.metric), None)
-        if theirs is None or metric is None or cell.changed_settings():
+        if theirs is None or metric is None or cell.changed_settings:
             return "", ""
         ours, _ = mean_score(cell.records, "test", metric)
-        return f"{theirs:.1f}", "" if ours is None else f"{metric.scaled(ours) - theirs:+.2f}"
+        return f"{theirs:.1f}", "" if ours is None else f"{scaled(metric, ours) - theirs:+.2f}"
 
 
 class _Detail(NamedTuple):
@@ -92,8 +103,8 @@ def report_page(
         >>> from graphjoule.training.recipe import load_recipe
         >>> from graphjoule.training.records import Record
         >>> recipe = load_recipe("egnn", "cora", 64)
-        >>> measured = {"device": "cpu", "runs_at_once": 1, "seconds": 1, "curve": {}, "epochs_run": 0}
-        >>> record = Record.of(recipe, seed=0, split_sha256="", val_accuracy=0.8, test_accuracy=0.85, **measured)
+        >>> scores = {"val": {"accuracy": 0.8}, "test": {"accuracy": 0.85}, "curve": {}, "epochs_run": 0}
+        >>> record = Record.of(recipe, seed=0, split_sha256="", device="cpu", runs_at_once=1, seconds=1, **scores)
         >>> page = report_page([Cell(recipe, [record])], title="a run")
         >>> page.startswith("<!doctype html>"), "85.00" in page
         (True, True)
@@ -133,7 +144,7 @@ def headline_cells(cells: Sequence[Cell]) -> list[Cell]:
         metric = cell.metrics[0]
         mean, _ = mean_score(cell.records, "val", metric)
         key = cell.key[0], metric
-        if key not in best or metric.is_better(mean, best[key][0]):
+        if key not in best or is_better(metric, mean, best[key][0]):
             best[key] = mean, cell
     return [cell for _, cell in best.values()]
 
@@ -200,7 +211,7 @@ def _render(
         views=views,
         best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
         chosen=views[chosen],
-        scores_title=metrics[0].label.capitalize() if len(metrics) == 1 else "Scores",
+        scores_title=label(metrics[0]).capitalize() if len(metrics) == 1 else "Scores",
         heads=_heads(metrics, reference if has_reference else None),
         reference=reference if has_reference else None,
         energy=_figure(energy) if energy.lines else None,
@@ -228,27 +239,32 @@ def _heads(metrics: Sequence[Metric], reference: Reference | None) -> list[str]:
     """The columns of scores: of each metric the test nodes', what was published, the validation nodes'."""
     heads = []
     for metric in metrics:
-        is_published = reference is not None and reference.metric == metric.name
-        heads.append(f"{PARTS['test']} {metric.heading}")
-        heads += [f"{reference.name}{metric.unit}", "difference"] if reference and is_published else []
-        heads.append(f"{PARTS['val']} {metric.heading}")
+        heads.append(_head("test", metric))
+        if reference is not None and reference.metric == metric.name:
+            heads += [heading(reference.name, metric), "difference"]
+        heads.append(_head("val", metric))
     return heads
+
+
+def _head(part: Part, metric: Metric) -> str:
+    return heading(f"{PARTS[part]} {label(metric)}", metric)
 
 
 def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: str, most_rows: int) -> dict[str, Any]:
     """A cell, and what the template shows of it as text."""
     (dataset, model, layers), metrics, summary = cell.key, cell.metrics, summarise(cell.records)
     scores = {
-        f"{PARTS[part]} {metric.heading}": metric.text(*mean_score(cell.records, part, metric))
+        _head(part, metric): number(metric, *mean_score(cell.records, part, metric))
         for metric in metrics
         for part in PARTS
     }
     score_heads = list(scores)
-    test, validation = (scores[f"{PARTS[part]} {metrics[0].heading}"] for part in ("test", "val"))
+    headline = metrics[0]
+    test, validation = scores[_head("test", headline)], scores[_head("val", headline)]
     published, difference = reference.beside(cell) if reference else ("", "")
     if reference and published:
-        unit = next(metric.unit for metric in metrics if metric.name == reference.metric)
-        scores |= {f"{reference.name}{unit}": published, "difference": difference}
+        metric = next(metric for metric in metrics if metric.name == reference.metric)
+        scores |= {heading(reference.name, metric): published, "difference": difference}
     return {
         "cell": cell,
         "dataset": dataset,
@@ -256,8 +272,8 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "layers": layers,
         "variant": variant,
         "score": test or validation,
-        "unit": metrics[0].unit.removeprefix(","),
-        "kind": f"test {metrics[0].label}" if test else f"validation {metrics[0].label}, no test nodes",
+        "unit": unit(headline),
+        "kind": f"test {label(headline)}" if test else f"validation {label(headline)}, no test nodes",
         "scores": scores,
         "published": published,
         "difference": difference,
@@ -273,7 +289,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
                 *(str(record.seed), record.status),
                 "" if record.selected_epoch is None else str(record.selected_epoch),
                 str(record.epochs_run),
-                *(metric.text(score_of(record, part, metric)) for metric in metrics for part in PARTS),
+                *(number(metric, score_of(record, part, metric)) for metric in metrics for part in PARTS),
                 f"{record.seconds:.1f}",
             ]
             for record in cell.records
@@ -315,12 +331,15 @@ def _about_data(cell: Cell) -> str:
     data = cell.data
     if data is None:
         return f"The dataset {cell.key[0]}."
-    more = f" and {data.num_classes - _MOST_CLASSES:,} more" if data.num_classes > _MOST_CLASSES else ""
-    return (
+    words = (
         f"{data.name}: {counted(data.num_nodes, 'node')}, {counted(data.num_edges, 'edge')}, "
-        f"{counted(data.num_features, 'feature')}; {counted(data.num_labels, 'labelled node')} of "
-        f"{data.num_classes:,} classes: {', '.join(data.classes[:_MOST_CLASSES])}{more}."
+        f"{counted(data.num_features, 'feature')}; {counted(data.num_labels, 'labelled node')}"
     )
+    names = data.classes
+    if not names:
+        return f"{words}."
+    more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
+    return f"{words} of {len(names):,} classes: {', '.join(names[:_MOST_CLASSES])}{more}."
 
 
 def _environments(cells: Sequence[Cell]) -> list[dict[str, Any]]:
