@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphjoule.cli.beforehand import check_model
+from graphjoule.cli.preflight import check_model
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.fitting import fit

@@ -13,6 +13,7 @@ from .jknet import JKNet as JKNet
 from .output_scale import OutputScale as OutputScale
 from .pairnorm import PairNorm as PairNorm
 from .pairnorm import PairNormGCN as PairNormGCN
+from .resgcn import ResGCN as ResGCN
 from .sgc import SGC as SGC
 from .sgc import Hop as Hop
 from .table import MODELS as MODELS

@@ -118,6 +118,7 @@ _HOMES = {
     "jknet": "graphjoule.nn.jknet:JKNet",
     "appnp": "graphjoule.nn.appnp:APPNP",
     "gcnii": "graphjoule.nn.gcnii:GCNII",
+    "resgcn": "graphjoule.nn.resgcn:ResGCN",
 }
 
 MODELS = ModelTable(_HOMES)
