@@ -293,7 +293,7 @@ def test_scores_are_called_as_the_metrics_of_their_objective_are():
         "validation r2",
         [-1.0, 0.5],
     )
-    assert ["validation r2", "test r2"] == page.rows("seed")[1][0][4:6]
+    assert page.rows("seed")[1][0][4:6] == ["validation r2", "test r2"]
 
 
 # In a real browser; skipped where there is none.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +15,6 @@ from graphjoule.cli.predict import training_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.predicting import TrainedRuns
 from graphjoule.report import Cell, Reference, check_report_path, read_cells, report_page, write_report
-from graphjoule.studies.command import seeds_text, value_text
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks.facts import TableColumns, TaskFacts
 from graphjoule.tasks.inputs import ModelInput
@@ -143,3 +144,25 @@ def _column_options(columns: TableColumns) -> list[str]:
         "knn": columns.knn,
     }
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds as ``--seeds`` reads them: a number alone means how many.
+
+    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
+    ('3', '3,7', '7,')
+    """
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def value_text(value: Any) -> str:
+    """A setting as ``--set`` reads it.
+
+    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
