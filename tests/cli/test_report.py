@@ -171,7 +171,7 @@ def test_what_cannot_be_reported_on_is_refused_in_a_sentence(tmp_path, study):
 def test_a_run_without_a_finished_seed_says_so(study, tmp_path):
     shutil.copytree(study / "gcn", tmp_path / "run")
     record = next(read_records(tmp_path / "run/records.jsonl"))
-    failed = record.model_copy(update={"status": "failed", "failure": "epoch 1: <b>", "val_accuracy": None})
+    failed = record.model_copy(update={"status": "failed", "failure": "epoch 1: <b>", "val": {}})
     (tmp_path / "run/records.jsonl").write_text(failed.model_dump_json() + "\n")
     assert run("report", tmp_path / "run").code == 0
     text = (tmp_path / "run/report.html").read_text()

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.trace.plots import PALETTE, Band, Line, Panel, check_picture_path, draw_panel, draw_panels, save_figure
@@ -106,6 +107,19 @@ def test_panels_stand_two_in_a_row_and_no_text_is_clipped():
         assert 0 <= box.y0 <= box.y1 <= figure.bbox.y1
     with pytest.raises(GraphjouleError, match="nothing to draw"):
         draw_panels([])
+
+
+def test_axes_can_be_the_same_in_several_panels_with_ticks_dots_and_a_legend():
+    shared = {"x_scale": "log2", "x_ticks": [2, 4, 8], "y_limits": (0.1, 100.0)}
+    lines = [Line("x", [1.0, 2.0, 4.0], x=[2, 4, 8])]
+    panels = [Panel("", "energy", lines, dots=dots, **shared) for dots in ("none", "last", "all")]
+    figure = draw_panels(panels, columns=1, legend=[Line2D([], [], label="what a line is")])
+    assert [axes.get_ylim() for axes in figure.axes] == [(0.1, 100.0)] * 3
+    assert {(axes.get_xscale(), axes.get_yscale()) for axes in figure.axes} == {("log", "log")}
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["2", "4", "8"]
+    assert [[len(line.get_xdata()) for line in axes.lines[1:]] for axes in figure.axes] == [[], [1], [3]]
+    assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (3, 1)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["what a line is"]
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
