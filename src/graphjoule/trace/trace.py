@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.autograd_calls import is_plain, with_signature
+from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 from graphjoule.trace.outputs import TracedGraph, as_matrix, describe_output
 from graphjoule.trace.view import LayerTrace, TraceView
