@@ -157,7 +157,7 @@ def test_clone_parameters_pipelines_and_searches(iris):
     copied = clone(model)
     assert copied.get_params() == model.get_params()
     assert copied.set_params(num_layers=3).num_layers == 3
-    assert model.fit(x, y).recipe_.options["c_min"] == 0.3
+    assert model.fit(x, y).recipe_.model.options["c_min"] == 0.3
     assert cross_val_score(make_pipeline(StandardScaler(), quick()), x, y, cv=2).mean() > 0.8
     search = GridSearchCV(quick(epochs=5), {"num_layers": [1, 2]}, cv=2).fit(x, y)
     assert search.best_params_["num_layers"] in (1, 2)
@@ -339,12 +339,12 @@ def test_minus_1_is_a_class_or_no_label_only_if_it_is_said(y):
     quick = {"num_layers": 1, "hidden_channels": 4, "epochs": 2, "device": "cpu"}
     edges = torch.tensor([[0, 1], [1, 0]])
     data = Data(x=torch.from_numpy(X_OF_LABELS), edge_index=edges, y=torch.from_numpy(y))
-    for given in ((X_OF_LABELS, y), ((X_OF_LABELS, edges), y), (data, None)):
+    for arguments in ((X_OF_LABELS, y), ((X_OF_LABELS, edges), y), (data, None)):
         with pytest.raises(GraphjouleError, match=r"label of 50 of 150 rows is -1, .*unlabeled=None .*unlabeled=-1"):
             EGNNClassifier(**quick).fit(*arguments)
-        model = EGNNClassifier(unlabeled=None, **quick).fit(*given)
+        model = EGNNClassifier(unlabeled=None, **quick).fit(*arguments)
         assert model.classes_.tolist() == sorted(set(y.tolist()))
-        assert 0 <= model.score(*given) <= 1
+        assert 0 <= model.score(*arguments) <= 1
     with pytest.raises(GraphjouleError, match="label of 50 of 150 rows is -1"):
         EGNNClassifier(**quick).fit(X_OF_LABELS, Y).score(X_OF_LABELS, y)
 
