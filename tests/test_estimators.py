@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_a_sentence(iris, fitted):
         (lambda: quick().fit((task.features, task.graph)), "This graph has no labels"),
         (lambda: quick().fit((task.features, task.graph), y), r"y has shape \[150\]; expected \[30\]"),
         (lambda: quick().fit(task).predict(x), "was fitted with a graph"),
-        (lambda: fitted.predict(task), "X_OF_ESTIMATOR has 7 features, but EGNNClassifier is expecting 4"),
+        (lambda: fitted.predict(task), "X has 7 features, but EGNNClassifier is expecting 4"),
     ]
     for call, said in cases:
         with pytest.raises(GraphjouleError, match=said):
