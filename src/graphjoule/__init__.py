@@ -4,20 +4,25 @@ from typing import TYPE_CHECKING
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
-from graphjoule.graph import Propagation
-from graphjoule.graph.features import SparseFeatures
-from graphjoule.measures import DEFAULT_MEASURES, MEASURES
-from graphjoule.measures.distances import mad, mad_gap
-from graphjoule.measures.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
-from graphjoule.measures.energy import (
+from graphjoule.graph import Propagation, SparseFeatures
+from graphjoule.measures import (
+    DEFAULT_MEASURES,
+    MEASURES,
+    class_energies,
     combinatorial_energy,
+    component_energies,
     dirichlet_energy,
+    effective_rank,
+    energy_by_band,
+    feature_correlation,
     kernel_distance,
+    mad,
+    mad_gap,
+    mean_pair_cosine,
     random_walk_energy,
     rayleigh_quotient,
+    stable_rank,
 )
-from graphjoule.measures.energy_parts import class_energies, component_energies
-from graphjoule.measures.spectrum import energy_by_band
 from graphjoule.nn import (
     APPNP,
     EGNN,

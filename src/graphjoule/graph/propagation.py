@@ -123,6 +123,27 @@ class Propagation:
         """Number of undirected edges, self-loops not counted."""
         return (self.col.numel() - self.num_nodes) // 2
 
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Both directions of every edge, without self-loops, as PyG modules take them: int64, ``[2, 2 num_edges]``.
+
+        Sorted by the first end, then by the second. Duplicates are merged and directed graphs made undirected, as in
+        ``P``.
+        """
+        row, col = self.row(), self.col.long()
+        return torch.stack([row, col])[:, row != col]
+
+    @cached_property
+    def edge_weight(self) -> Tensor:
+        """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
+        return self.laplacian.weight[self.row() != self.col].to(self.dtype)
+
+    @cached_property
+    def is_weighted(self) -> bool:
+        """Whether an edge weighs anything but 1, up to the rounding of ``P``."""
+        weight = self.edge_weight
+        return not torch.allclose(weight, torch.ones_like(weight), rtol=0, atol=8 * torch.finfo(self.dtype).eps)
+
     @property
     def device(self) -> torch.device:
         """Where the operator lives."""
