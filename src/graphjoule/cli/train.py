@@ -184,7 +184,7 @@ def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> P
     given = ModelInput.of(task)
     path = (result.folder or Path()) / "predictions.csv"
     probabilities = mean_probabilities(done, recipe, given, device)
-    write_predictions(path, given.node_ids, probabilities, given.targets, task.facts().classes)
+    write_predictions(path, given.node_ids, probabilities, given.targets, task.objective)
     return path
 
 
