@@ -119,7 +119,7 @@ def test_isolated_nodes_keep_their_place():
     assert graph.degree.tolist() == [0, 1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8, torch.uint16, torch.uint64])
 def test_any_integer_dtype_names_nodes(dtype):
     assert Propagation.from_edge_index(PAIR.to(dtype)).to_dense().tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
@@ -160,6 +160,12 @@ def test_the_default_dtype_is_torchs():
         assert path3().graph().dtype == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("weight", [1e20, 1e200, 1.7e308])
+def test_large_weights_drown_the_self_loop_and_nothing_else(weight):
+    p = build([[0, 1], [1, 0]], edge_weight=torch.full((2,), weight, dtype=torch.float64)).to_dense()
+    torch.testing.assert_close(p, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
 
 
 def test_as_propagation_builds_what_it_is_like_and_checks_the_node_count():

@@ -142,7 +142,7 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         Markdown; the same files give the same text.
     """
     records = sorted(records, key=lambda record: record.seed)
-    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)  # noqa: S701 - Markdown, see below
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     environment.filters |= {"plain": _plain, "code": _code}
     summary = summarise(records)
     return environment.from_string(_CARD).render(

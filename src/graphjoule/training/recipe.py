@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from graphjoule.errors import GraphjouleError, choices, counted, unknown
 from graphjoule.files import json_text, reason
 from graphjoule.nn import MODELS
-from graphjoule.tasks.task import Task
 from graphjoule.terms import TERMS
 from graphjoule.training.settings import (
     STRICT,
@@ -26,10 +25,14 @@ from graphjoule.training.settings import (
     explain,
     flatten,
     model_options,
+    parameter_groups,
     parse_overrides,
     resolve,
     setting_names,
 )
+
+if TYPE_CHECKING:
+    from graphjoule.tasks.task import Task
 
 __all__ = [
     "Block",
@@ -99,7 +102,7 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         decay = self.train.weight_decay
-        groups = ("all",) if self.model.is_own else MODELS[self.model.name].parameter_group_names
+        groups = parameter_groups(self.model.name)
         if set(decay) != set(groups):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
         if self.train.clusters is not None and "energy" in self.terms:
@@ -109,7 +112,7 @@ class Recipe(BaseModel):
             )
         return self
 
-    def with_split_of(self, task: Task) -> Self:
+    def with_split_of(self, task: "Task") -> Self:
         """The same recipe, in which a split called "default" has the name of the task's default split.
 
         A record must say by which rule its nodes were divided, whatever a later version takes by default.

@@ -5,11 +5,9 @@ overrides may leave out the first part where that is clear: ``c_min`` is looked 
 terms that are there.
 """
 
-import inspect
 import re
 import tomllib
-import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal, Self
 
@@ -149,18 +147,19 @@ class TrainSettings(BaseModel):
 
 def model_options(model: str) -> type[BaseModel]:
     """The checks for a model's options, read from the keyword-only parameters of its constructor."""
-    return _options_of(MODELS[model].__init__, MODELS[model].__name__)
+    options, _ = MODELS.signature(model)
+    return _options_of(model, tuple(options.items()))
 
 
-@cache  # a study asks thousands of times; not by the key of `MODELS`, which may get another model
-def _options_of(constructor: Callable[..., None], name: str) -> type[BaseModel]:
-    hints = typing.get_type_hints(constructor, include_extras=True)
-    fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    return create_model(f"{name}Options", __config__=STRICT, **fields)
+@cache  # a study asks thousands of times; not by the key of `MODELS` alone, which may get another model
+def _options_of(model: str, options: tuple[tuple[str, tuple[Any, Any]], ...]) -> type[BaseModel]:
+    fields: dict[str, Any] = dict(options)
+    return create_model(f"{model}_options", __config__=STRICT, **fields)
+
+
+def parameter_groups(model: str) -> tuple[str, ...]:
+    """The names of a model's parameter groups; a model of the user's own has one."""
+    return MODELS.signature(model)[1] if model in MODELS else ("all",)
 
 
 def setting_names(model: str) -> list[str]:
@@ -168,14 +167,12 @@ def setting_names(model: str) -> list[str]:
 
     The options of a model of the user's own are fixed where it is built.
     """
-    options, groups = [], ("all",)
-    if model in MODELS:
-        options, groups = ["hidden_channels", *model_options(model).model_fields], MODELS[model].parameter_group_names
+    options = ["hidden_channels", *model_options(model).model_fields] if model in MODELS else []
     train = [name for name in TrainSettings.model_fields if name not in ("weight_decay", "clusters")]
     return [
         *(f"model.{name}" for name in options),
         *(f"train.{name}" for name in train),
-        *(f"train.weight_decay.{group}" for group in groups),
+        *(f"train.weight_decay.{group}" for group in parameter_groups(model)),
         *(f"train.clusters.{name}" for name in ClusterSettings.model_fields),
         *(f"data.{name}" for name in DataSettings.model_fields if name != "name"),
         *(f"terms.{term}.{name}" for term, settings in TERMS.items() for name in settings.model_fields),
