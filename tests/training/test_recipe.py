@@ -3,7 +3,7 @@ from importlib import resources
 from typing import ClassVar, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
@@ -256,6 +256,7 @@ def test_a_missing_value_file_or_model_is_a_sentence(tmp_path, monkeypatch):
 finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@settings(deadline=None)
 @given(
     c_min=finite,
     lr=st.floats(1e-8, 10),
@@ -326,6 +327,7 @@ def test_a_recipe_cannot_be_changed():
 
 # The files that come with the package.
 
+IN_PAPER = [name for name in MODELS if name != "resgcn"]
 DATASETS = ["cora", "pubmed", "physics", "arxiv", "digits", "never-heard-of"]
 
 
@@ -340,7 +342,7 @@ def test_every_shipped_recipe_builds_its_model_at_every_depth(model, dataset):
 
 
 def test_every_block_names_a_dataset_that_is_tested_here():
-    for model in MODELS:
+    for model in IN_PAPER:
         text = (resources.files("graphjoule.training") / "recipes" / f"{model}.toml").read_text()
         assert {block.dataset for block in parse_blocks(text, model)} == {None, *DATASETS[:-1]}
         assert list(tomllib.loads(text)) == ["block"]
@@ -414,7 +416,7 @@ def test_a_default_split_takes_the_tasks_own_and_any_other_stays(tiny_task):
 
 # The baselines' recipes are what the paper and the released code say, cell by cell of the paper's tables.
 
-BASELINES = [name for name in MODELS if name != "egnn"]
+BASELINES = [name for name in IN_PAPER if name != "egnn"]
 ONE_DECAY = [name for name in BASELINES if name != "gcnii"]
 CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32), "arxiv": (2, 16, 32)}
 # Dropout, decay and learning rate are the paper's for a dataset, whatever the model.
@@ -498,7 +500,7 @@ def test_a_depth_between_two_of_the_tables_takes_the_rate_of_the_smaller(model):
             assert rates[0] == rates[1], (dataset, depth)
 
 
-@pytest.mark.parametrize("model", BASELINES)
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "egnn"])
 def test_every_recipe_file_says_what_to_run_and_what_its_words_mean(model):
     text = (resources.files("graphjoule.training") / "recipes" / f"{model}.toml").read_text()
     assert f"# Command   graphjoule train --model {model} --dataset cora --layers " in text

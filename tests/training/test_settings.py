@@ -1,4 +1,5 @@
 import inspect
+from typing import ClassVar
 
 import pytest
 
@@ -32,9 +33,13 @@ def test_override_values_are_read_as_toml_or_else_as_a_bare_string(text, value):
 
 def test_the_checks_for_options_are_made_once_for_a_model_and_anew_for_another_of_its_name(monkeypatch):
     class Toy:
+        parameter_group_names: ClassVar = ("all",)
+
         def __init__(self, in_channels: int, *, speed: float = 1.5, loud: bool = False) -> None: ...
 
     class Other:
+        parameter_group_names: ClassVar = ("all",)
+
         def __init__(self, in_channels: int, *, loud: bool = True) -> None: ...
 
     monkeypatch.setitem(MODELS, "toy", Toy)
