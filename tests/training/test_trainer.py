@@ -6,13 +6,22 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.ops import use_body
-from graphjoule.training import memory
-from graphjoule.training.seed_batch import Runs
+from graphjoule.terms import TERMS
+from graphjoule.training import trainer
+from graphjoule.training.build import architecture_of
+from graphjoule.training.seed_batch import SeedBatch
+from graphjoule.training.trainer import Trainer
 from tests.ops.live_bytes import LiveBytes
 
-from . import facts, same_bits, small_recipe, small_task
+from . import facts, make_batch, same_bits, small_recipe, small_task
 
 CPU = torch.device("cpu")
+
+
+def runs_that_fit(recipe, task, num_seeds):
+    terms = {name: TERMS[name](**given) for name, given in recipe.terms.items()}
+    asked = Trainer(architecture_of(recipe), recipe, task, CPU, list(range(num_seeds)), terms)
+    return asked.most_at_once(None)
 
 
 def no_cuda_memory():
@@ -28,7 +37,7 @@ KINDS = pytest.mark.parametrize("run_out", [no_cuda_memory, no_cpu_memory])
 
 def limit_memory(monkeypatch, most_runs, run_out, at_epoch=0):
     """From an epoch on, an epoch of more runs than this does not fit in memory."""
-    real, tried = Runs.train_epoch, []
+    real, tried = SeedBatch.train_epoch, []
 
     def train_epoch(self):
         tried.append(len(self.seeds))
@@ -36,7 +45,7 @@ def limit_memory(monkeypatch, most_runs, run_out, at_epoch=0):
             run_out()
         real(self)
 
-    monkeypatch.setattr(Runs, "train_epoch", train_epoch)
+    monkeypatch.setattr(SeedBatch, "train_epoch", train_epoch)
     return tried
 
 
@@ -84,17 +93,17 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
     recipe, task = small_recipe(), small_task()
     rooms = []
     for free in [0, 2**18, 2**40]:
-        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free)
-        rooms.append(memory.runs_that_fit(recipe, task, 10))
+        monkeypatch.setattr(trainer, "free_bytes", lambda device, free=free: free)
+        rooms.append(runs_that_fit(recipe, task, 10))
     assert rooms[0] == 1  # one must be tried
     assert rooms[-1] == 10  # no more than there are
     assert rooms == sorted(rooms)
     assert 1 < rooms[1] < 10
     deep = small_recipe(num_layers=20)
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**18)
-    assert memory.runs_that_fit(deep, task, 10) < memory.runs_that_fit(recipe, task, 10)
-    held = small_recipe(constraint="penalty")
-    assert memory.runs_that_fit(held, task, 10) < memory.runs_that_fit(recipe, task, 10)
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: 2**18)
+    assert runs_that_fit(deep, task, 10) < runs_that_fit(recipe, task, 10)
+    held = small_recipe(**{"terms.energy.method": "penalty"})
+    assert runs_that_fit(held, task, 10) < runs_that_fit(recipe, task, 10)
 
 
 @pytest.mark.parametrize("num_layers", [4, 100])
@@ -102,7 +111,7 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
 def test_an_epoch_needs_no_more_memory_than_planned(num_layers, body):
     recipe, task = small_recipe(num_layers=num_layers), small_task()
     with use_body(body):
-        runs = Runs(recipe, task, [0], [task.split(recipe.data.split, 0)])
+        runs = make_batch(recipe, task, [0])
         with LiveBytes() as live:
             runs.train_epoch()
     activation = task.num_nodes * recipe.model.hidden_channels * 4
@@ -112,24 +121,24 @@ def test_an_epoch_needs_no_more_memory_than_planned(num_layers, body):
 
 def test_fit_asks_how_many_runs_fit(monkeypatch):
     recipe, task = small_recipe(epochs=2), small_task()
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**17)
+    monkeypatch.setattr(trainer, "free_bytes", lambda device: 2**17)
     result = fit(recipe, task, range(4))
-    at_once = memory.runs_that_fit(recipe, task, 4)
+    at_once = runs_that_fit(recipe, task, 4)
     assert 1 < at_once < 4
     assert result.records[0].runs_at_once == at_once
 
 
 def test_free_and_used_memory_are_plausible():
-    assert 2**20 < memory.free_bytes(CPU) < 2**50
-    assert 2**24 < memory.peak_bytes(CPU) < 2**50  # this process has imported torch
+    assert 2**20 < trainer.free_bytes(CPU) < 2**50
+    assert 2**24 < trainer.peak_bytes(CPU) < 2**50  # this process has imported torch
 
 
 def test_a_container_that_has_used_its_limit_up_has_nothing_left(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("1500\n")
-    monkeypatch.setattr(memory, "Path", lambda path: tmp_path if path == "/sys/fs/cgroup" else tmp_path / "absent")
-    assert memory.free_bytes(CPU) == 0
+    monkeypatch.setattr(trainer, "Path", lambda path: tmp_path if path == "/sys/fs/cgroup" else tmp_path / "absent")
+    assert trainer.free_bytes(CPU) == 0
     (tmp_path / "memory.current").write_text("400\n")
-    assert memory.free_bytes(CPU) == 600
+    assert trainer.free_bytes(CPU) == 600
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.free_bytes(CPU) == 4 * 2**30  # nobody knows: a guess
+    assert trainer.free_bytes(CPU) == 4 * 2**30  # nobody knows: a guess
