@@ -90,7 +90,7 @@ def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: T
         1.0
     """
     graph = graph_of(x, graph, edge_weight)
-    return combinatorial_energy(x, graph) / graph.group.total((1 + graph.degree).sum())
+    return combinatorial_energy(x, graph) / graph.global_sum((1 + graph.degree).sum())
 
 
 def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
@@ -147,7 +147,7 @@ def kernel_distance(
 
 
 def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
-    """``||X||`` over all nodes of a graph, whichever process has them, in float64, shape ``[...]``.
+    """``||X||`` over all nodes of a graph, in float64, shape ``[...]``.
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
@@ -158,14 +158,7 @@ def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
         >>> float(frobenius_norm(torch.tensor([[3.0], [4.0]]), graph))
         5.0
     """
-    norm: Tensor = torch.linalg.vector_norm(x.double(), dim=(-2, -1))
-    return norm if graph.part is None else root_of_total(norm, graph)
-
-
-def root_of_total(norm: Tensor, graph: Propagation) -> Tensor:
-    """The norm of what all processes have together, from that of each; at zero the gradient is zero, not 0/0."""
-    total = graph.group.total(norm.square())
-    return torch.where(total == 0, 0, torch.where(total == 0, 1, total).sqrt())
+    return graph.global_norm(torch.linalg.vector_norm(x.double(), dim=(-2, -1)))
 
 
 def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None = None) -> Propagation:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.autograd_calls import is_plain, with_signature
 from graphjoule.graph.csr import csr_tensor, row_starts
@@ -47,8 +46,7 @@ class SmoothingGraph:
     @classmethod
     def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
         """Build it once per graph and dtype; this waits for the device."""
-        if graph.part is not None:
-            raise GraphjouleError("An energy constraint needs the whole graph, and this is the part of one process.")
+        graph.require_whole("An energy constraint")
         laplacian = graph.laplacian
         scale, component, count = laplacian.scale, laplacian.component, laplacian.num_components
         total = scale.new_zeros(count).index_add(0, component, scale.square())
