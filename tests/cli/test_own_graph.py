@@ -147,6 +147,35 @@ def test_without_edges_neighbours_are_linked_and_it_is_said(here, caplog):
     assert "no edges given: linking every node with its 3 nearest" in caplog.text
 
 
+@pytest.mark.parametrize("value", ["1", "0", "-2.5"])
+@pytest.mark.parametrize("model", ["egnn", "gcn", "sgc"])
+def test_where_all_features_are_constant_the_edges_speak(here, caplog, model, value):
+    # Eight stars: only the number of edges tells a hub from its leaves.
+    nodes = [[f"s{i}n{j}", value, "leaf" if j else "hub"] for i in range(8) for j in range(5)]
+    write_csv(here / "stars.csv", ["id", "dummy", "label"], *nodes)
+    links = [[f"s{i}n0", f"s{i}n{j}"] for i in range(8) for j in range(1, 5)]
+    write_csv(here / "links.csv", ["source", "target"], *links)
+    files = ("--nodes", "stars.csv", "--edges", "links.csv")
+    learn = ("--layers", "2", "--epochs", "60", "--set", "lr=0.1", "--set", "dropout=0.0", "--device", "cpu")
+    result = run("train", *files, "--model", model, *(learn if model == "gcn" else TINY), "--out", "run")
+    assert (result.code, result.err) == (0, "")
+    assert "stars.csv: every feature is constant and is kept, scaled to size 1; the edges alone tell" in caplog.text
+    rows = rows_of(here / "run" / "predictions.csv")
+    assert rows[0]["probability_hub"] != rows[1]["probability_hub"]
+    if model == "gcn":
+        assert [row["label"] for row in rows] == [label for *_, label in nodes]
+    assert run("predict", "run", *files, "--out", "again.csv").code == 0
+    assert rows_of(here / "again.csv") == rows
+
+
+def test_constant_features_have_no_nearest_neighbours(here):
+    write_csv(here / "same.csv", ["a", "city", "label"], *([1, "rome", "xy"[i % 2]] for i in range(20)))
+    for command in (["train", *TINY], ["audit"]):
+        said = refused(here, *command, "--nodes", "same.csv", "--one-hot", "city")
+        assert "same.csv: every feature is constant, so that no node is nearer than another; give the edges" in said
+    assert run("train", *TINY, "--nodes", "nodes.csv", "--one-hot", "city", "--features", "city").code == 0
+
+
 def test_the_split_of_a_recipe_wins_over_the_default(here):
     run("train", *OWN, "--features", "x", *TINY, "--set", "split=per-class-3-3", "--out", "run")
     (record,) = read_records(here / "run" / "records.jsonl")
@@ -373,7 +402,8 @@ def test_a_folder_or_no_file_instead_of_a_file(here):
     for option in ("--nodes", "--npz"):
         assert "folder is a folder; expected a file" in refused(here, "train", option, "folder")
         assert "There is no file no.csv" in refused(here, "train", option, "no.csv")
-        assert "The name of a file is empty" in refused(here, "train", option, "")
+        assert f"{option} is ''; expected a value" in refused(here, "train", option, "")
+        assert "The name of a file is empty, or '.'" in refused(here, "train", option, ".")
     said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
     assert "folder is a folder; expected a file" in said
 

@@ -96,6 +96,11 @@ def test_another_archive_needs_no_labels_and_as_many_features(tmp_path):
         load_npz_like(write(tmp_path), 5)
 
 
+def test_whole_numbers_may_be_stored_as_floats(tmp_path):
+    floats = {f"adj_{key}": np.array(getattr(ADJACENCY, key), dtype=float) for key in ("indices", "indptr", "shape")}
+    assert load_npz(write(tmp_path, **floats)).facts().sha256 == load_npz(write(tmp_path)).facts().sha256
+
+
 BAD = {
     "no labels": ({"labels": None}, "has no array 'labels'"),
     "no adjacency": ({"adj_indptr": None}, "has no array 'adj_indptr'"),
@@ -113,6 +118,23 @@ BAD = {
     "negative index": ({"adj_indices": ADJACENCY.indices - 7}, "the arrays adj_* are no sparse matrix"),
     "rows that run backwards": ({"adj_indptr": np.array([0, 3, 1, 3, 3])}, "the arrays adj_* are no sparse matrix"),
     "one size": ({"adj_shape": np.array([4])}, "the arrays adj_* are no sparse matrix"),
+    "index with a fraction": (
+        {"adj_indices": ADJACENCY.indices + 0.7},
+        "adj_indices[0] is 1.7; expected a whole number",
+    ),
+    "row starts with fractions": ({"adj_indptr": ADJACENCY.indptr + 0.5}, "adj_indptr[0] is 0.5; expected a whole"),
+    "sizes with fractions": ({"adj_shape": np.array([4.9, 4.9])}, "adj_shape[0] is 4.9; expected a whole number"),
+    "indices of booleans": ({"adj_indices": ADJACENCY.indices > 0}, "graph.npz holds bool; expected numbers."),
+    "index beyond int64": (
+        {"adj_indices": ADJACENCY.indices.astype(np.uint64) + np.uint64(2**64 - 2)},
+        f"adj_indices[0] is {2**64 - 1}; expected a whole number",
+    ),
+    "label beyond int64": (
+        {"labels": np.array([0, 1, 1, 2**64 - 1], dtype=np.uint64)},
+        f"labels[3] is {2**64 - 1}; expected a whole number",
+    ),
+    "weights too large": ({"adj_data": np.full(3, 1e308)}, "weights of the edges at node 1 add up to more than"),
+    "equal class names": ({"class_names": np.array([7, 7])}, "classes 0 and 1 of task 'graph.npz' are both called '7'"),
     "negative weight": ({"adj_data": -ADJACENCY.data}, "adj_data[0] is -2.0; weights must be finite"),
     "NaN": ({"features": FEATURES * np.nan}, "The features hold nan at node 0, column 0"),
     "one class": ({"labels": np.zeros(4, dtype=int)}, "labels holds one class, 0; at least two are needed"),

@@ -90,6 +90,11 @@ def test_a_pickle_inside_is_refused_and_not_run(save, tmp_path, trap):
         ({"edges": None}, "has no array 'edges'"),
         ({"edges": np.arange(6).reshape(2, 3)}, r"'edges' in .*npz has shape \[2, 3\]; expected \[num_edges, 2\]"),
         ({"edges": np.array([[0, 12]])}, "names node 12; with 12 nodes it must be 0 to 11"),
+        ({"edges": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, r"edges\[0, 1\] is 18446744073709551615; expected"),
+        (
+            {"node_labels": np.array([0, 1] * 5 + [0, 2**64 - 1], dtype=np.uint64)},
+            r"node_labels\[11\] is 18446744073709551615; expected a whole number",
+        ),
         ({"edges": np.array([[0.0, 1.0]])}, "holds float64; expected"),
         ({"node_labels": np.zeros(11, dtype=int)}, r"expected three times \[number of splits, 11\]"),
         ({"train_masks": np.ones((10, 12))}, "holds float64; expected"),

@@ -275,6 +275,10 @@ BAD_EDGES = {
     "a blank end": ("source,target\n,b\n", "line 2, column 'source': the value is blank; an edge needs"),
     "one column": ("source\na\n", "line 1: there is one column, 'source'; an edge needs two"),
     "negative weight": ("source,target,weight\na,b,-1\n", "line 2, column 'weight': the weight -1.0 is negative"),
+    "weights too large": (
+        "source,target,weight\na,b,1\nb,c,1e308\nb,d,1e308\n",
+        "line 3, column 'weight': the weight 1e+308 is so large that the sum of all is no number any more",
+    ),
     "NaN weight": (
         "source,target,weight\na,b,nan\n",
         "line 2, column 'weight': 'nan' is not a finite number; a weight",

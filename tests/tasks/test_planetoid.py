@@ -3,6 +3,7 @@ import pickle
 import shutil
 from functools import reduce
 from operator import xor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ from torch_geometric.datasets import Planetoid
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.planetoid import CITESEER, CORA, PUBMED, check_sha256, load_planetoid, planetoid_files
+from graphjoule.tasks.planetoid import (
+    CITESEER,
+    CORA,
+    PUBMED,
+    load_planetoid,
+    planetoid_files,
+    read_checked,
+)
 
 
 @pytest.fixture
@@ -72,6 +80,30 @@ def test_a_changed_file_is_refused_before_it_is_unpickled(cora_root, trap):
     assert not trap.sprung.exists()
 
 
+def test_a_file_that_is_swapped_after_it_was_opened_is_not_read(cora_root, trap, monkeypatch):
+    open_path = Path.open
+
+    def open_and_swap(path, *args, **kwargs):
+        stream = open_path(path, *args, **kwargs)
+        with open_path(path.with_name("other"), "wb") as other:
+            pickle.dump(trap, other)
+        path.with_name("other").replace(path)
+        return stream
+
+    expected = load_planetoid(CORA, cora_root).facts().sha256
+    monkeypatch.setattr(Path, "open", open_and_swap)
+    assert load_planetoid(CORA, cora_root).facts().sha256 == expected
+    assert not trap.sprung.exists()
+
+
+def test_a_pickle_that_runs_code_is_refused_even_if_its_hash_is_the_expected_one(gapped, trap):
+    raw, root, *_ = gapped
+    (raw.folder(root) / "ind.citeseer.graph").write_bytes(pickle.dumps(trap))
+    with pytest.raises(GraphjouleError, match=r"raw/ind\.citeseer\.graph asks for \w+\.mkdir, which could run code"):
+        load_planetoid(planetoid_files("CiteSeer", hashes(raw.folder(root))), root)
+    assert not trap.sprung.exists()
+
+
 def test_a_cut_off_file_is_refused(cora_root):
     path = CORA.folder(cora_root) / "ind.cora.test.index"
     path.write_bytes(path.read_bytes()[:-1])
@@ -110,6 +142,11 @@ def test_citeseers_hashes_are_the_published_ones():
     assert f"{reduce(xor, hashes):x}" == "f52b3d47f5993912d7509b51e8090b6807228c4ba8c7d906f946868005c61c18"
 
 
+def hashes(folder):
+    """SHA-256 of the files of a CiteSeer, whatever they hold."""
+    return {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in CITESEER.files}
+
+
 @pytest.fixture
 def gapped(tmp_path):
     """A small CiteSeer: 502 papers, test papers 503, 505 and 502 in that order, and 504 in the graph only."""
@@ -122,10 +159,9 @@ def gapped(tmp_path):
     folder = CITESEER.folder(tmp_path)
     folder.mkdir(parents=True)
     for part, content in parts.items():
-        (folder / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=2))
+        (folder / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=3))
     (folder / "ind.citeseer.test.index").write_text("503\n505\n502\n")
-    sha256 = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in CITESEER.files}
-    return planetoid_files("CiteSeer", sha256), tmp_path, words.toarray(), labels.argmax(1)
+    return planetoid_files("CiteSeer", hashes(folder)), tmp_path, words.toarray(), labels.argmax(1)
 
 
 def test_a_paper_that_stands_in_the_graph_alone_has_no_label(gapped):
@@ -159,4 +195,4 @@ def test_a_changed_citeseer_is_refused(gapped, trap):
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path):
     with pytest.raises(GraphjouleError, match=r"^The file shown/gone cannot be read \(No such file or directory\)\.$"):
-        check_sha256({"gone": "0" * 64}, tmp_path, "shown")
+        read_checked({"gone": "0" * 64}, tmp_path, "shown")

@@ -161,6 +161,7 @@ def test_from_data_symmetrizes_only_when_told():
         ({"y": None}, "has no tensor 'y'"),
         ({"x": torch.ones(4)}, r"shape \[4\]"),
         ({"y": torch.full((4,), torch.nan)}, "has no target"),
+        ({"y": torch.tensor([0, 1, 0, -1]).to(torch.uint64)}, "'data' have the number 18446744073709551615; expected"),
         ({"y": torch.full((4,), -1)}, "has no label"),
         ({"y": torch.ones(4, 3).long()}, r"shape \[4, 3\]"),
         ({"edge_index": torch.tensor([[0, 4], [4, 0]])}, "names node 4"),
@@ -204,6 +205,23 @@ def test_the_hash_changes_with_features_graph_and_labels_and_with_nothing_else()
         make(graph=Propagation.from_edge_index(EDGES, torch.tensor([1.0, 1, 1, 1, 2, 2]))),
     ]
     assert len({base, *(task.facts().sha256 for task in others)}) == 6
+
+
+def test_a_label_that_would_turn_into_unknown_is_refused():
+    with pytest.raises(GraphjouleError, match="labels of task 'toy' have the number 18446744073709551615; expected"):
+        make(targets=torch.tensor([0, 1, 0, -1]).to(torch.uint64))
+    assert make(targets=torch.tensor([0, 1, 0, 1]).to(torch.uint64)).labels.dtype == torch.int64
+
+
+def test_equal_class_names_are_refused():
+    with pytest.raises(GraphjouleError, match=r"The classes 0 and 2 of task 'toy' are both called 'a'; names must"):
+        make(num_classes=3, class_names=("a", "b", "a"))
+
+
+def test_features_that_are_all_zero_have_a_hash_too():
+    empty = make(features=pack_features(torch.zeros_like(make().features)))
+    assert isinstance(empty.features, SparseFeatures)
+    assert empty.facts().sha256 != make().facts().sha256
 
 
 @pytest.mark.gpu

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks.objective import Classification
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 
 # Node number i is cited with a weight of (i + 1)^-0.75. At the size of ogbn-arxiv the largest hub then has 14,488
 # neighbours; the real one has 13,161.

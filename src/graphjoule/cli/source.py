@@ -12,7 +12,7 @@ import typer
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks import Task, load_task
+from graphjoule.tasks import Task, find_dataset, load_task
 from graphjoule.tasks.archive import load_npz, load_npz_graph
 from graphjoule.tasks.files import load_graph, load_tables
 
@@ -59,7 +59,7 @@ class GraphSource:
         """What a record calls the data: a dataset's name, or the name of the user's file with its suffix."""
         own = self.nodes or self.npz
         if own is None:
-            return self.dataset or DEFAULT_DATASET
+            return DEFAULT_DATASET if self.dataset is None else find_dataset(self.dataset).name
         return own.name if own.suffix else f"{own.name}.csv"  # a file called "cora" is not Cora
 
     def load(self) -> Task:

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.train import parse_seeds
+from graphjoule.cli.train import parse_seeds, run_name
 from graphjoule.cli.tune_progress import show_search
 from graphjoule.cli.tune_text import advise, announce, describe, header_of, result_fields, train_command
 from graphjoule.errors import GraphjouleError, choices, counted

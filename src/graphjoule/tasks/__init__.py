@@ -11,7 +11,16 @@ from graphjoule.tasks.sources import DATASETS, DatasetSource
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import Task
 
-__all__ = ["DATASETS", "DatasetSource", "Split", "Task", "knn_edge_index", "load_task", "resolve_data_root"]
+__all__ = [
+    "DATASETS",
+    "DatasetSource",
+    "Split",
+    "Task",
+    "find_dataset",
+    "knn_edge_index",
+    "load_task",
+    "resolve_data_root",
+]
 
 
 def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Task:
@@ -21,6 +30,11 @@ def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Tas
         name: one of `DATASETS`.
         data_root: folder of raw files; else the environment's ``GRAPHJOULE_DATA``, else ``~/.cache/graphjoule``.
     """
+    return find_dataset(name).load(resolve_data_root(data_root))
+
+
+def find_dataset(name: str) -> DatasetSource:
+    """The row of `DATASETS`; a name that is none of them is refused with those there are."""
     if name not in DATASETS:
         raise GraphjouleError(f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}.")
-    return DATASETS[name].load(resolve_data_root(data_root))
+    return DATASETS[name]

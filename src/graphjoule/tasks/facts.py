@@ -18,7 +18,8 @@ class NumberColumn(BaseModel):
     Attributes:
         name: its name in the header.
         mean: over all nodes of the training graph.
-        std: the same nodes' standard deviation; 0 for a column that is constant, which becomes 0 everywhere.
+        std: the same nodes' standard deviation; 0 for a column that is constant, which becomes 0 everywhere. Where all
+            columns are constant, mean and std are such that each becomes 1 or -1.
     """
 
     model_config = _EXACT

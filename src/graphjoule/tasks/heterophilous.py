@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.graph.edges import int64_array
 from graphjoule.tasks.arrays import NUMBERS, read_arrays
 from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.public import public_splits
@@ -48,8 +48,8 @@ def load_heterophilous(raw: RawFiles, root: Path) -> Task:
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise GraphjouleError(f"The array 'edges' in {path} has shape {list(edges.shape)}; expected [num_edges, 2].")
     features = torch.from_numpy(arrays["node_features"]).to(torch.get_default_dtype())
-    labels = torch.from_numpy(arrays["node_labels"].astype(np.int64))
-    edge_index = torch.from_numpy(edges.astype(np.int64)).t()
+    labels = torch.from_numpy(int64_array(arrays["node_labels"], f"{path}: node_labels"))
+    edge_index = torch.from_numpy(int64_array(edges, f"{path}: edges")).t()
     return Task(
         name=raw.task,
         features=pack_features(features),

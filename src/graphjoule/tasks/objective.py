@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, choices, counted
+from graphjoule.graph.edges import as_int64
 
 LOSS = "loss"
 """The name under which the loss itself can select."""
@@ -180,7 +181,7 @@ class Classification(Objective):
     @classmethod
     def of(cls, labels: Tensor, class_names: tuple[str, ...] | None = None) -> Classification:
         """The objective of labels 0, 1, 2, ...: as many classes as the largest says."""
-        return cls(int(labels.max()) + 1 if labels.numel() else 0, class_names)
+        return cls(int(labels.long().max()) + 1 if labels.numel() else 0, class_names)
 
     @property
     def out_channels(self) -> int:
@@ -214,8 +215,7 @@ class Classification(Objective):
             raise GraphjouleError(
                 f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per node."
             )
-        check_label_dtype(targets, task)
-        labels = targets.long()  # an unsigned dtype cannot be compared with -1
+        labels = as_int64(targets, f"The labels of task {task!r} have")
         if bool((labels == -1).all()):
             raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
         if self.num_classes < 2:
@@ -226,6 +226,13 @@ class Classification(Objective):
             raise GraphjouleError(
                 f"Task {task!r} has {self.num_classes} classes but {len(self.class_names)} class names."
             )
+        first: dict[str, int] = {}
+        for number, name in enumerate(map(str, self.class_names or ())):
+            if first.setdefault(name, number) != number:
+                raise GraphjouleError(
+                    f"The classes {first[name]} and {number} of task {task!r} are both called {name!r}; names must "
+                    "differ, because predictions have a column for each."
+                )
         wrong = ((labels < -1) | (labels >= self.num_classes)).nonzero().view(-1)
         if wrong.numel():
             node = int(wrong[0])
@@ -319,12 +326,3 @@ def read_objective(fields: Any) -> Objective:
         return OBJECTIVES[fields["name"]](**given)
     except TypeError as error:
         raise GraphjouleError(f"{fields!r} is not an objective that this version knows.") from error
-
-
-def check_label_dtype(labels: Tensor, task: str) -> None:
-    """Refuse labels that are not integers."""
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise GraphjouleError(
-            f"The labels of task {task!r} have dtype {labels.dtype}; expected an integer dtype such as torch.int64. "
-            "Targets that are measurements want the objective Regression."
-        )

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
+from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks.facts import Source, TaskFacts
-from graphjoule.tasks.objective import Classification, Objective, Regression, check_label_dtype
+from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.rules import RULES, draw_split, is_rule
 from graphjoule.tasks.splits import PARTS, Split, check_labelled, split_of_masks
 
@@ -94,7 +95,7 @@ class Task:
         if targets.is_floating_point():
             objective = Regression(targets.size(1) if targets.dim() == 2 else 1)
         else:
-            check_label_dtype(targets, name)
+            targets = as_int64(targets, f"The labels of task {name!r} have")
             objective = Classification.of(targets)
         weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
         masks = {key: getattr(data, key, None) for key in (f"{part}_mask" for part in PARTS)}
@@ -173,7 +174,8 @@ class Task:
         digest = hashlib.sha256()
         for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.targets):
             digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            if tensor.numel():  # an empty one may have the stride 0, and then has no view as bytes
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Task:

@@ -9,30 +9,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
-from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks.arrays import NUMBERS, read_arrays
+from graphjoule.tasks.arrays import CSR_PIECES, NUMBERS, csr_of, read_arrays
 from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.raw import RawFiles
 from graphjoule.tasks.task import Task, pack_features
 
-_CSR_PIECES = ("data", "indices", "indptr", "shape")
-_KEYS = ("labels", *(f"{matrix}_{piece}" for matrix in ("adj", "attr") for piece in _CSR_PIECES))
+_KEYS = ("labels", *(f"{matrix}_{piece}" for matrix in ("adj", "attr") for piece in CSR_PIECES))
 _KINDS = dict.fromkeys(_KEYS, NUMBERS)
-
-
-def _csr(arrays: dict[str, np.ndarray], matrix: str, shown: str) -> sp.csr_matrix:
-    data, indices, indptr, shape = (arrays[f"{matrix}_{piece}"] for piece in _CSR_PIECES)
-    try:
-        csr = sp.csr_matrix((data, indices, indptr), shape=tuple(int(n) for n in shape))
-        # SciPy checks no index by itself and its C loops trust them all.
-        csr.check_format(full_check=True)
-    except (ValueError, TypeError) as error:
-        raise GraphjouleError(f"The arrays {matrix}_* in {shown} are no sparse matrix: {error}.") from error
-    return csr
 
 
 def _check(file: str, folder: Path, shown: str) -> None:
@@ -62,7 +48,7 @@ def load_words(raw: RawFiles, root: Path) -> Task:
     """
     path = raw.ensure(root) / raw.files[0]
     arrays = read_arrays(path, str(path), _KINDS)
-    words, links = (_csr(arrays, matrix, str(path)) for matrix in ("attr", "adj"))
+    words, links = (csr_of(arrays, matrix, str(path)) for matrix in ("attr", "adj"))
     words.sum_duplicates()
     words.data = np.where(words.data > 0, 1, words.data)
     links = links.tocoo()

@@ -6,25 +6,34 @@ overrides may leave out the first part where that is clear: ``c_min`` is looked 
 
 import difflib
 import hashlib
-import inspect
 import json
 import re
 import tomllib
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text, reason
 from graphjoule.nn import MODELS
-from graphjoule.tasks.task import Task
 from graphjoule.terms import TERMS
+
+if TYPE_CHECKING:
+    from graphjoule.tasks.task import Task
 
 __all__ = ["Block", "ClusterSettings", "Recipe", "load_recipe", "model_options", "parse_blocks", "parse_overrides"]
 
@@ -192,7 +201,7 @@ class Recipe(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         decay = self.train.weight_decay
-        groups = ("all",) if self.model.is_own else MODELS[self.model.name].parameter_group_names
+        groups = parameter_groups(self.model.name)
         if set(decay) != set(groups):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
         if self.train.clusters is not None and "energy" in self.terms:
@@ -202,7 +211,7 @@ class Recipe(BaseModel):
             )
         return self
 
-    def with_split_of(self, task: Task) -> Self:
+    def with_split_of(self, task: "Task") -> Self:
         """The same recipe, in which a split called "default" has the name of the task's default split.
 
         A record must say by which rule its nodes were divided, whatever a later version takes by default.
@@ -332,26 +341,25 @@ def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
 
 def model_options(model: str) -> type[BaseModel]:
     """The checks for a model's options, read from the keyword-only parameters of its constructor."""
-    return _options_of(MODELS[model].__init__, MODELS[model].__name__)
+    options, _ = MODELS.signature(model)
+    return _options_of(model, tuple(options.items()))
 
 
-@cache  # a study asks thousands of times; not by the key of `MODELS`, which may get another model
-def _options_of(constructor: Callable[..., None], name: str) -> type[BaseModel]:
-    from pydantic import create_model
+@cache  # a study asks thousands of times; not by the key of `MODELS` alone, which may get another model
+def _options_of(model: str, options: tuple[tuple[str, tuple[Any, Any]], ...]) -> type[BaseModel]:
+    fields: dict[str, Any] = dict(options)
+    return create_model(f"{model}_options", __config__=_STRICT, **fields)
 
-    hints = typing.get_type_hints(constructor, include_extras=True)
-    fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(constructor).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
-    return create_model(f"{name}Options", __config__=_STRICT, **fields)
+
+def parameter_groups(model: str) -> tuple[str, ...]:
+    """The names of a model's parameter groups; a model of the user's own has one."""
+    return MODELS.signature(model)[1] if model in MODELS else ("all",)
 
 
 def setting_names(model: str) -> list[str]:
     """The dotted names that a file or an override may set for a model, in the order in which a short name is found."""
     options = list(model_options(model).model_fields) if model in MODELS else []
-    groups = MODELS[model].parameter_group_names if model in MODELS else ("all",)
+    groups = parameter_groups(model)
     train = [name for name in TrainSettings.model_fields if name not in ("weight_decay", "clusters")]
     return [
         *(f"model.{name}" for name in ("hidden_channels", *options)),
