@@ -23,9 +23,8 @@ import torch
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.graph import Propagation
-from graphjoule.parallel import load_part, read_partition, write_partition
+from graphjoule.parallel import joined_processes, load_part, read_partition, write_partition
 from graphjoule.parallel.launch import launch
-from graphjoule.parallel.start import joined_processes
 from graphjoule.tasks import Task
 from graphjoule.training.environment import describe_device, versions
 from graphjoule.training.recipe import load_recipe

@@ -176,7 +176,7 @@ def test_distributed_without_torchrun_says_what_is_missing(tmp_path, monkeypatch
 
 
 def test_bad_timeout_is_one_sentence(monkeypatch):
-    from graphjoule.parallel.start import _timeout_seconds
+    from graphjoule.parallel.launch import _timeout_seconds
 
     monkeypatch.setenv("GRAPHJOULE_RANK_TIMEOUT", "soon")
     with pytest.raises(GraphjouleError, match="GRAPHJOULE_RANK_TIMEOUT is 'soon'; expected a positive number"):
@@ -210,7 +210,7 @@ def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others
         "        (folder / 'saved').touch()\n"
         "    os._exit(130)\n"
         "signal.signal(signal.SIGINT, stop)\n"
-        "from graphjoule.parallel.start import say_ready\n"
+        "from graphjoule.parallel.launch import say_ready\n"
         "say_ready()\n"
         "(folder / f'ready-{rank}').touch()\n"
         "time.sleep(60)\n"
@@ -552,7 +552,7 @@ def test_ctrl_c_while_the_ranks_start_is_one_line(tmp_path, signum, seconds):
 def test_ranks_end_with_their_launcher(tmp_path):
     script = (
         "import os, sys, time\n"
-        "from graphjoule.parallel.start import _end_with_the_launcher\n"
+        "from graphjoule.parallel.launch import _end_with_the_launcher\n"
         "_end_with_the_launcher()\n"
         f"open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').write(str(os.getpid()))\n"
         "time.sleep(300)\n"

@@ -4,8 +4,8 @@ import importlib
 
 import pytest
 import torch
-
 from graphjoule.graph.part import Excerpt, Part, computing_on, current_part
+
 from graphjoule.ops import dropout, make_key
 from graphjoule.ops.dropout import keep_mask, words_of_excerpt
 

@@ -111,7 +111,7 @@ def train(
             raise GraphjouleError(f"{key} is set twice, to {overrides[key]!r} and to {value!r}: give it once.")
     numbers = parse_seeds(seeds)
 
-    from graphjoule.cli.process_options import check_clustered, check_processes, source_beside_parts
+    from graphjoule.cli.processes import check_clustered, check_processes, source_beside_parts
 
     check_processes(processes, distributed, parts)
     source, name = source_beside_parts(source, distributed, parts)

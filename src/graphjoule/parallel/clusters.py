@@ -297,8 +297,8 @@ def check_shares(settings: ClusterSettings, num_processes: int) -> None:
     """Refuse more processes than a step has groups of clusters to share."""
     if settings.accumulate < num_processes:
         raise GraphjouleError(
-            f"train.clusters.accumulate is {settings.accumulate}, but there are {num_processes} processes, and each needs "
-            f"a group of clusters in every step; set `train.clusters.accumulate={num_processes}`."
+            f"train.clusters.accumulate is {settings.accumulate}, but there are {num_processes} processes, and each "
+            f"needs a group of clusters in every step; set `train.clusters.accumulate={num_processes}`."
         )
 
 
@@ -321,11 +321,12 @@ class ClusterTrainer(Trainer):
         refuse_own_model(self.architecture, self.group)
         if "energy" in self.terms:
             raise GraphjouleError(
-                "The term energy needs the whole graph, and a step on clusters sees a part of it; leave out one of them."
+                "The term energy needs the whole graph, and a step on clusters sees a part of it; leave out one of "
+                "them."
             )
         if settings.parts > nodes:
             raise GraphjouleError(
-                f"clusters is {settings.parts}; for a graph of {nodes} nodes it must be from 1 to {nodes}."
+                f"train.clusters.parts is {settings.parts}; for a graph of {nodes} nodes it must be from 1 to {nodes}."
             )
         self.clusters = Clusters(cut_nodes(self.task.graph, settings.parts, settings.method))
 

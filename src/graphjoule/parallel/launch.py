@@ -1,8 +1,8 @@
 """Start the processes of a training on this machine, join them, and end them all when one dies.
 
-`launch` is the side of the one that starts them, `joined_processes` that of each of them; `torchrun` may start them too.
-Ours and not `torch.distributed.elastic`: that one ends all processes as soon as one exits, so the one to blame may be one
-that only lost another, and makes Ctrl-C the end at once, where here every process saves the same epoch first.
+`launch` is the side of the one that starts them, `joined_processes` that of each of them; torchrun may start them too.
+Ours and not `torch.distributed.elastic`: that one ends all as soon as one exits and may blame one that only lost
+another, and it makes Ctrl-C the end at once, where here all processes save the same epoch first.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ def num_cores() -> int:
 
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    defaults = {"OMP_NUM_THREADS": str(max(1, num_cores() // size))} | ({"GLOO_SOCKET_IFNAME": loopback} if loopback else {})
+    defaults = {"OMP_NUM_THREADS": str(max(1, num_cores() // size))}
+    if loopback:
+        defaults["GLOO_SOCKET_IFNAME"] = loopback
     own = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
