@@ -5,8 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from graphjoule.graph.nodes import current_nodes
+from graphjoule.nn.stock import stock
 
 
+@stock
 class BatchNorm(nn.BatchNorm1d):
     """``(x - mean) / sqrt(var + eps) * weight + bias`` of every channel, with mean and variance over all nodes.
 
