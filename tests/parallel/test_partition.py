@@ -14,8 +14,8 @@ from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.cli import app
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import SparseFeatures, normalize_rows
-from graphjoule.parallel import PartedPropagation, load_part, partition, read_partition, write_partition
+from graphjoule.graph.features import SparseFeatures
+from graphjoule.parallel import load_part, partition, read_partition, write_partition
 from graphjoule.parallel.partition import cut_edges, cut_nodes, is_partition_of, remove_partition
 from graphjoule.tasks.objective import Classification
 from tests.graphs import edge_lists, few, no_edges, path3, random_edges
@@ -169,44 +169,6 @@ def halo_of(parts, part):
     return torch.cat(sent)
 
 
-def test_rows_of_sparse_features_are_normalised_by_themselves(tmp_path):
-    task = ring_task(sparse=True)
-    expected = normalize_rows(task.features).to_dense()
-    for part in parts_of(task, tmp_path):
-        scaled = normalize_rows(part.features)
-        assert scaled.among is part.features.among
-        torch.testing.assert_close(scaled.to_dense(), expected[part.nodes])
-
-
-@pytest.mark.parametrize("name", ["public", "per-class-3-4"])
-def test_splits_are_those_of_the_whole(tmp_path, name):
-    task = ring_task()
-    whole = task.split(name, seed=5)
-    splits = [(part, part.split(name, seed=5)) for part in parts_of(task, tmp_path)]
-    for kind in ("train", "val", "test"):
-        found = torch.cat([part.nodes[getattr(split, kind)] for part, split in splits]).sort().values
-        assert found.equal(getattr(whole, kind))
-    for _, split in splits:
-        assert split.sha256 == whole.sha256
-        assert split.sizes == whole.sizes
-
-
-def test_an_unknown_split_is_refused(tmp_path):
-    part = parts_of(ring_task(), tmp_path)[0]
-    with pytest.raises(GraphjouleError, match="Unknown split 'other' for task 'ring'"):
-        part.split("other")
-
-
-def test_to_keeps_a_part_a_part(tmp_path):
-    part = parts_of(ring_task(sparse=True), tmp_path)[1]
-    moved = part.to(dtype=torch.float64)
-    assert isinstance(moved.graph, PartedPropagation)
-    assert moved.graph.row_ids.index.equal(part.nodes)
-    assert moved.graph.dtype == moved.features.dtype == torch.float64
-    assert moved.features.among.total == part.features.among.total
-    assert part.to("cpu").graph is part.graph
-
-
 def test_one_part_is_the_whole(tmp_path):
     task = ring_task()
     (part,) = parts_of(task, tmp_path, num_parts=1)
@@ -277,17 +239,6 @@ def test_a_part_of_another_partition_is_refused(tmp_path):
     (tmp_path / "b" / "part-1.safetensors").rename(tmp_path / "b" / "part-0.safetensors")
     with pytest.raises(GraphjouleError, match="is not part 0 of this partition"):
         load_part(tmp_path / "b", 0, Sized(2))
-
-
-def test_labels_of_another_partition_are_refused(tmp_path):
-    """They have the same shape; a split by rule would be drawn from them without complaint."""
-    (part, _) = parts_of(ring_task(), tmp_path / "a", num_parts=2)
-    other = replace(ring_task(), targets=ring_task().targets.roll(1))
-    write_partition(other, 2, tmp_path / "b", "blocks")
-    (tmp_path / "b" / "labels.safetensors").replace(tmp_path / "a" / "labels.safetensors")
-    assert part.split("public").sizes == ring_task().split("public").sizes
-    with pytest.raises(GraphjouleError, match=r"labels\.safetensors is of another partition than the parts"):
-        part.split("per-class-3-4")
 
 
 @pytest.mark.parametrize(
@@ -398,34 +349,3 @@ def test_a_folder_with_another_partition_is_not_written_over(tmp_path):
     with pytest.raises(GraphjouleError, match="already holds another partition"):
         write_partition(ring_task(), 3, tmp_path, "blocks")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_the_command_says_what_a_training_will_need(tmp_path):
-    options = ["--dataset", "digits", "--parts", "3", "--method", "blocks", "--out", str(tmp_path / "p"), "--json"]
-    done = CliRunner().invoke(app, ["partition", *options])
-    assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["num_nodes"] == [599, 599, 599]
-    assert said["num_cut_edges"] > 0
-    assert "3 parts by blocks, 599 nodes each; " in done.stderr
-    assert f"{said['num_cut_edges']:,} of " in done.stderr
-    made = read_partition(tmp_path / "p")
-    assert made.data.name == "digits"
-    part = load_part(tmp_path / "p", 1, Sized(3))
-    assert part.graph.halo.num_nodes == made.num_halo[1] == said["num_halo"][1]
-    graph_parts = cut_nodes(part.to("cpu").graph, 1, "blocks")
-    assert graph_parts.numel() == 599
-
-
-def test_one_part_is_said_in_the_singular(tmp_path):
-    done = CliRunner().invoke(app, ["partition", "--parts", "1", "--method", "blocks", "--out", str(tmp_path / "p")])
-    assert done.exit_code == 0, done.output
-    assert "digits: 1 part by blocks, 1,797 nodes each; 0 of " in done.stdout
-    assert "edges cut (0.0 %), a part fetches 0 rows per layer" in done.stdout
-
-
-def test_the_command_refuses_more_parts_than_nodes(tmp_path):
-    done = CliRunner().invoke(app, ["partition", "--parts", "9999", "--out", str(tmp_path / "p")])
-    assert isinstance(done.exception, GraphjouleError)
-    assert "it must be from 1 to 1797" in str(done.exception)
-    assert not (tmp_path / "p").exists()

@@ -149,7 +149,8 @@ def used_model(name: str, x, graph, num_layers: int = 5, **options):
     model = MODELS[name](NUM_FEATURES, 8, NUM_CLASSES, num_layers, **options).double()
     for parameter in model.parameters():
         parameter.data.add_(0.1 * torch.randn_like(parameter))
-    model.train()(x, graph)
+    if x.size(0) > 1:  # one node has no variance
+        model.train()(x, graph)
     return model.eval()
 
 
