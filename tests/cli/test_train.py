@@ -184,7 +184,7 @@ def test_train_on_clusters_then_predict(here):
     done = run("train", *TINY, "--clusters", 20, "--clusters-per-step", 5, "--json")
     assert done.code == 0, done.err
     (record,) = read_records(here / json.loads(done.out)["records"])
-    assert record.recipe["clusters"] == {
+    assert record.recipe["train"]["clusters"] == {
         "parts": 20,
         "per_step": 5,
         "accumulate": 1,
@@ -202,8 +202,8 @@ def test_train_on_clusters_then_predict(here):
         (["--clusters", 0], "--clusters"),
         (["--clusters-per-step", 5], "there are no clusters: say how many with --clusters"),
         (["--clusters", 3, "--clusters-per-step", 5], "clusters.per_step is 5, but there are 3 clusters"),
-        (["--clusters", 5000], "clusters is 5000; for a graph of 1797 nodes it must be from 1 to 1797"),
-        (["--clusters", 5, "--constraint", "penalty"], "constraint and clusters cannot be had together"),
+        (["--clusters", 5000], "clusters.parts is 5000; for a graph of 1797 nodes it must be from 1 to 1797"),
+        (["--clusters", 5, "--constraint", "penalty"], "terms.energy and train.clusters exclude each other"),
     ],
 )
 def test_options_that_cannot_be_are_one_sentence_and_leave_nothing(here, options, words):

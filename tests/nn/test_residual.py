@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 from graphjoule.nn import EGNN, GCNII, EGNNConv, GCNIIConv, SReLU, residual
 from graphjoule.ops import dropout, make_key, split_key, use_body
 from graphjoule.trace import Trace
-from graphs import normal, random_edges
+from tests.graphs import normal, random_edges
 
 EDGES, NUM_LAYERS, WIDTH = random_edges(12, 20, weighted=True), 4, 4
 X = normal(12, 5)

@@ -24,7 +24,7 @@ def state_bits(model):
 def test_it_is_what_the_constructor_draws_after_manual_seed_to_the_bit(name, options, seed):
     recipe = load_recipe(name, "digits", 3, options)
     torch.manual_seed(seed)
-    expected = MODELS[name](5, recipe.hidden_channels, 3, 3, **recipe.options)
+    expected = MODELS[name](5, recipe.model.hidden_channels, 3, 3, **recipe.model.options)
     before = torch.get_rng_state()
     assert state_bits(initialised(recipe, 5, 3, seed)) == state_bits(expected)
     assert torch.get_rng_state().equal(before)
@@ -54,7 +54,7 @@ def test_a_model_of_ones_own_is_drawn_from_the_seed_too(monkeypatch):
     recipe = load_recipe("gcn", "digits", 2)
     monkeypatch.setitem(MODELS, "gcn", _OfOnesOwn)
     torch.manual_seed(3)
-    expected = _OfOnesOwn(5, recipe.hidden_channels, 3, 2, **recipe.options)
+    expected = _OfOnesOwn(5, recipe.model.hidden_channels, 3, 2, **recipe.model.options)
     before = torch.get_rng_state()
     assert state_bits(initialised(recipe, 5, 3, 3)) == state_bits(expected)
     assert torch.get_rng_state().equal(before)

@@ -80,11 +80,6 @@ class Propagation(Nodes):
             row, col, weight = merge_edges(*both, num_nodes, reduce="max")
         else:
             check_symmetric(row, col, weight, num_nodes)
-        return cls._normalised(row, col, weight, num_nodes, dtype or torch.get_default_dtype())
-
-    @classmethod
-    def _normalised(cls, row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, dtype: torch.dtype) -> Propagation:
-        """P from the merged, symmetric, loop-free adjacency."""
         degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
         check_degrees(degree)
         loop = torch.arange(num_nodes)
@@ -94,7 +89,7 @@ class Propagation(Nodes):
         row, col, weight = row[order], col[order], weight[order]
         scale = (degree + 1).rsqrt()
         # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
-        value = (weight * (scale[row] * scale[col])).to(dtype)
+        value = (weight * (scale[row] * scale[col])).to(dtype or torch.get_default_dtype())
         return cls(row_starts(row, num_nodes), col.int(), value, degree)
 
     @property
@@ -187,7 +182,7 @@ class Propagation(Nodes):
         """The weights ``a_ij`` from the entries of ``P`` and ``sqrt(1 + d)`` of every column; rows come first."""
         row, col = self.row(), self.col.long()
         weight = torch.where(row == col, 0, self.value.double() * (scale[row] * scale[col]))
-        # Entries of P are rounded to its dtype; whole weights are had back, as the exact degree confirms.
+        # Entries of P are rounded to its dtype; whole weights are restored, as the exact degree confirms.
         whole = weight.round()
         near = torch.allclose(weight, whole, rtol=4 * torch.finfo(self.dtype).eps, atol=0)
         if near and self.degree.equal(torch.zeros_like(self.degree).index_add(0, row, whole)):
@@ -224,7 +219,7 @@ class Propagation(Nodes):
 
 
 def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:
-    """The operator of `graph`, whichever way it was given, checked against the number of nodes.
+    """The operator of `graph`, a `Propagation` or an ``edge_index``, checked against the number of nodes.
 
     A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
 

@@ -246,7 +246,7 @@ def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
 
 
 def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None = None) -> Propagation:
-    """The operator that features are measured on, whichever way it was given, checked against them.
+    """The operator that features are measured on, from a `Propagation` or an ``edge_index``, checked against them.
 
     A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
 
