@@ -11,13 +11,12 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import Rows, csr_tensor, row_of_entries, row_starts
 from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, merge_edges
-from graphjoule.graph.group import ALONE, Group
 from graphjoule.graph.laplacian import Laplacian
-from graphjoule.graph.part import Part
+from graphjoule.graph.nodes import Nodes
 
 
 @dataclass(frozen=True, eq=False)
-class Propagation:
+class Propagation(Nodes):
     """The normalised adjacency ``P = D~^-1/2 (A + I) D~^-1/2`` of an undirected graph, with ``D~ = D + I``.
 
     Built once per graph, kept as CSR with 32-bit indices, exactly symmetric, so that the backward product of a layer is
@@ -100,18 +99,8 @@ class Propagation:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns, the same unless a process holds some of the rows only."""
+        """Number of rows and of columns, the same unless these are some rows of a larger operator."""
         return self.num_nodes, self.num_nodes
-
-    @property
-    def part(self) -> Part | None:
-        """Which rows of a larger operator these are; None for a whole one."""
-        return None
-
-    @property
-    def group(self) -> Group:
-        """The processes that hold the graph together."""
-        return ALONE if self.part is None else self.part.group
 
     @property
     def num_edges(self) -> int:
@@ -157,8 +146,8 @@ class Propagation:
         rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
         return Propagation(rowptr, col, value, degree)
 
-    def reach(self, x: Tensor) -> Tensor:
-        """The features of all nodes that the columns name, of which a process may have a part only.
+    def gather_halo(self, x: Tensor) -> Tensor:
+        """The features of all nodes that the columns name, which may be more than those of the rows.
 
         Args:
             x: features of the rows, shape ``[..., num_nodes, channels]``.
@@ -211,11 +200,18 @@ class Propagation:
         """Weighted degree of every node that the columns name, those of the rows first."""
         return self.degree
 
-    def numbering(self) -> tuple[Tensor, Tensor, int]:
+    def edge_ids(self) -> tuple[Tensor, Tensor, int]:
         """The number of every stored entry, that of the entry across the diagonal, and how many numbers there are."""
         position = torch.arange(self.col.numel(), dtype=torch.int32, device=self.device)
         # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
         return position, torch.argsort(self.col, stable=True).int(), self.col.numel()
+
+    def require_whole(self, what: str) -> None:
+        """Refuse what needs the whole graph where this is not all of it.
+
+        Args:
+            what: what needs it, the subject of a sentence.
+        """
 
     def row(self) -> Tensor:
         """Row of every stored entry, the counterpart of `col`."""
@@ -254,6 +250,5 @@ def exact_propagation(graph: Propagation | Tensor, num_nodes: int | None = None)
     """
     if isinstance(graph, Tensor):
         return Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=torch.float64)
-    if graph.part is not None:
-        raise GraphjouleError("This needs the whole graph, but this process has a part of it; load it in one process.")
+    graph.require_whole("This")
     return graph

@@ -77,11 +77,8 @@ class Trace(TraceView):
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
         if not isinstance(model, nn.Module):
             raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
-        if gradients and isinstance(graph, Propagation) and graph.part is not None:
-            raise GraphjouleError(
-                "gradients is True, but the graph is in parts: a process sees its own part of a gradient only; leave "
-                "gradients out, or trace in one process."
-            )
+        if gradients and isinstance(graph, Propagation):
+            graph.require_whole("A trace with `gradients=True`")
         if isinstance(measures, str):
             measure_names(measures)  # refuses it
         named = [MEASURES[measure_names([m])[0]] if isinstance(m, str) else m for m in measures]

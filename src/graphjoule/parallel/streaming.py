@@ -1,8 +1,9 @@
-"""A matrix that a model takes for a tensor, while it lies in host memory and is worked on block by block."""
+"""Evaluation of a model on a graph of any size: the model's own forward, a block of rows at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +11,48 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.features import Features
-from graphjoule.parallel.streaming.rows import Blocks, multiply_rows, read_rows, row_bytes
+from graphjoule.graph import Propagation
+from graphjoule.graph.csr import csr_product, csr_tensor
+from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.nn import GraphModel
+from graphjoule.ops import use_body
+
+BLOCK_BYTES = 2**26
+"""About what one block takes on the device, and what a step makes of it a few times that."""
+
+
+@torch.no_grad()
+def evaluate_in_blocks(model: GraphModel, x: Features, graph: Propagation, *, block_bytes: int = BLOCK_BYTES) -> Tensor:
+    """Class scores of all nodes, as ``model.eval()(x, graph)`` gives them up to rounding, in bounded memory.
+
+    The model's own forward runs once, with matrices that lie in host memory and go through the device a block of rows
+    at a time: layer after layer, each exact, since all rows of a layer are there before the next one begins. Host
+    memory holds a few activations ``[num_nodes, channels]`` whatever the depth, the device a few blocks and the model.
+
+    Args:
+        model: any model of the zoo, on the device that shall do the arithmetic; left in evaluation mode.
+        x: features of all nodes, dense or sparse, in host memory.
+        graph: the operator, in host memory.
+        block_bytes: about what one block of rows takes.
+
+    Returns:
+        Shape ``[num_nodes, out_channels]``, in host memory.
+
+    Example:
+        >>> from graphjoule import EGNN
+        >>> path = Propagation.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 3]]), symmetrize=True)
+        >>> model, x = EGNN(5, 8, 3, num_layers=16).eval(), torch.randn(4, 5)
+        >>> torch.allclose(evaluate_in_blocks(model, x, path, block_bytes=64), model(x, path), atol=1e-6)
+        True
+    """
+    if block_bytes < 1:
+        raise GraphjouleError(f"block_bytes is {block_bytes}; it must be at least 1.")
+    blocks = Blocks(next(model.parameters()).device, block_bytes)
+    with use_body("reference"):  # a fused body wants all rows at once
+        scores: Tensor = model.eval()(StreamedMatrix(x.to("cpu"), blocks), graph.to("cpu"))
+    if not isinstance(scores, StreamedMatrix) or not isinstance(scores.source, Tensor):
+        raise GraphjouleError(f"The scores of the model are {type(scores).__name__}, not one row per node.")
+    return scores.source
 
 
 class StreamedMatrix(Tensor):
@@ -177,3 +218,85 @@ _BY_ROW = {
 """What can be done to every row by itself, if the call is one that `_keeps_rows_apart`."""
 
 _OWN_BODY: dict[Any, Callable[..., Tensor]] = {F.linear: _linear}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a matrix is gone over: where a block is worked on, and how large it may be.
+
+    Attributes:
+        device: where the arithmetic is done.
+        num_bytes: about the most that one block takes there; a block has one row at least.
+    """
+
+    device: torch.device
+    num_bytes: int
+
+    def of_rows(self, num_rows: int, row_bytes: int) -> list[slice]:
+        """Blocks of equal numbers of rows."""
+        size = max(1, self.num_bytes // max(1, row_bytes))
+        return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+
+    def of_entries(self, rowptr: Tensor, row_bytes: int) -> list[slice]:
+        """Blocks of rows of a CSR matrix, each with so few entries that a row of the other factor for each fits.
+
+        A row that has more entries by itself is a block of its own.
+        """
+        most, num_rows, blocks, start = max(1, self.num_bytes // max(1, row_bytes)), len(rowptr) - 1, [], 0
+        while start < num_rows:
+            stop = int(torch.searchsorted(rowptr, int(rowptr[start]) + most, right=True)) - 1
+            stop = min(max(stop, start + 1), start + most, num_rows)
+            blocks.append(slice(start, stop))
+            start = stop
+        return blocks
+
+
+def read_rows(source: Features, rows: slice, device: torch.device) -> Tensor:
+    """Some rows on a device; those of sparse features as a torch CSR matrix."""
+    if isinstance(source, Tensor):
+        return source[rows].to(device)
+    first, last = int(source.rowptr[rows.start]), int(source.rowptr[rows.stop])
+    rowptr = source.rowptr[rows.start : rows.stop + 1] - first
+    pieces = (rowptr, source.col[first:last], source.value[first:last])
+    rowptr, col, value = (piece.to(device) for piece in pieces)
+    return csr_tensor(rowptr, col, value, (rows.stop - rows.start, source.num_features))
+
+
+def row_bytes(source: Features) -> int:
+    """Bytes of one row, the mean one of sparse features; an entry of these takes a value and a column."""
+    if isinstance(source, SparseFeatures):
+        return source.value.numel() * (source.value.element_size() + 4) // max(1, source.num_nodes)
+    return source[:1].numel() * source.element_size()
+
+
+def multiply_rows(matrix: Tensor, rows: slice, x: Tensor, blocks: Blocks) -> Tensor:
+    """Some rows of ``A X`` for a CSR matrix and a dense matrix in host memory, on the device of the blocks."""
+    if blocks.device.type != "cpu":
+        return multiply_gathered(matrix, rows, x, blocks)
+    rowptr, col, value = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    first, last = int(rowptr[rows.start]), int(rowptr[rows.stop])
+    return _product(rowptr[rows.start : rows.stop + 1] - first, col[first:last], value[first:last], x)
+
+
+def multiply_gathered(matrix: Tensor, rows: slice, x: Tensor, blocks: Blocks) -> Tensor:
+    """`multiply_rows` for a device that cannot see host memory.
+
+    It gets the entries of these rows and the rows of ``X`` that they name, in pieces where a row alone names too many.
+    """
+    rowptr, col, value = matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    first, last = int(rowptr[rows.start]), int(rowptr[rows.stop])
+    most = max(1, blocks.num_bytes // max(1, row_bytes(x)))
+    total = torch.zeros(rows.stop - rows.start, x.size(1), dtype=x.dtype, device=blocks.device)
+    for start in range(first, last, most):
+        stop = min(start + most, last)
+        named, place = torch.unique(col[start:stop], return_inverse=True)
+        starts = rowptr[rows.start : rows.stop + 1].clamp(start, stop) - start
+        pieces = (starts, place.to(col.dtype), value[start:stop], x[named.long()])
+        total += _product(*(piece.to(blocks.device) for piece in pieces))
+    return total
+
+
+def _product(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
+    if x.dtype == torch.float32 and x.device.type == "cpu":
+        return csr_product(rowptr, col, value, x)
+    return torch.mm(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(x))), x)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.group import ALONE
+from graphjoule.parallel.group import ALONE
 
 
 def talk(group):
@@ -46,8 +46,8 @@ def hear(group):
         "key": torch.tensor([1, 2], dtype=torch.int32),
         "scalar": torch.tensor(2.5, dtype=torch.float64),
     }
-    received = group.tensors_from_first(lambda: tensors if group.rank == 0 else pytest.fail("called"))
-    nothing = group.tensors_from_first(lambda: None)
+    received = group.from_first(lambda: tensors if group.rank == 0 else pytest.fail("called"))
+    nothing = group.from_first(lambda: None)
     same = all(received[name].equal(value) and received[name].dtype == value.dtype for name, value in tensors.items())
     return heard, calls, same, nothing
 
@@ -67,7 +67,7 @@ def refuse(group, culprit):
     said = []
     for call in (
         lambda: group.from_first(fail),
-        lambda: group.tensors_from_first(fail),
+        lambda: group.from_first(fail),
         lambda: group.together(fail if group.rank == culprit else lambda: 1),
     ):
         with pytest.raises(GraphjouleError) as error:
@@ -90,5 +90,5 @@ def test_alone_everything_is_said_to_oneself():
     assert not ALONE.any(False)
     assert ALONE.largest(3) == 3
     assert ALONE.from_first(lambda: 5) == ALONE.together(lambda: 5) == 5
-    assert ALONE.tensors_from_first(lambda: None) is None
+    assert ALONE.from_first(lambda: None) is None
     assert ALONE.is_first
