@@ -147,7 +147,9 @@ def test_a_folder_that_another_process_trains_in_is_refused_before_anything_star
 
 
 def test_parts_of_a_dataset_say_which(tmp_path, monkeypatch, endings):
-    monkeypatch.setitem(DATASETS, "cora", SimpleNamespace(name="cora", load=lambda root: replace(ring_task(), name="cora")))
+    monkeypatch.setitem(
+        DATASETS, "cora", SimpleNamespace(name="cora", load=lambda root: replace(ring_task(), name="cora"))
+    )
     parts, out = tmp_path / "parts", tmp_path / "out"
     write_partition(replace(ring_task(), name="cora"), 2, parts, "blocks")
     options = ["--layers", "2", "--device", "cpu", "--processes", "2", "--parts", str(parts), "--out", str(out)]
