@@ -97,11 +97,13 @@ class OrthogonalSettings(BaseModel):
         """The penalty for one model.
 
         Raises:
-            GraphjouleError: no graph layer has a square weight. One or two layers may have none because they lead in
-                and out; of them the penalty is zero.
+            GraphjouleError: no graph layer has a square weight. One or two layers with weights may have none because
+                they lead in and out; of them the penalty is zero.
         """
         penalty = OrthogonalPenalty(model, layers=graph_layers(model), gamma=self.gamma, c_max=self.c_max)
-        if not penalty.names and len(watched_modules(model, graph_layers(model))) > 2:
+        layers = watched_modules(model, graph_layers(model)).values()
+        has_weights = any(weight.dim() == 2 for layer in layers for weight in layer.parameters())
+        if not penalty.names and (len(layers) > 2 or not has_weights):
             raise GraphjouleError(
                 f"terms.orthogonal.gamma is {self.gamma}, but no graph layer of {type(model).__name__} has a square "
                 "weight that could be pulled to the identity; leave it out or choose another model or depth."
