@@ -1,5 +1,3 @@
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,9 +6,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import Choices, Interval, default_ranges, fit_ranges, parse_range, parse_ranges, with_settings
-from graphjoule.tuning.ranges import count_settings
-from graphjoule.tuning.settings import own_values
-from graphjoule.tuning.spelling import fixed_settings, spelled
+from graphjoule.tuning.ranges import count_settings, fixed_settings, own_values, spelled
 
 
 @pytest.mark.parametrize(
@@ -37,7 +33,7 @@ def test_ranges_as_people_type_them(text, expected):
         ("lr=", "'lr=' is not a range"),
         ("=1..2", "'=1..2' is not a range"),
         ("lr=0.1", "there is nothing to choose"),
-        ("lr=0.1", "fix it with --set lr=0.1"),
+        ("lr=0.1", "or set `lr=0.1`"),
         ("lr=0.1..fast", "'fast' is not a number"),
         ("lr=0.1..nan", "'nan' is not a number"),
         ("lr=0.1..inf", "'inf' is not a number"),
@@ -277,8 +273,8 @@ def test_settings_are_counted_where_they_can_be(texts, count):
     assert count_settings(fit_ranges(load_recipe("egnn", "digits", 4), parse_ranges(texts))) == count
 
 
-def test_any_value_is_picked():
-    generator = random.Random(0)
-    for found, values in ((Choices(("a", "b")), {"a", "b"}), (Interval(2, 4, is_whole=True), {2, 3, 4})):
-        assert {found.pick(generator) for _ in range(50)} == values
-    assert 0.1 <= Interval(0.1, 0.2).pick(generator) <= 0.2
+def test_optuna_draws_the_same_values():
+    distributions = pytest.importorskip("optuna").distributions
+    assert Choices(("a", "b")).distribution() == distributions.CategoricalDistribution(("a", "b"))
+    assert Interval(2, 4, is_whole=True).distribution() == distributions.IntDistribution(2, 4)
+    assert Interval(0.1, 0.2, log=True).distribution() == distributions.FloatDistribution(0.1, 0.2, log=True)

@@ -1,18 +1,44 @@
-"""What is searched: for each setting an interval or some choices, as people type them."""
+"""What is searched: for each setting an interval or some choices, and which settings of a recipe they stand for."""
 
 from __future__ import annotations
 
 import math
-import random
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
+from pydantic import ValidationError
+
 from graphjoule.errors import GraphjouleError
+from graphjoule.nn import MODELS
+from graphjoule.training.examine import initialised
+from graphjoule.training.objective import build_penalty
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.recipes import explain, unknown
+from graphjoule.training.recipes.constrained import constraint_setting
 from graphjoule.training.recipes.overrides import parse_override
+from graphjoule.tuning.storage import import_optuna
 
-__all__ = ["Choices", "Interval", "Range", "count_settings", "parse_range", "parse_ranges"]
+__all__ = [
+    "Choices",
+    "Interval",
+    "Range",
+    "count_settings",
+    "default_ranges",
+    "fit_ranges",
+    "fixed_settings",
+    "own_values",
+    "parse_range",
+    "parse_ranges",
+    "spelled",
+    "with_settings",
+]
 
+# What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.
+_GIVEN = ("model", "dataset", "num_layers", "select_on", "split", "split_seed", "constraint", "clusters")
+_SHARED = "weight_decay"  # stands for every parameter group that is not also named by itself
 _EXPECTED = "expected key=low..high, key=low..high:log or key=one,another"
 
 
@@ -63,21 +89,11 @@ class Interval:
         """
         return int(self.high) - int(self.low) + 1 if self.is_whole else None
 
-    def pick(self, generator: random.Random) -> float:
-        """Any of its values, none more likely than another."""
-        if self.is_whole:
-            return generator.randint(int(self.low), int(self.high))
-        return generator.uniform(self.low, self.high)
-
-    def suggest(self, trial: Any, name: str) -> float:
-        """A value for an Optuna trial."""
-        if self.is_whole:
-            return int(trial.suggest_int(name, int(self.low), int(self.high), log=self.log))
-        return float(trial.suggest_float(name, self.low, self.high, log=self.log))
-
-    def of_whole_numbers(self) -> Interval:
-        """The same for a setting that takes whole numbers only."""
-        return replace(self, low=int(self.low), high=int(self.high), is_whole=True)
+    def distribution(self) -> Any:
+        """The same for Optuna."""
+        distributions = import_optuna().distributions
+        kind = distributions.IntDistribution if self.is_whole else distributions.FloatDistribution
+        return kind(self.low, self.high, log=self.log)
 
 
 @dataclass(frozen=True)
@@ -109,13 +125,9 @@ class Choices:
         """How many values there are."""
         return len(set(self.values))
 
-    def pick(self, generator: random.Random) -> Any:
-        """Any of its values, none more likely than another."""
-        return generator.choice(self.values)
-
-    def suggest(self, trial: Any, name: str) -> Any:
-        """A value for an Optuna trial."""
-        return trial.suggest_categorical(name, list(self.values))
+    def distribution(self) -> Any:
+        """The same for Optuna."""
+        return import_optuna().distributions.CategoricalDistribution(list(self.values))
 
 
 Range = Interval | Choices
@@ -183,9 +195,7 @@ def _number(part: str, text: str) -> float:
 def _parse_choices(key: str, value: str, text: str) -> Choices:
     parts = value.split(",")
     if len(parts) < 2:
-        raise GraphjouleError(
-            f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or fix it with --set {text}."
-        )
+        raise GraphjouleError(f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or set `{text}`.")
     if not all(part.strip() for part in parts):
         raise GraphjouleError(f"{text!r} is not a range: a choice is empty; {_EXPECTED}.")
     values = [parse_override(f"{key}={part}")[1] for part in parts]
@@ -194,3 +204,176 @@ def _parse_choices(key: str, value: str, text: str) -> Choices:
     if len(set(values)) != len(values):  # 1 and 1.0 too, which Optuna cannot tell apart
         raise GraphjouleError(f"{text!r} is not a range: a choice is there twice.")
     return Choices(tuple(values))
+
+
+def default_ranges(model: str) -> dict[str, Range]:
+    """The ranges of a model's settings that are worth a search on any dataset.
+
+    Args:
+        model: A key of `MODELS`.
+
+    Returns:
+        A range by the name of each setting.
+
+    >>> default_ranges("sgc")["lr"].text
+    '0.001..0.3:log'
+    """
+    if model not in MODELS:
+        raise GraphjouleError(unknown(model, MODELS, "model"))
+    table = tomllib.loads((resources.files(__package__) / "ranges.toml").read_text(encoding="utf-8"))
+    return parse_ranges(f"{key}={text}" for key, text in table[model].items())
+
+
+# Which settings of a recipe a name stands for.
+
+
+def spelled(recipe: Recipe, key: str) -> list[str]:
+    """The keys of `Recipe.settings` that a name stands for in an override.
+
+    ``weight_decay`` is that of every parameter group. A limit of the model's that the constraint has taken from it is
+    the constraint's too; one that the model does not have is the constraint's alone.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
+    ['weight_decay.conv', 'weight_decay.dense']
+    >>> spelled(load_recipe("egnn", "digits", 2, {"constraint": "penalty"}), "c_min")
+    ['c_min', 'constraint.c_min']
+    """
+    if key == _SHARED:
+        return [f"{_SHARED}.{group}" for group in recipe.weight_decay]
+    settings, limit = recipe.settings(), constraint_setting(key)
+    if limit not in settings:
+        return [key]
+    if key not in settings:
+        return [limit]
+    # A limit that is taken from the model comes with its value and its source.
+    is_taken = settings[limit] == settings[key] and recipe.sources.get(limit) == recipe.sources.get(key)
+    return [key, limit] if is_taken else [key]
+
+
+def fixed_settings(recipe: Recipe, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What overrides fix, by the keys of `Recipe.settings`.
+
+    Args:
+        recipe: the recipe with the overrides.
+        overrides: as `parse_overrides` gives them.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> overrides = {"weight_decay": 0.0, "weight_decay.conv": 0.5}
+    >>> fixed_settings(load_recipe("gcnii", "digits", 2, overrides), overrides)
+    {'weight_decay.dense': 0.0, 'weight_decay.conv': 0.5}
+    """
+    given = dict(overrides)
+    if isinstance(shared := given.get(_SHARED), Mapping):  # a table with one value for each of some groups
+        del given[_SHARED]
+        given |= {f"{_SHARED}.{group}": value for group, value in shared.items()}
+    return {
+        name: value for key, value in given.items() for name in spelled(recipe, key) if name == key or name not in given
+    }
+
+
+def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with some settings replaced, checked as those of a file are.
+
+    Args:
+        recipe: what to change; it stays as it is.
+        changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
+            are not also named by themselves.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
+    ['lr: 0.5 -> 0.005']
+    """
+    fields = recipe.model_dump()
+    for key, value in changes.items():
+        for name in spelled(recipe, key):
+            if name == key or name not in changes:
+                _put(fields, name, value)
+    try:
+        return Recipe.model_validate(fields)
+    except ValidationError as error:
+        raise GraphjouleError(explain(error)[1]) from error
+
+
+def _put(fields: dict[str, Any], name: str, value: Any) -> None:
+    table, _, part = name.partition(".")
+    if part:
+        fields[table][part] = value
+    elif name in fields["options"]:
+        fields["options"][name] = value
+    else:
+        fields[name] = value
+    fields["sources"][name] = "override"
+
+
+def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """The recipe's own values of what is searched, where they are within the ranges: the first trial's."""
+    settings = _settings(recipe)
+    values = {key: {settings[name] for name in spelled(recipe, key)} for key in ranges}
+    found = {key: next(iter(several)) for key, several in values.items() if len(several) == 1}
+    return {key: value for key, value in found.items() if ranges[key].contains(value)}
+
+
+def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges in the types of the recipe's settings, or a sentence for one that cannot be searched.
+
+    Both ends of every interval and every choice must work with some values of the other settings that are searched;
+    whether a trial's own values go together is seen when it is drawn.
+
+    Args:
+        recipe: what is searched from.
+        ranges: a range by the name of each setting.
+    """
+    if not ranges:
+        raise GraphjouleError("There is nothing to search: give at least one range, such as lr=1e-4..1e-1:log.")
+    fitted = {key: _typed(recipe, key, given) for key, given in ranges.items()}
+    for key in ranges:
+        names = spelled(recipe, key)
+        if all(name != key and name in ranges for name in names):
+            raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(names)}: give one.")
+    for key, found in fitted.items():
+        for end in found.ends:
+            _check_end(recipe, fitted, key, end)
+    return fitted
+
+
+def _typed(recipe: Recipe, key: str, given: Range) -> Range:
+    settings = _settings(recipe)
+    known = [*(name for name in settings if name not in _GIVEN), _SHARED]
+    if key in _GIVEN:
+        raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
+    name = spelled(recipe, key)[0]
+    if name not in known:
+        raise GraphjouleError(unknown(key, known, f"setting of {recipe.model}"))
+    value = settings[name]
+    if isinstance(given, Choices):
+        return given
+    if isinstance(value, bool | str):
+        raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes choices, such as {key}=one,another.")
+    if not isinstance(value, int):
+        return given
+    if not (float(given.low).is_integer() and float(given.high).is_integer()):
+        raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes whole numbers.")
+    return replace(given, low=int(given.low), high=int(given.high), is_whole=True)
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """`Recipe.settings`, and None for those that a recipe leaves out of them while they are not set."""
+    absent = [name for name, field in Recipe.model_fields.items() if not field.is_required() and field.default is None]
+    return dict.fromkeys(absent) | recipe.settings()
+
+
+def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) -> None:
+    """Refuse a value that no network can be built with: not with the recipe's other values, nor at the others' ends."""
+    first, last = ({name: found.ends[place] for name, found in ranges.items()} for place in (0, -1))
+    said: GraphjouleError | None = None
+    for others in ({}, first, last):
+        try:
+            changed = with_settings(recipe, others | {key: end})
+            shallow = changed.model_copy(update={"num_layers": 1})
+            build_penalty(shallow, initialised(shallow, in_channels=2, out_channels=3, seed=0))
+        except GraphjouleError as error:
+            said = said or error
+        else:
+            return
+    raise GraphjouleError(f"{key}={ranges[key].text} cannot be searched: {said}") from said

@@ -1,18 +1,42 @@
-"""The task as a search may see it: without test nodes, and without the labels that only they have."""
+"""What a search may see: the task without test nodes and their labels, and the validation metric that selects."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 
-__all__ = ["ValidationTask", "hide_test"]
+__all__ = ["Selection", "ValidationTask", "hide_test", "metrics_of", "selection_of"]
+
+
+class Selection(NamedTuple):
+    """By which metric trials are compared, and which way is better."""
+
+    name: str
+    direction: Literal["minimize", "maximize"]
+
+
+def selection_of(recipe: Recipe) -> Selection:
+    """What a search of this recipe selects by; the only place that knows.
+
+    >>> from graphjoule import load_recipe
+    >>> selection_of(load_recipe("gcn", "digits", 2))
+    Selection(name='val_loss', direction='minimize')
+    """
+    return Selection(recipe.select_on, "minimize" if recipe.select_on == "val_loss" else "maximize")
+
+
+def metrics_of(record: Record) -> dict[str, Any]:
+    """The validation metrics of a run by name; the only place that knows."""
+    return {name: getattr(record, name) for name in ("val_loss", "val_accuracy")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +86,7 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     recipe = recipe.with_split_of(task)
     keys = list(dict.fromkeys(seed if recipe.split_seed is None else recipe.split_seed for seed in seeds))
     whole = [task.split(recipe.split, key) for key in keys]
-    splits = {key: _without_test(split) for key, split in zip(keys, whole, strict=True)}
+    splits = {key: replace(split, test=split.test[:0]) for key, split in zip(keys, whole, strict=True)}
     seen = torch.zeros_like(task.labels, dtype=torch.bool)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
@@ -71,7 +95,3 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))
-
-
-def _without_test(split: Split) -> Split:
-    return replace(split, test=split.test[:0])
