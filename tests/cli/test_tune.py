@@ -8,8 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from graphjoule.cli import tune_progress
-from graphjoule.cli.tune import choose_ranges
+from graphjoule.cli.tune import choose_ranges, show_search
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import load_recipe, parse_overrides
@@ -137,13 +136,13 @@ def test_a_storage_of_its_own_and_a_name(here):
 def test_several_workers(here, monkeypatch, codes, code, said):
     module, asked = import_module("graphjoule.cli.tune"), []
 
-    def in_this_process(member, num_workers, *, on_poll):
+    def in_this_process(team, num_workers, *, on_poll):
         asked.append(num_workers)
         on_poll()
         if 0 in codes:
-            search, task = member.search, hide_test(member.load(), member.search.recipe, member.search.seeds)
-            board = member.address.open(search.about(task), search.direction)
-            work(search.queue(board, member.num_trials), partial(evaluate, search, task, member.device))
+            search, task = team.search, hide_test(team.load(), team.search.recipe, team.search.seeds)
+            queue = search.queue(search.open(team.ref, task), team.num_trials)
+            work(queue, partial(evaluate, search, task, team.device))
         return codes
 
     monkeypatch.setattr(module, "run_team", in_this_process)
@@ -308,7 +307,7 @@ def test_what_a_user_can_get_wrong(here, case):
 
 def test_a_file_that_is_no_journal_is_left_alone(here):
     (here / "notes.txt").write_text("my notes")
-    assert "notes.txt is no journal of a search" in refused(here, *TINY, "--storage", "notes.txt")
+    assert "notes.txt is not a journal of a search" in refused(here, *TINY, "--storage", "notes.txt")
     assert "notes.txt is a file" in refused(here, *TINY, "--out", "notes.txt")
 
 
@@ -316,22 +315,19 @@ def test_another_search_in_the_same_place_is_refused(here):
     assert run("tune", *TINY).code == 0
     said = refused(here, *TINY, "--range", "lr=1e-3..1e-1:log")
     assert "runs/tune/digits-sgc-2 belongs to the search 'digits-sgc-2', which was begun with something else" in said
-    assert "; range of weight_decay: 1e-06..0.01:log -> nothing); choose another folder with --out" in said
+    assert "; range of weight_decay: 1e-06..0.01:log -> nothing); choose another folder with " in said
     said = refused(
         here, *TINY, "--range", "lr=1e-3..1e-1:log", "--storage", "runs/tune/digits-sgc-2/journal.log", "--out", "b"
     )
     assert "The search 'digits-sgc-2' in runs/tune/digits-sgc-2/journal.log was begun with something else" in said
-    assert "choose another --storage or --name" in said
+    assert re.search("choose another (--storage|`storage`) or (--name|`name`)", said)
 
 
 @pytest.mark.parametrize("more", [[], ["--storage", "elsewhere.log"]])
 def test_a_folder_belongs_to_one_search(here, more):
     assert run("tune", *TINY, "--out", "mine").code == 0
     said = refused(here, *TINY, "--layers", "3", "--out", "mine", *more)
-    assert (
-        "mine belongs to another search, 'digits-sgc-2' (sgc, 2 layers, digits); choose another folder with --out"
-        in said
-    )
+    assert "mine belongs to another search, 'digits-sgc-2' (sgc, 2 layers, digits); choose another folder with " in said
     said = refused(here, *TINY, "--name", "digits-sgc-2", "--layers", "3", "--out", "mine", *more)
     assert "which was begun with something else (num_layers: 2 -> 3" in said
     assert run("tune", *TINY[:-1], "6", "--out", "mine").code == 0  # the same search goes on
@@ -346,6 +342,23 @@ def test_a_folder_that_two_searches_took_at_the_same_moment_keeps_the_result_of_
     assert result.code == 2
     assert "mine belongs to another search, 'other' (gcn, 2 layers, digits)" in result.err
     assert not (here / "mine/best.toml").exists()
+
+
+def test_a_journal_that_is_lost_meanwhile_is_a_sentence(here, monkeypatch):
+    module, calls = import_module("graphjoule.tuning.search"), []
+    fit = module.fit
+
+    def removing(*given, **options):
+        calls.append(given)
+        if len(calls) == 2:
+            (here / "runs/tune/digits-sgc-2/journal.log").unlink()
+        return fit(*given, **options)
+
+    monkeypatch.setattr(module, "fit", removing)
+    result = run("tune", *TINY)
+    assert (result.code, result.out) == (2, "")
+    assert "journal.log as the journal of a search: no such file or directory." in result.err
+    assert "Traceback" not in result.err
 
 
 def test_few_settings_are_tried_once_each_and_that_is_said(here):
@@ -411,35 +424,39 @@ def test_train_refuses_a_recipe_file_that_is_none(here):
 # Progress.
 
 
-class Study:
-    """As much of a study as progress looks at."""
+class Storage:
+    """As much of a storage as progress looks at."""
 
-    class direction:  # noqa: N801
-        name = "MINIMIZE"
+    class ref:  # noqa: N801
+        name = "mine"
+
+    class study:  # noqa: N801
+        class direction:  # noqa: N801
+            name = "MINIMIZE"
 
     def __init__(self):
-        self.trials = []
+        self.all = []
 
-    def get_trials(self, deepcopy):
-        return self.trials
+    def trials(self):
+        return self.all
 
     def add(self, state, value=None):
         trial = type("Trial", (), {"state": type("State", (), {"name": state}), "value": value})()
-        trial.user_attrs = {"slot": len(self.trials), "attempt": 0}
-        self.trials.append(trial)
+        trial.user_attrs = {"slot": len(self.all), "attempt": 0}
+        self.all.append(trial)
 
 
 TRAINING = TrialProgress(0, Progress(10, 20, 1, 2, 0.5, 0.25, 0.5))
 
 
 def test_off_a_terminal_there_is_a_line_per_trial(capsys):
-    study = Study()
-    with tune_progress.show_search("mine", study, 4) as show:
+    storage = Storage()
+    with show_search(storage, 4) as show:
         show(TrialProgress(0))
-        study.add("PRUNED")
+        storage.add("PRUNED")
         show(TRAINING)  # not within a trial
         show(TrialProgress(0))
-        study.add("COMPLETE", 0.25)
+        storage.add("COMPLETE", 0.25)
         show(None)
         show(None)
     assert capsys.readouterr().err == "mine: 1/4 trials, none has a result yet\nmine: 2/4 trials, best 0.2500\n"
@@ -448,9 +465,9 @@ def test_off_a_terminal_there_is_a_line_per_trial(capsys):
 def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
-    study = Study()
-    study.add("COMPLETE", 0.25)
-    with tune_progress.show_search("mine", study, 4) as show:
+    storage = Storage()
+    storage.add("COMPLETE", 0.25)
+    with show_search(storage, 4) as show:
         show(TRAINING)
     captured = capsys.readouterr()
     assert "trials, best 0.2500, epoch 10" in captured.err

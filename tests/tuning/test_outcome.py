@@ -147,8 +147,8 @@ def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:1], [ROWS[1], ROWS[3]]])
 def test_pictures_of_any_number_of_trials(rows, direction, tmp_path):
     before = dict(matplotlib.rcParams)
-    files, _ = write_outcome(outcome(direction, rows), tmp_path)
-    assert files["importance"].stat().st_size > 1000
+    files, _ = write_outcome(outcome(direction, rows, None if len(rows) > 3 else {}), tmp_path)
+    assert ("importance" in files) is (len(rows) > 3)
     assert files["parallel"].stat().st_size > 1000
     assert dict(matplotlib.rcParams) == before  # Optuna's plots change the style
     assert pyplot.get_fignums() == []

@@ -229,9 +229,8 @@ def test_trials_of_another_program_do_not_count_and_are_left_to_it(tmp_path):
         assert study.tell(running, 3.0).value == 3.0
         study.enqueue_trial({"lr": 0.03})  # Optuna would start this one for us
         more = make_queue(3, storage=queue.storage)
-        with pytest.raises(GraphjouleError, match="Another program has queued a trial in the search 'a'"):
-            with more.next_trial():
-                pass
+        with pytest.raises(GraphjouleError, match="Another program has queued a trial in"), more.next_trial():
+            pass
         assert study.ask().suggest_float("lr", 1e-3, 1e-1, log=True) == 0.03
 
 

@@ -1,11 +1,11 @@
 import builtins
-import json
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -206,6 +206,124 @@ def test_a_place_that_cannot_be_written_gets_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(GraphjouleError, match="Cannot use"):
         open_study(tmp_path / "file" / "journal.log")
+
+
+# A journal that fails while a search is running.
+
+
+def remove(path):
+    path.unlink()
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def shorten(path):
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
+
+
+def replace_by_another(path):
+    content = path.read_bytes()
+    path.rename(path.with_name("before.log"))
+    path.write_bytes(content)
+
+
+def add(line):
+    def fault(path):
+        with path.open("ab") as file:
+            file.write(line + b"\n")
+
+    return fault
+
+
+FAULTS = {
+    "removed": (remove, "Cannot use .*journal.log as the journal of a search: no such file or directory"),
+    "emptied": (empty, "journal.log was emptied, cut short or replaced while the search was running; put"),
+    "cut short": (shorten, "was emptied, cut short or replaced"),
+    "replaced": (replace_by_another, "was emptied, cut short or replaced"),
+    "words": (add(b"my notes"), r"damaged: line \d+ cannot be read"),
+    "an empty line": (add(b""), r"damaged: line \d+ cannot be read"),
+    "bytes": (add(b"\xff\x00"), r"damaged: line \d+ cannot be read"),
+    "a list": (add(b"[1]"), r"damaged: line \d+ cannot be read"),
+    "another table": (add(b'{"a": 1}'), r"damaged: line \d+ cannot be read"),
+    "an unknown entry": (add(b'{"op_code": 99, "worker_id": "a"}'), "damaged: a line cannot be used"),
+    "half an entry": (add(b'{"op_code": 4}'), "damaged: a line cannot be used"),
+}
+RANGES = parse_ranges(["lr=1e-3..1e-1:log"])
+
+
+def open_queue(path, num_trials=4):
+    return TrialQueue(StorageRef(str(path), "a").open({}, "minimize"), num_trials, RANGES)
+
+
+def value_of(params, on_progress):
+    return Evaluation(params["lr"], None, {"metrics": {"val_loss": [params["lr"]]}})
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_journal_that_fails_meanwhile_gets_a_sentence(tmp_path, case):
+    fault, said = FAULTS[case]
+    path, calls = tmp_path / "journal.log", []
+
+    def evaluate(params, on_progress):
+        calls.append(params)
+        if len(calls) == 2:
+            fault(path)
+        return value_of(params, on_progress)
+
+    with pytest.raises(GraphjouleError, match=said):
+        work(open_queue(path), evaluate)
+    assert len(calls) == 2  # nothing is trained whose result cannot be stored
+
+
+@pytest.mark.parametrize("case", [case for case, (_, said) in FAULTS.items() if "damaged" in said])
+def test_a_damaged_journal_is_refused_and_left_as_it_is(tmp_path, case):
+    path = tmp_path / "journal.log"
+    work(open_queue(path, 2), value_of)
+    FAULTS[case][0](path)
+    content = path.read_bytes()
+    with pytest.raises(GraphjouleError, match=r"journal.log is .*damaged: "):
+        open_queue(path)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("num_bytes_lost", [0, 10])
+def test_a_search_continues_after_the_disk_was_full(tmp_path, monkeypatch, num_bytes_lost):
+    path, calls = tmp_path / "journal.log", []
+
+    def full(descriptor):
+        os.ftruncate(descriptor, os.fstat(descriptor).st_size - num_bytes_lost)  # the line is not written to its end
+        raise OSError(28, "No space left on device")
+
+    def evaluate(params, on_progress):
+        calls.append(params)
+        if len(calls) == 2:
+            monkeypatch.setattr(os, "fsync", full)
+        return value_of(params, on_progress)
+
+    with pytest.raises(GraphjouleError, match=r"Cannot use .*journal\.log as the journal .*: no space left on device"):
+        work(open_queue(path), evaluate)
+    monkeypatch.undo()
+    queue = open_queue(path)
+    work(queue, value_of)
+    done = [trial for trial in queue.storage.trials() if trial.state.name == "COMPLETE"]
+    assert sorted(trial.user_attrs["slot"] for trial in done) == [0, 1, 2, 3]
+    assert calls[1] in [trial.params for trial in done]  # with the settings that it had
+
+
+def test_a_database_that_fails_meanwhile_gets_a_sentence_without_the_password(monkeypatch):
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    storage = StorageRef(None, "a").open({}, "minimize")
+    storage = replace(storage, ref=StorageRef("postgresql://me:s3cret@host/db", "a"))
+
+    def gone(*arguments, **options):
+        raise sqlalchemy.exc.OperationalError("SELECT", {}, Exception("server closed the connection"))
+
+    monkeypatch.setattr(optuna.Study, "get_trials", gone)
+    with pytest.raises(GraphjouleError) as caught:
+        storage.trials()
+    assert str(caught.value) == "Cannot use postgresql://host/db: server closed the connection."
 
 
 # Leases.

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import statistics
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,11 +138,12 @@ def _measure_importance(study: Any, rows: Sequence[Row]) -> dict[str, float]:
 
     The shares sum to 1. With fewer than four trials, or trials that are all worth the same, there are none.
     """
-    values = [row.value for row in rows if row.value is not None]
-    if len(values) < _FEWEST_TRIALS or len(set(values)) == 1:
+    done = [row for row in rows if row.value is not None]
+    if len(done) < _FEWEST_TRIALS or len({row.value for row in done}) == 1:
         return {}
-    importance = import_optuna().importance
-    return dict(importance.get_param_importances(study, evaluator=importance.FanovaImportanceEvaluator(seed=0)))
+    importance, params = import_optuna().importance, list(done[0].params)  # trials of another program may have others
+    evaluator = importance.FanovaImportanceEvaluator(seed=0)
+    return dict(importance.get_param_importances(study, evaluator=evaluator, params=params))
 
 
 # The best settings as a recipe file that `load_recipe` reads.
@@ -278,6 +280,7 @@ def _draw(plot: Callable[[Any, Outcome], Figure], outcome: Outcome, path: Path) 
             "Drawing needs matplotlib, which is not installed: pip install 'graphjoule[plot]'."
         ) from error
     with quiet(), matplotlib.rc_context({"savefig.bbox": "tight"}):
+        warnings.simplefilter("ignore", UserWarning)  # of an axis with a single value; `quiet` ends it
         figure = plot(import_optuna().visualization.matplotlib, outcome)
         try:
             save_figure(figure, path)
@@ -288,7 +291,7 @@ def _draw(plot: Callable[[Any, Outcome], Figure], outcome: Outcome, path: Path) 
 def _draw_importance(plots: Any, outcome: Outcome) -> Figure:
     if not outcome.importance:
         raise GraphjouleError("There are too few trials, or all are worth the same: no importance can be computed.")
-    evaluator = import_optuna().importance.FanovaImportanceEvaluator(seed=0)
+    evaluator = import_optuna().importance.FanovaImportanceEvaluator(seed=0)  # as above, for the same shares
     axes = plots.plot_param_importances(
         outcome.study, evaluator=evaluator, target_name=selection_of(outcome.recipe).name
     )

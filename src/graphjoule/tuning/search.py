@@ -154,13 +154,17 @@ def work(
             if trial is not None:
                 slot = slot_of(trial)
                 on_progress(TrialProgress(slot))
-                found = evaluate(trial.params, lambda training, slot=slot: on_progress(TrialProgress(slot, training)))
+                found = evaluate(trial.params, partial(_show, on_progress, slot))
                 failure = {} if found.failure is None else {"failure": found.failure}
                 queue.finish(trial, found.value, found.facts | failure)
                 on_progress(TrialProgress(slot))
                 continue
         on_progress(TrialProgress(None))
         time.sleep(_POLL_SECONDS)
+
+
+def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Progress) -> None:
+    on_progress(TrialProgress(slot, training))
 
 
 def tune(

@@ -118,11 +118,11 @@ class StorageRef:
         """
         optuna = import_optuna()
         with quiet(), _sentences(self):
+            leases: Leases = PulseLeases()
             if self.journal is not None:
-                backend, leases = _open_journal(self)
+                backend, leases = _open_journal(self.journal, self.name)
             else:
                 backend = _open_database(self) if self.is_url else optuna.storages.InMemoryStorage()
-                leases = PulseLeases()
             try:  # `create_study` would add a line to the journal even where the study exists
                 study = optuna.load_study(study_name=self.name, storage=backend)
             except KeyError:
@@ -229,9 +229,8 @@ def _sentences(ref: StorageRef) -> Iterator[None]:
 # A journal file.
 
 
-def _open_journal(ref: StorageRef) -> tuple[Any, LockLeases]:
+def _open_journal(path: Path, name: str) -> tuple[Any, LockLeases]:
     journal = import_optuna().storages.journal
-    path = Path(str(ref.storage))
     if path.exists() and (odd := _odd_line(path)):  # before anything is added to it, or cut off
         why = "is not a journal of a search" if odd == 1 else f"is damaged: line {odd} cannot be read"
         raise GraphjouleError(f"{path} {why}; choose another file with `storage`.")
@@ -240,7 +239,7 @@ def _open_journal(ref: StorageRef) -> tuple[Any, LockLeases]:
     lock = JournalLock(path)
     lock.acquire()
     lock.release()
-    leases = LockLeases(path.with_name(f"{path.name}.leases") / ref.name)
+    leases = LockLeases(path.with_name(f"{path.name}.leases") / name)
     return journal.JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock)), leases
 
 
@@ -454,9 +453,9 @@ class PulseLeases:
         while not is_over.is_set():
             try:
                 trial.set_user_attr(self.KEY, count)
-            except RuntimeError:  # another worker has ended the trial
-                return
-            except Exception:  # noqa: S110 - a storage that fails for a moment costs a beat, not the training
-                pass
+            except Exception as error:
+                if isinstance(error, RuntimeError):  # another worker has ended the trial
+                    return
+                # A storage that fails for a moment costs a beat, not the training.
             count += 1
             is_over.wait(self._every)
