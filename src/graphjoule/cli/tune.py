@@ -31,8 +31,15 @@ from graphjoule.training.environment import resolve_device
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tuning.outcome import RECIPE_NAME, Outcome, check_folder, mark_folder, read_outcome, write_outcome
 from graphjoule.tuning.queue import TrialQueue, attempts_of, is_over
-from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, fixed_settings
-from graphjoule.tuning.ranges import parse_ranges, spelled
+from graphjoule.tuning.ranges import (
+    Range,
+    count_settings,
+    default_ranges,
+    fit_ranges,
+    fixed_settings,
+    parse_ranges,
+    spelled,
+)
 from graphjoule.tuning.search import Search, Team, TrialProgress, evaluate, run_team, work
 from graphjoule.tuning.storage import SearchStorage, StorageRef, import_optuna
 from graphjoule.tuning.validation import ValidationTask, hide_test, selection_of
@@ -136,7 +143,21 @@ def tune(
         once = "; the test split is read then, once" if seen.has_test else ""
         typer.echo(f"train the winner with ten seeds{once}:\n  {command}", err=json)
         if json:
-            typer.echo(json_text(result_fields(outcome, ref, ranges, files, command)))
+            best = outcome.best
+            result = {
+                "name": ref.name,
+                "storage": str(ref),
+                "select_on": selection_of(outcome.recipe).name,
+                "direction": outcome.direction,
+                "num_trials": len(outcome.rows),
+                "num_failed": len(outcome.rows) - len(outcome.ranked),
+                "ranges": {key: found.text for key, found in ranges.items()},
+                "best": {"trial": best.slot, "value": best.value, **best.metrics, "params": dict(best.params)},
+                "importance": dict(outcome.importance),
+                "files": {key: str(path) for key, path in files.items()},
+                "command": command,
+            }
+            typer.echo(json_text(result))
     if not outcome.ranked or not queue.is_finished():
         typer.echo(f"graphjoule: {_what_is_left(outcome, queue.num_trials, num_dead)}", err=True)
     if not outcome.ranked or num_dead == workers:
@@ -316,23 +337,3 @@ def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, 
         shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
         lines.append(f"importance: {shares}")
     return "\n".join([*lines, *(f"{name}: {path}" for name, path in files.items()), *missing])
-
-
-def result_fields(
-    outcome: Outcome, ref: StorageRef, ranges: Mapping[str, Range], files: Mapping[str, Path], command: str
-) -> dict[str, Any]:
-    """What ``--json`` prints."""
-    best = outcome.best
-    return {
-        "name": ref.name,
-        "storage": str(ref),
-        "select_on": selection_of(outcome.recipe).name,
-        "direction": outcome.direction,
-        "num_trials": len(outcome.rows),
-        "num_failed": len(outcome.rows) - len(outcome.ranked),
-        "ranges": {key: found.text for key, found in ranges.items()},
-        "best": {"trial": best.slot, "value": best.value, **best.metrics, "params": dict(best.params)},
-        "importance": dict(outcome.importance),
-        "files": {name: str(path) for name, path in files.items()},
-        "command": command,
-    }

@@ -1,4 +1,4 @@
-"""What a search found: every trial as a row, the best one as a recipe, and the files that a search leaves in a folder."""
+"""What a search found: every trial as a row, the best one as a recipe, and the files it leaves in a folder."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ _TABLES = {"paper": "paper", "released code": "released_code"}  # what was overr
 def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Sequence[str] = ()) -> str:
     """One block of TOML with the settings of a recipe, for its dataset and depth.
 
-    Settings keep the source that the recipe gives them, except those that were overridden or searched: they are our own.
+    Settings keep the source that the recipe gives them, except those that were overridden or searched: those are ours.
     Defaults are left out, for a file that names them would call them ours.
 
     Args:

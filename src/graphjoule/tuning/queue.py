@@ -1,10 +1,11 @@
 """Which trial is next: every place of a search is filled exactly once, however many workers there are and die.
 
 A search of N trials has N slots. A slot's trial carries the slot's number and an attempt; after a worker died or was
-stopped, the next attempt has the same settings. Under a lock that is all. Where there is none, in a database, two workers
-may queue the same attempt of the same slot, or the same settings for two slots, at the same moment: then the trial with
-the lower number counts, and the other is dropped as soon as a worker starts it. Optuna lets one worker start a trial and
-one end it, so a slot has one result. Trials that another program has put there have no slot and do not count.
+stopped, the next attempt has the same settings. Under a lock that is all. Where there is none, in a database, two
+workers may queue the same attempt of the same slot, or the same settings for two slots, at the same moment: then the
+trial with the lower number counts, and the other is dropped as soon as a worker starts it. Optuna lets one worker start
+a trial and one end it, so a slot has one result. Trials that another program has put there have no slot and do not
+count.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "slot_of"]
 
 _STOPPED = "stopped"
 MOST_DEATHS = 8
-"""Workers that may die of one trial. A trial that kills every worker, such as by filling the memory, is given up then."""
+"""Workers that may die of one trial; then it is given up: it may kill every worker, such as by filling the memory."""
 
 
 class TrialQueue:
@@ -49,6 +50,8 @@ class TrialQueue:
         self.num_trials = min(num_trials, count_settings(ranges) or num_trials)
         self._distributions = {name: found.distribution() for name, found in ranges.items()}
         self._seed, self._first = seed, dict(first or {})
+        self._draft: Any = None  # a study in memory, where settings are drawn
+        self._copied: set[int] = set()  # the numbers of the trials with a result that it has
 
     def is_finished(self) -> bool:
         """Whether every slot has its result."""
@@ -134,23 +137,29 @@ class TrialQueue:
         """
         optuna = import_optuna()
         seed = int(np.random.SeedSequence([self._seed, slot]).generate_state(1)[0])
-        taken = _owners(attempts)
+        trials, taken = _in_order(attempts), _owners(attempts)
         with quiet():
-            # Several settings are drawn together, and those that others are trying count as bad: they are not repeated.
-            sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
-            draft = optuna.create_study(direction=self.storage.study.direction, sampler=sampler)
-            known = (one for tries in attempts.values() for one in tries if _state(one) != "WAITING")
-            draft.add_trials(sorted(known, key=lambda one: int(one.number)))
+            if self._draft is None:
+                self._draft = optuna.create_study(direction=self.storage.study.direction)
+            draft = self._draft
+            draft.add_trials([one for one in trials if is_over(one) and one.number not in self._copied])
+            self._copied |= {one.number for one in trials if is_over(one)}
+            num_lasting = len(draft.get_trials(deepcopy=False))
+            draft.add_trials([one for one in trials if _state(one) == "RUNNING"])
             if slot == 0 and self._first:
                 draft.enqueue_trial(self._first)
+            # Several settings are drawn together, and those that others are trying count as bad: they are not repeated.
+            draft.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
             trial = draft.ask(self._distributions)
             draft.sampler = optuna.samplers.RandomSampler(seed=seed)  # the last of few settings TPE finds by luck only
             while _key(trial) in taken:
                 trial = draft.ask(self._distributions)
+            for number in range(num_lasting, trial.number + 1):  # the next draw shall not see these
+                draft.tell(number, state=optuna.trial.TrialState.FAIL)
         return dict(trial.params)
 
     def _counts(self, trial: Any) -> bool:
-        """Whether a trial that was just started is the first with its slot and attempt, and its settings are its own."""
+        """Whether a trial that just began is the first with its slot and attempt, and its settings are its own."""
         slot, attempts = slot_of(trial), self._attempts()
         return slot >= 0 and attempts[slot][-1].number == trial.number and _owners(attempts)[_key(trial)] == slot
 
@@ -190,9 +199,13 @@ def is_over(trial: Any) -> bool:
 def _owners(attempts: Mapping[int, Sequence[Any]]) -> dict[Any, int]:
     """The slot of the first trial with certain settings, by these settings."""
     owners: dict[Any, int] = {}
-    for trial in sorted((one for tries in attempts.values() for one in tries), key=lambda one: int(one.number)):
+    for trial in _in_order(attempts):
         owners.setdefault(_key(trial), slot_of(trial))
     return owners
+
+
+def _in_order(attempts: Mapping[int, Sequence[Any]]) -> list[Any]:
+    return sorted((one for tries in attempts.values() for one in tries), key=lambda one: int(one.number))
 
 
 def _key(trial: Any) -> tuple[Any, ...]:

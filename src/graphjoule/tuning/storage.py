@@ -2,13 +2,13 @@
 
 Optuna stores the trials; this file adds what killed workers showed to be missing:
 
-- Optuna's journal locks are files that a killed worker leaves behind, and the others wait half a minute for each. A lock
-  of the system (filelock) ends with its holder.
+- Optuna's journal locks are files that a killed worker leaves behind, and the others wait half a minute for each. A
+  lock of the system (filelock) ends with its holder.
 - A line that was cut off by a full disk or a power cut runs into the next one, and then nobody can read the journal.
-- Its heartbeat works with databases only, beats only inside `Study.optimize`, and never notices a worker that died before
-  its first beat. Here a lock per trial, or a pulse in a database, shows which workers are alive.
-- A journal that is damaged, removed or emptied meanwhile ends in all kinds of exceptions, or in none. Here it is always
-  one sentence.
+- Its heartbeat works with databases only, beats only inside `Study.optimize`, and never notices a worker that died
+  before its first beat. Here a lock per trial, or a pulse in a database, shows which workers are alive.
+- A journal that is damaged, removed or emptied meanwhile ends in all kinds of exceptions, or in none. Here it is
+  always one sentence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -118,7 +118,7 @@ class StorageRef:
         """
         optuna = import_optuna()
         with quiet(), _sentences(self):
-            leases: Leases = PulseLeases()
+            leases: LockLeases | PulseLeases = PulseLeases()
             if self.journal is not None:
                 backend, leases = _open_journal(self.journal, self.name)
             else:
@@ -160,7 +160,7 @@ class SearchStorage:
 
     ref: StorageRef
     study: Any
-    leases: Leases
+    leases: LockLeases | PulseLeases
 
     def trials(self) -> list[Any]:
         """All trials in the order of their numbers, as Optuna's `FrozenTrial`."""
@@ -246,8 +246,8 @@ def _open_journal(path: Path, name: str) -> tuple[Any, LockLeases]:
 class JournalLock:
     """The lock that Optuna takes before it adds a line, as the `lock_obj` of its journal.
 
-    Whoever takes it cuts off a last line without an end: nobody has read that line. A journal that was removed, replaced
-    or cut short since the last time is refused, for Optuna would add to it and lose all that was there.
+    Whoever takes it cuts off a last line without an end: nobody has read that line. A journal that was removed,
+    replaced or cut short since the last time is refused, for Optuna would add to it and lose all that was there.
 
     Args:
         journal: the journal file, which exists.
@@ -347,19 +347,6 @@ def _database_fault(ref: StorageRef, error: Exception) -> str:
 # Which trials have a live worker.
 
 
-class Leases(Protocol):
-    """What the queue needs of either kind."""
-
-    def turn(self) -> AbstractContextManager[None]:
-        """While it lasts, no other worker takes a trial or puts one back, where a lock can ensure that."""
-
-    def hold(self, trial: Any) -> AbstractContextManager[None]:
-        """Show that this process works on a trial."""
-
-    def is_dead(self, trial: Any) -> bool:
-        """Whether the worker of a running trial is gone."""
-
-
 class LockLeases:
     """A lock file per trial; the system releases a lock when its holder dies, so a death is seen at once.
 
@@ -370,36 +357,31 @@ class LockLeases:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for the lock of the queue itself: a trial has no lease yet at the moment it is started."""
-        with self._locked("turn", is_waiting=True):
-            yield
+    def turn(self) -> AbstractContextManager[Any]:
+        """While it lasts, no other worker takes a trial or puts one back: a trial that just began has no lock yet."""
+        return self._locked("turn", is_waiting=True)
 
-    @contextmanager
-    def hold(self, trial: Any) -> Iterator[None]:
-        """Hold the trial's lock."""
-        with self._locked(f"trial-{trial.number}"):
-            yield
+    def hold(self, trial: Any) -> AbstractContextManager[Any]:
+        """Show that this process works on a trial."""
+        return self._locked(f"trial-{trial.number}")
 
     def is_dead(self, trial: Any) -> bool:
-        """Whether nobody holds the trial's lock."""
+        """Whether the worker of a running trial is gone: nobody holds the lock."""
         with self._locked(f"trial-{trial.number}") as is_free:
             return is_free
 
     @contextmanager
     def _locked(self, name: str, *, is_waiting: bool = False) -> Iterator[bool]:
-        path = self._folder / f"{name}.lock"
+        lock = FileLock(self._folder / f"{name}.lock")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
             lock.acquire(blocking=is_waiting, poll_interval=_POLL_SECONDS)
         except Timeout:
             yield False
             return
         except (OSError, NotImplementedError) as error:  # some network disks have no locks
             why = reason(error) if isinstance(error, OSError) else str(error)
-            raise GraphjouleError(f"Cannot lock {path}: {why}; choose another `storage`.") from error
+            raise GraphjouleError(f"Cannot lock {lock.lock_file}: {why}; choose another `storage`.") from error
         try:
             yield True
         finally:
@@ -423,7 +405,7 @@ class PulseLeases:
         self._every, self._patience = every, patience
         self._seen: dict[int, tuple[int | None, float]] = {}
 
-    def turn(self) -> AbstractContextManager[None]:
+    def turn(self) -> AbstractContextManager[Any]:
         """Nobody waits: the queue's rules settle what two workers do at the same moment."""
         return nullcontext()
 
