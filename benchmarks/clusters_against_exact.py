@@ -21,7 +21,7 @@ import torch
 
 from graphjoule import Propagation, fit, load_recipe, load_task
 from graphjoule.files import ensure_folder, write_json
-from graphjoule.parallel.cluster_batch import induced_graph
+from graphjoule.parallel.clusters import induced_graph
 from graphjoule.parallel.partition import cut_edges, cut_nodes
 from graphjoule.training import cluster_runs
 from graphjoule.training.environment import describe_device, resolve_device, versions
@@ -41,12 +41,12 @@ def train(task, given, settings):
     recipe = load_recipe(given.model, task.name, given.layers, {"epochs": given.epochs, **settings})
     result = fit(recipe, task, range(given.seeds), device="cpu")
     runs = result.records
-    accuracies = [run.test_accuracy for run in runs]
+    accuracies = [run.test_score for run in runs]
     return {
         "recipe": recipe.settings(),
         "test_accuracy": accuracies,
         "test_mean": statistics.mean(accuracies),
-        "val_accuracy": [run.val_accuracy for run in runs],
+        "val_accuracy": [run.val_score for run in runs],
         "val_loss": [run.val_loss for run in runs],
         "selected_epoch": [run.selected_epoch for run in runs],
         "epochs_run": [run.epochs_run for run in runs],

@@ -29,11 +29,11 @@ class PlainLoop:
     """PyG's GCN and a training loop as anybody writes it, with the same epoch as `Runs`."""
 
     def __init__(self, side, given, task):
-        self.model = GCN(task.num_features, 64, given.layers, task.num_classes, dropout=0.5).to(task.labels.device)
+        self.model = GCN(task.num_features, 64, given.layers, task.out_channels, dropout=0.5).to(task.targets.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=5e-3)
         edges = torch.stack([task.graph.row(), task.graph.col.long()])
         self.inputs = task.features.to_dense(), edges[:, edges[0] != edges[1]]
-        self.labels, self.split = task.labels, task.split("public", 0)
+        self.labels, self.split = task.targets, task.split("public", 0)
         if side == "hooks alone":
             for conv in self.model.convs:
                 conv.register_forward_hook(lambda module, inputs, output: None)
@@ -65,7 +65,7 @@ def make(side, given, task):
         return PlainLoop(side, given, task)
     recipe = load_recipe(given.model, task.name, given.layers, {**SIDES[side], "epochs": 1000}).with_split_of(task)
     seeds = list(range(given.runs))
-    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed) for seed in seeds])
+    runs = Runs(recipe, task, seeds, [task.split(recipe.data.split, seed) for seed in seeds])
     if side == "hooks alone":
         for conv in runs.model.convs:
             conv.register_forward_hook(lambda module, inputs, output: None)

@@ -26,7 +26,7 @@ from graphjoule.graph import Propagation
 from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.parallel.launch import launch
 from graphjoule.parallel.start import joined_processes
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.environment import describe_device, versions
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
@@ -73,7 +73,7 @@ class Part:
         return 3 * self.layers * self.halo * 4 * self.width
 
 
-def ring_of_neighbours() -> NodeTask:
+def ring_of_neighbours() -> Task:
     """Every node knows seven of the twenty nodes after it, in a ring: a graph with locality."""
     generator = torch.Generator().manual_seed(0)
     steps = torch.rand(NODES, 20, generator=generator).argsort(dim=1)[:, : EDGES // NODES + 1] + 1
@@ -81,7 +81,7 @@ def ring_of_neighbours() -> NodeTask:
     col = (row + steps.flatten()) % NODES
     like = CitationGraph(NODES, 1000, FEATURES).task("ring")
     graph = Propagation.from_edge_index(torch.stack([row, col]), num_nodes=NODES, symmetrize=True)
-    return NodeTask("ring", like.features, graph, like.labels, like.num_classes, None, like.fixed_splits, "public")
+    return Task("ring", like.features, graph, like.targets, like.num_classes, None, like.fixed_splits, "public")
 
 
 GRAPHS = {"random": lambda: CitationGraph(NODES, EDGES, FEATURES).task("random"), "ring": ring_of_neighbours}

@@ -24,7 +24,7 @@ from graphjoule import Trace, load_recipe, load_task
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
-from graphjoule.training import build_model
+from graphjoule.training.build import build_model
 from graphjoule.training.environment import describe_device, versions
 
 SIDES = {"energy": ("energy",), "default measures": DEFAULT_MEASURES, "all measures": tuple(MEASURES)}
@@ -39,7 +39,7 @@ def networks(task, layers):
     dense = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
     edges = torch.stack([task.graph.row(), task.graph.col.long()])
     edge_index = edges[:, edges[0] != edges[1]]
-    model = GCN(task.num_features, 64, layers, task.num_classes)
+    model = GCN(task.num_features, 64, layers, task.out_channels)
     yield "PyG's GCN", model.eval(), (dense, edge_index)
 
 

@@ -9,7 +9,8 @@ import json
 import re
 from pathlib import Path
 
-from graphjoule import read_records, summarise
+from graphjoule import read_records
+from graphjoule.training import summarise
 from graphjoule.bench import read_bench_records
 from graphjoule.studies.paper_tables import paper_accuracies
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphjoule.fitting import fit
 from graphjoule.parallel import cluster_runs
-from graphjoule.training import fit
 from tests.graphs import random_edges
 from tests.training import small_recipe, small_task
 

@@ -14,6 +14,7 @@ from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import load_recipe, parse_overrides
 from graphjoule.training.records import read_records
 from graphjoule.tuning import TrialProgress, hide_test, recipe_text, with_settings, work
+from graphjoule.tuning.ranges import spelled
 from graphjoule.tuning.search import evaluate
 
 from . import refused as refused_command
@@ -53,9 +54,7 @@ def test_a_search_ends_with_a_winner_that_train_takes(here):
     assert {path.name for path in (here / "runs/tune/digits-sgc-2").glob("*.png")} == {"importance.png", "parallel.png"}
 
     best = load_recipe("sgc", "digits", 2, file=here / told["files"]["recipe"])
-    assert {key: best.settings().get(key, best.weight_decay["all"]) for key in told["best"]["params"]} == told["best"][
-        "params"
-    ]
+    assert {key: best.settings()[spelled(best, key)[0]] for key in told["best"]["params"]} == told["best"]["params"]
     program, *arguments = shlex.split(told["command"])
     assert program == "graphjoule"
     assert arguments[-2:] == ["--seeds", "10"]
@@ -63,7 +62,7 @@ def test_a_search_ends_with_a_winner_that_train_takes(here):
     assert trained.code == 0, trained.err
     assert "test accuracy" in trained.out  # read for the first time
     records = list(read_records(here / "trained/records.jsonl"))
-    mean = sum(record.val_loss for record in records) / 2
+    mean = sum(record.val["loss"] for record in records) / 2
     assert mean == pytest.approx(told["best"]["value"], rel=1e-5)  # the same seeds: what the search has promised
 
 
@@ -118,7 +117,7 @@ def test_a_storage_of_its_own_and_a_name(here):
     result = run("tune", *TINY, "--storage", "shared/all.log", "--name", "mine", "--json", "--timeout", "1e9")
     told = json.loads(result.out)
     assert (told["name"], told["storage"]) == ("mine", "shared/all.log")
-    assert (here / "shared/best.toml").exists()
+    assert (here / "shared/mine/best.toml").exists()
     other = run("tune", *TINY, "--storage", "shared/all.log", "--name", "second", "--out", "other", "--set", "lr=0.1")
     assert other.code == 0
     assert "weight_decay" in (here / "other/trials.csv").read_text().splitlines()[0]
@@ -210,7 +209,7 @@ def test_a_graph_without_test_nodes_is_not_said_to_have_any(here):
         ("gcn", ["weight_decay.all=0"], ["lr", "dropout"]),
         (
             "egnn",
-            ["constraint=penalty", "c_min=0.3"],
+            ["terms.energy.method=penalty", "c_min=0.3"],
             ["lr", "weight_decay.dense", "dropout", "output_dropout", "beta"],
         ),
     ],
@@ -227,21 +226,31 @@ def test_what_is_set_is_not_searched_however_it_is_called(model, given, left):
             "gcnii",
             ["weight_decay.conv=0"],
             "weight_decay=1e-6..1:log",
-            "weight_decay.conv is both set, to 0, and searched",
+            "train.weight_decay.conv is both set, to 0, and searched",
         ),
-        ("egnn", ["weight_decay=0"], "weight_decay.dense=1e-6..1:log", "weight_decay.dense is both set, to 0, and"),
-        ("gcn", ["weight_decay.all=0"], "weight_decay=1e-6..1:log", "weight_decay.all is both set, to 0, and searched"),
         (
-            "gcn",
-            ["constraint=penalty", "c_min=0.3"],
-            "constraint.c_min=0.1..0.5",
-            "constraint.c_min is both set, to 0.3",
+            "egnn",
+            ["weight_decay=0"],
+            "weight_decay.dense=1e-6..1:log",
+            "train.weight_decay.dense is both set, to 0, and",
         ),
         (
             "gcn",
-            ["constraint=penalty", "constraint.c_min=0.3"],
+            ["weight_decay.all=0"],
+            "weight_decay=1e-6..1:log",
+            "train.weight_decay.all is both set, to 0, and searched",
+        ),
+        (
+            "gcn",
+            ["terms.energy.method=penalty", "c_min=0.3"],
+            "terms.energy.c_min=0.1..0.5",
+            "terms.energy.c_min is both set, to 0.3",
+        ),
+        (
+            "gcn",
+            ["terms.energy.method=penalty", "terms.energy.c_min=0.3"],
             "c_min=0.1..0.5",
-            "constraint.c_min is both set, to 0.3",
+            "terms.energy.c_min is both set, to 0.3",
         ),
     ],
 )
@@ -253,10 +262,10 @@ def test_what_is_set_and_searched_is_refused_however_it_is_called(model, given, 
 
 
 def test_a_limit_of_one_s_own_is_left_alone_where_the_models_is_searched():
-    overrides = {"constraint": "penalty", "constraint.c_min": 0.2}
+    overrides = {"terms.energy.method": "penalty", "terms.energy.c_min": 0.2}
     recipe = load_recipe("egnn", "digits", 4, overrides)
     assert list(choose_ranges(recipe, ["c_min=0.1..0.5"], overrides)) == ["c_min"]
-    assert with_settings(recipe, {"c_min": 0.5}).constraint.c_min == 0.2
+    assert with_settings(recipe, {"c_min": 0.5}).terms["energy"]["c_min"] == 0.2
 
 
 @pytest.mark.parametrize("file", [[], ["--recipe", "mine.toml"]])
@@ -268,16 +277,16 @@ def test_a_limit_is_searched_for_the_model_and_the_constraint_as_train_sets_it_f
     assert result.code == 0, result.err
     told = json.loads(result.out)
     best = load_recipe("egnn", "digits", 2, file=here / told["files"]["recipe"])
-    assert best.options["c_min"] == best.constraint.c_min == told["best"]["params"]["c_min"]
+    assert best.model.options["c_min"] == best.terms["energy"]["c_min"] == told["best"]["params"]["c_min"]
 
 
 def test_a_penalty_is_searched_and_train_takes_it(here):
     given = [*TINY[:-2], "--trials", "2", "--layers", "3", "--model", "gcn", "--set", "hidden_channels=4"]
-    result = run("tune", *given, "--range", "orthogonal_penalty=0.1..100:log", "--json")
+    result = run("tune", *given, "--range", "terms.orthogonal.gamma=0.1..100:log", "--json")
     assert result.code == 0, result.err
     told = json.loads(result.out)
     best = load_recipe("gcn", "digits", 3, file=here / told["files"]["recipe"])
-    assert best.orthogonal_penalty == told["best"]["params"]["orthogonal_penalty"]
+    assert best.terms["orthogonal"]["gamma"] == told["best"]["params"]["terms.orthogonal.gamma"]
 
 
 BAD = {
@@ -286,7 +295,7 @@ BAD = {
     "a bound": (["--range", "lr=-1..1"], "lr=-1.0..1.0 cannot be searched: lr = -1.0 cannot be used"),
     "an empty choice": (["--range", "lr=0.1,,0.2"], "'lr=0.1,,0.2' is not a range: a choice is empty"),
     "two ranges": (["--range", "lr=1..2", "--range", "lr=1..3"], "lr has two ranges"),
-    "set and searched": (["--range", "lr=1..2", "--set", "lr=1"], "lr is both set, to 1, and searched"),
+    "set and searched": (["--range", "lr=1..2", "--set", "lr=1"], "train.lr is both set, to 1, and searched"),
     "sqlite": (["--storage", "sqlite:///a.db"], "SQLite repeats trials"),
     "seeds": (["--seeds", "none"], "--seeds is 'none'"),
     "device": (["--device", "tpu"], "tpu"),
@@ -315,28 +324,46 @@ def test_another_search_in_the_same_place_is_refused(here):
     assert run("tune", *TINY).code == 0
     said = refused(here, *TINY, "--range", "lr=1e-3..1e-1:log")
     assert "runs/tune/digits-sgc-2 belongs to the search 'digits-sgc-2', which was begun with something else" in said
-    assert "; range of weight_decay: 1e-06..0.01:log -> nothing); choose another folder with " in said
+    assert "; range of weight_decay: 1e-06..0.01:log -> nothing); choose another folder with --out" in said
     said = refused(
         here, *TINY, "--range", "lr=1e-3..1e-1:log", "--storage", "runs/tune/digits-sgc-2/journal.log", "--out", "b"
     )
     assert "The search 'digits-sgc-2' in runs/tune/digits-sgc-2/journal.log was begun with something else" in said
-    assert re.search("choose another (--storage|`storage`) or (--name|`name`)", said)
+    assert "choose another --storage or --name" in said
+
+
+def test_a_folder_that_holds_something_else_is_refused(here):
+    (here / "notes.txt").write_text("mine")
+    assert ". holds notes.txt, and nothing there says that graphjoule" in refused(here, *TINY, "--out", ".")
+
+
+def test_beside_a_journal_a_search_has_a_folder_of_its_own_unless_it_has_marked_that_one(here):
+    (here / "notes.txt").write_text("mine")
+    assert run("tune", *TINY, "--storage", "all.log").code == 0
+    assert (here / "digits-sgc-2/best.toml").exists()
+    assert run("tune", *TINY, "--name", "b", "--out", "old", "--storage", "old/all.log").code == 0
+    (here / "old/best.toml").unlink()
+    assert run("tune", *TINY, "--name", "b", "--storage", "old/all.log").code == 0
+    assert (here / "old/best.toml").exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--storage", "elsewhere.log"]])
 def test_a_folder_belongs_to_one_search(here, more):
     assert run("tune", *TINY, "--out", "mine").code == 0
     said = refused(here, *TINY, "--layers", "3", "--out", "mine", *more)
-    assert "mine belongs to another search, 'digits-sgc-2' (sgc, 2 layers, digits); choose another folder with " in said
+    assert (
+        "mine belongs to another search, 'digits-sgc-2' (sgc, 2 layers, digits); choose another folder with --out"
+        in said
+    )
     said = refused(here, *TINY, "--name", "digits-sgc-2", "--layers", "3", "--out", "mine", *more)
-    assert "which was begun with something else (num_layers: 2 -> 3" in said
+    assert "which was begun with something else (model.num_layers: 2 -> 3" in said
     assert run("tune", *TINY[:-1], "6", "--out", "mine").code == 0  # the same search goes on
 
 
 def test_a_folder_that_two_searches_took_at_the_same_moment_keeps_the_result_of_one(here, monkeypatch):
     module = import_module("graphjoule.cli.tune")
     (here / "mine").mkdir()
-    other = '{"name": "other", "about": {"model": "gcn", "num_layers": 2, "dataset": "digits"}}'
+    other = '{"name": "other", "about": {"model.name": "gcn", "model.num_layers": 2, "data.name": "digits"}}'
     monkeypatch.setattr(module, "mark_folder", lambda folder, *given: (folder / "search.json").write_text(other))
     result = run("tune", *TINY, "--out", "mine")
     assert result.code == 2
@@ -400,11 +427,11 @@ def test_train_takes_a_recipe_file_and_marks_what_it_changes(here):
     assert run("train", *arguments, "--out", "run").code == 0
     (record,) = read_records(here / "run/records.jsonl")
     changed = {key for key, source in record.recipe["sources"].items() if source == "override"}
-    assert (record.recipe["lr"], record.recipe["epochs"]) == (0.5, 2)
-    assert changed == {"lr", "epochs"}
+    assert (record.recipe["train"]["lr"], record.recipe["train"]["epochs"]) == (0.5, 2)
+    assert changed == {"train.lr", "train.epochs"}
     wins = run("train", *arguments, "--set", "lr=0.25", "--out", "other")
     assert wins.code == 0
-    assert next(read_records(here / "other/records.jsonl")).recipe["lr"] == 0.25
+    assert next(read_records(here / "other/records.jsonl")).recipe["train"]["lr"] == 0.25
 
 
 def test_train_refuses_a_recipe_file_that_is_none(here):
@@ -446,7 +473,7 @@ class Storage:
         self.all.append(trial)
 
 
-TRAINING = TrialProgress(0, Progress(10, 20, 1, 2, 0.5, 0.25, 0.5))
+TRAINING = TrialProgress(0, Progress(10, 20, 1, 2, 0.5))
 
 
 def test_off_a_terminal_there_is_a_line_per_trial(capsys):

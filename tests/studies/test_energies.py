@@ -1,10 +1,11 @@
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.studies.energies import EnergyRecord, measure_energies
 from graphjoule.tasks import load_task
-from graphjoule.training import build_model, fit
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 
 
@@ -19,7 +20,7 @@ def test_a_record_holds_the_energies_of_both_states(model, first_layer, num_ener
         assert [len(row) for row in rows] == [num_energies] * 2  # the last layer of GCN gives class scores
     assert record.trained != record.initial
     assert record.initial[0] != record.initial[1]
-    assert record.test_accuracy == [run.test_accuracy for run in result.records]
+    assert record.test_score == [run.test_score for run in result.records]
     assert record.versions
 
 

@@ -47,6 +47,8 @@ def test_records_are_found_in_any_form_and_other_files_left_aside(tmp_path):
     (tmp_path / "other.txt").write_text(texts[0])
     assert sorted(len(record.seeds) for record in read_energies([tmp_path])) == [1, 2, 3, 4, 5]
     assert len(read_energies([tmp_path / "b.jsonl", tmp_path / "b.jsonl"])) == 2
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "b.jsonl")
+    assert len(read_energies([tmp_path])) == 5
 
 
 def test_a_damaged_record_is_a_sentence(tmp_path):
@@ -101,6 +103,6 @@ def test_every_side_of_the_study_of_the_constraint_has_its_own_energies():
 
 def test_a_split_that_the_data_choose_is_whichever_was_recorded():
     cell = Cell("egnn", "citeseer", 2)
-    assert cell.recipe.split == "default"
+    assert cell.recipe.data.split == "default"
     record = energy_record(cell, recipe=cell.recipe.settings() | {"split": "public"})
     assert energies_of(cell, [record]) is record

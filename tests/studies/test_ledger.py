@@ -119,7 +119,7 @@ def test_a_record_of_settings_that_are_no_longer_known_is_left_out():
 
 def test_a_recipe_without_a_split_of_its_own_finds_the_runs_of_the_one_that_was_taken():
     recipe = load_recipe("egnn", "citeseer", 2)
-    assert recipe.split == "default"
+    assert recipe.data.split == "default"
     taken = Cell("egnn", "citeseer", 2, overrides={"split": "public"})
     assert list(Collection([made_up(taken, 4, 0.7)]).of(recipe)) == [4]
 

@@ -1,4 +1,5 @@
 import pytest
+from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
@@ -6,9 +7,8 @@ from graphjoule.studies import STUDIES, Study, find_study
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks import DATASETS
-from graphjoule.training import build_model
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import Recipe, load_recipe, model_options
-from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 from . import made_up, small_plan, small_tasks
 
@@ -49,14 +49,14 @@ def test_the_sides_of_the_constraint_study_differ_in_what_holds_them_and_in_noth
 
 
 def test_a_study_can_have_settings_of_a_dataset():
-    shorter = {cell.dataset: cell.recipe.epochs for cell in find_study("constraint").cells(layers=[2])}
+    shorter = {cell.dataset: cell.recipe.train.epochs for cell in find_study("constraint").cells(layers=[2])}
     assert shorter == {"cora": 600, "pubmed": 200, "physics": 200}
-    assert {cell.recipe.patience for cell in find_study("constraint").cells(["physics"], layers=[2])} == {200}
+    assert {cell.recipe.train.patience for cell in find_study("constraint").cells(["physics"], layers=[2])} == {200}
 
 
 def test_dropedge_has_one_rate_on_physics_from_16_layers_on_in_the_study_of_the_constraint():
     cells = find_study("constraint").cells(["physics"], ["dropedge"])
-    rates = {cell.num_layers: cell.recipe.options["edge_dropout"] for cell in cells}
+    rates = {cell.num_layers: cell.recipe.model.options["edge_dropout"] for cell in cells}
     assert rates == {2: 0.2, 8: 0.2, 16: 0.9, 32: 0.9, 64: 0.9}
 
 
@@ -64,7 +64,7 @@ def test_the_users_settings_win_over_the_studys_and_the_variants_over_the_users(
     given = {"epochs": 3, "dropout": 0.4, "orthogonal_penalty": 1.0}
     cells = find_study("constraint").cells(["pubmed"], ["gcn"], [2], given)
     assert [cell.overrides for cell in cells] == [given] * 3
-    assert {(cell.recipe.epochs, cell.recipe.options["dropout"]) for cell in cells} == {(3, 0.4)}
+    assert {(cell.recipe.train.epochs, cell.recipe.model.options["dropout"]) for cell in cells} == {(3, 0.4)}
     assert [cell.recipe.settings()["orthogonal_penalty"] for cell in cells] == [1.0, 1.0, 20.0]
 
 
@@ -104,7 +104,7 @@ def test_a_sweep_changes_one_setting_and_goes_through_the_recipes_own_value(name
         differences = [plain.differences(c.recipe) for c in cells if c.variant.component == component]
         assert all(len(changed) <= 1 for changed in differences)
         assert [] in differences
-    assert all(c.recipe.options["beta"] <= c.recipe.options["c_min"] for c in cells)
+    assert all(c.recipe.model.options["beta"] <= c.recipe.model.options["c_min"] for c in cells)
 
 
 def test_figure_1_has_the_papers_upper_limit_where_the_model_has_one():
@@ -126,12 +126,12 @@ def test_depth_trains_by_the_recipe_as_deep_as_the_paper_and_for_fewer_epochs_be
         plain = load_recipe(cell.model, dataset, cell.num_layers)
         changed = [f"epochs: {plain.epochs} -> {capped}"] if cell.num_layers > 64 else []
         assert plain.differences(cell.recipe) == changed
-    assert find_study("depth").cells([dataset], ["egnn"], [128], {"epochs": 1500})[0].recipe.epochs == 1500
+    assert find_study("depth").cells([dataset], ["egnn"], [128], {"epochs": 1500})[0].recipe.train.epochs == 1500
 
 
 def test_depth_never_lets_a_network_train_for_longer_than_its_recipe_says():
     for cell in find_study("depth").cells(list(DATASETS)):
-        assert cell.recipe.epochs <= load_recipe(cell.model, cell.dataset, cell.num_layers).epochs
+        assert cell.recipe.train.epochs <= load_recipe(cell.model, cell.dataset, cell.num_layers).epochs
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
@@ -154,7 +154,7 @@ def test_every_study_can_be_tried_on_the_digits(study: Study):
     cells = study.cells(["digits"])
     assert len(cells) >= len(study.variants)
     assert all(cell.paper is None for cell in cells)
-    assert {cell.recipe.split for cell in cells} == {"per-class-5-10"}
+    assert {cell.recipe.data.split for cell in cells} == {"per-class-5-10"}
 
 
 def test_a_part_can_be_asked_for_and_settings_overridden():
@@ -163,9 +163,13 @@ def test_a_part_can_be_asked_for_and_settings_overridden():
         ("pubmed", "gcn", 3, None),
         ("cora", "gcn", 3, None),
     ]
-    assert {c.recipe.lr for c in cells} == {0.02}
+    assert {c.recipe.train.lr for c in cells} == {0.02}
     (variant,) = [c for c in find_study("table2").cells(["cora"], None, [2], {"lr": 0.02}) if c.variant.value == "0"]
-    assert (variant.recipe.lr, variant.recipe.options["c_min"], variant.recipe.options["beta"]) == (0.02, 0.0, 0.0)
+    assert (variant.recipe.train.lr, variant.recipe.model.options["c_min"], variant.recipe.model.options["beta"]) == (
+        0.02,
+        0.0,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import torch
 
 from graphjoule import files
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.studies import Cell, Collection, Tasks, plan_study, read_collection, work, worker
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.plan import Job
-from graphjoule.training import fit
 from graphjoule.training.environment import describe_device
 from tests.training import assert_same_training
 
@@ -27,7 +27,7 @@ def trained(monkeypatch):
     calls = []
 
     def remember(recipe, task, seeds, **options):
-        calls.append((recipe.model, list(seeds)))
+        calls.append((recipe.model.name, list(seeds)))
         return fit(recipe, task, seeds, **options)
 
     monkeypatch.setattr(worker, "fit", remember)
@@ -122,7 +122,7 @@ def test_energies_are_measured_where_they_are_asked_for(tmp_path, trained):
     assert recorded_facts(tmp_path) == before
     for job in plan.jobs:
         energies = EnergyRecord.read(job.energies_path)
-        assert (energies.model, energies.seeds) == (job.recipe.model, SEEDS)
+        assert (energies.model, energies.seeds) == (job.recipe.model.name, SEEDS)
         assert len(energies.trained) == 3
     del trained[:]
     do(tmp_path, small_plan(tmp_path, has_energies=True))

@@ -97,11 +97,11 @@ def test_importance_is_not_told_from_nothing():
 
 
 def test_a_limit_that_the_constraint_has_from_the_model_is_searched_with_it(tmp_path):
-    recipe = with_settings(load_recipe("egnn", "digits", 4, {"constraint": "penalty"}), {"c_min": 0.45})
+    recipe = with_settings(load_recipe("egnn", "digits", 4, {"terms.energy.method": "penalty"}), {"c_min": 0.45})
     text = recipe_text(recipe, searched={"c_min"})
     assert [line for line in text.splitlines() if line.endswith("# searched")] == [
-        "c_min = 0.45 # searched",
-        '"constraint.c_min" = 0.45 # searched',
+        "model.c_min = 0.45 # searched",
+        "terms.energy.c_min = 0.45 # searched",
     ]
     (tmp_path / "best.toml").write_text(text)
     assert load_recipe("egnn", "digits", 4, file=tmp_path / "best.toml").settings() == recipe.settings()
@@ -110,7 +110,7 @@ def test_a_limit_that_the_constraint_has_from_the_model_is_searched_with_it(tmp_
 @pytest.mark.parametrize("model", MODELS)
 def test_the_winner_is_read_as_it_was(model, tmp_path):
     odd = {"lr": 0.1 + 0.2, "weight_decay": 1e-300, "normalize_features": False}
-    for overrides in ({}, odd, {"constraint": "penalty"}, {"split_seed": 3, "epochs": 7}):
+    for overrides in ({}, odd, {"terms.energy.method": "penalty"}, {"split_seed": 3, "epochs": 7}):
         recipe = load_recipe(model, 'my "graph".csv', 5, overrides)
         path = tmp_path / "best.toml"
         path.write_text(recipe_text(recipe, searched=["lr"], header=["one", "", "two"]), encoding="utf-8")
@@ -118,17 +118,17 @@ def test_the_winner_is_read_as_it_was(model, tmp_path):
         assert again.settings() == recipe.settings()
         assert again.fingerprint() == recipe.fingerprint()
         defaults = {key for key, source in recipe.sources.items() if source == "default"}
-        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"lr"}
+        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"train.lr"}
 
 
 def test_sources_are_kept_and_what_was_searched_is_ours():
     text = recipe_text(RECIPE, searched=["lr", "weight_decay"], header=["about it"])
     assert text.startswith('# about it\n\n[[block]]\ndataset = "cora"\nmin_layers = 64\nmax_layers = 64\n')
-    assert "lr = 0.005 # searched" in text
+    assert "train.lr = 0.005 # searched" in text
     assert text.count("# searched") == 4  # the rate and three groups' decays
     paper = text[text.index("[block.paper]") : text.index("[block.ours]")]
-    assert "c_min = 0.15" in paper
-    assert "lr" not in paper.split("[block.released_code]")[0].replace("srelu", "")
+    assert "model.c_min = 0.15" in paper
+    assert "train.lr" not in paper.split("[block.released_code]")[0]
 
 
 def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
@@ -178,7 +178,7 @@ def test_the_folder_holds_the_winner_the_table_and_the_pictures(tmp_path):
     assert missing == []
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in files.values())
     best = load_recipe("egnn", "cora", 64, file=files["recipe"])
-    assert (best.lr, best.hidden_channels, best.options["activation"]) == (0.05, 8, "relu")
+    assert (best.train.lr, best.model.hidden_channels, best.model.options["activation"]) == (0.05, 8, "relu")
 
 
 def test_without_matplotlib_or_enough_trials_the_rest_is_written_and_why_is_said(tmp_path, monkeypatch):
@@ -196,7 +196,7 @@ def test_without_matplotlib_or_enough_trials_the_rest_is_written_and_why_is_said
 
 
 def test_a_folder_is_the_searchs_that_marked_it(tmp_path):
-    about = {"model": "sgc", "num_layers": 2, "dataset": "digits", "seeds": [0, 1]}
+    about = {"model.name": "sgc", "model.num_layers": 2, "data.name": "digits", "seeds": [0, 1]}
     check_folder(tmp_path / "new", "a", about)
     assert not (tmp_path / "new").exists()
     mark_folder(tmp_path / "new", "a", about)
@@ -211,11 +211,19 @@ def test_a_folder_is_the_searchs_that_marked_it(tmp_path):
         check_folder(tmp_path / "new", "a", about | {"seeds": [3]})
 
 
-@pytest.mark.parametrize("name", ["best.toml", "trials.csv", "importance.png", "parallel.png"])
+@pytest.mark.parametrize("name", ["best.toml", "trials.csv", "importance.png", "parallel.png", "notes.txt"])
 def test_files_that_no_search_has_marked_are_not_overwritten(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(GraphjouleError, match=f"holds {name}, and no search.json says of which search it is; choose"):
-        check_folder(tmp_path, "a", {})
+    with pytest.raises(GraphjouleError, match=f"holds {name}, and nothing there says that graphjoule wrote it; choose"):
+        check_folder(tmp_path, "a", {}, ["a.log"])
+
+
+def test_a_journal_that_was_begun_before_the_folder_was_marked_is_the_searchs_own(tmp_path):
+    ref = StorageRef(str(tmp_path / "a.log"), "a")
+    with ref.open({}, "minimize").leases.turn():
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(ref.file_names)
+    check_folder(tmp_path, "a", {}, ref.file_names)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": "a", "about": 3}', "\\xff"])

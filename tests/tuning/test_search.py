@@ -12,8 +12,9 @@ from importlib import import_module
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.tasks import load_task
-from graphjoule.training import TrainingInterrupted, fit
+from graphjoule.training import TrainingInterrupted
 from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import (
     Evaluation,
@@ -55,8 +56,8 @@ def test_a_trial_is_worth_the_mean_of_its_seeds_as_fit_trains_them():
     found = tune(recipe, small_task(), RANGES, trials=2, seeds=[3, 7], device="cpu")
     for row in found.rows:
         records = fit(with_settings(recipe, row.params), small_task(), [3, 7], device="cpu").records
-        assert row.value == row.metrics["val_loss"] == pytest.approx(sum(record.val_loss for record in records) / 2)
-        assert row.metrics["val_accuracy"] == pytest.approx(sum(record.val_accuracy for record in records) / 2)
+        assert row.value == row.metrics["val_loss"] == pytest.approx(sum(record.val["loss"] for record in records) / 2)
+        assert row.metrics["val_accuracy"] == pytest.approx(sum(record.val_score for record in records) / 2)
 
 
 def test_the_first_trial_is_the_recipe_itself():
@@ -66,12 +67,12 @@ def test_the_first_trial_is_the_recipe_itself():
 
 
 def test_select_on_says_what_is_better():
-    for select_on, direction, pick in (("val_loss", "minimize", min), ("val_accuracy", "maximize", max)):
+    for select_on, direction, pick in (("loss", "minimize", min), ("accuracy", "maximize", max)):
         recipe = small_recipe(select_on=select_on, epochs=3)
         found = tune(recipe, small_task(), RANGES, trials=5, **OPTIONS)
         assert found.direction == direction
         assert found.best.value == pick(row.value for row in found.rows)
-        assert found.best.value == found.best.metrics[select_on]
+        assert found.best.value == found.best.metrics[f"val_{select_on}"]
 
 
 def test_the_same_seed_gives_the_same_search_and_another_another(tmp_path):
@@ -146,8 +147,8 @@ def test_no_settings_are_tried_twice_and_the_search_ends_when_all_have_been(monk
         ({"ranges": parse_ranges(["lr=1e-3..1:log"])}, "range of lr: 0.001..0.1:log -> 0.001..1.0:log"),
         ({"seeds": [0, 1]}, "seeds: [0] -> [0, 1]"),
         ({"seed": 1}, "seed of the search: 0 -> 1"),
-        ({"recipe": small_recipe(beta=0.01)}, "beta: 0.1 -> 0.01"),
-        ({"task": small_task(labels=small_task().labels.flip(0))}, "data: "),
+        ({"recipe": small_recipe(beta=0.01)}, "model.beta: 0.1 -> 0.01"),
+        ({"task": small_task(labels=small_task().targets.flip(0))}, "data: "),
         ({"task": replace(small_task(), fixed_splits=(SWAPPED,))}, "(splits: "),  # the same nodes are seen
     ],
 )
@@ -192,7 +193,7 @@ def test_one_failed_seed_fails_the_trial(monkeypatch):
 
     def half_failed(*arguments, **options):
         result = fit(*arguments, **options)
-        bad = result.records[1].model_copy(update={"failure": "seed 1: no.", "status": "failed", "val_loss": None})
+        bad = result.records[1].model_copy(update={"failure": "seed 1: no.", "status": "failed", "val": {}})
         return type(result)([result.records[0], bad], result.models)
 
     monkeypatch.setattr(module, "fit", half_failed)
@@ -286,11 +287,12 @@ def test_the_models_own_ranges_by_default():
 
 def test_a_penalty_that_the_recipe_does_not_have_is_searched():
     recipe = small_recipe("gcn", num_layers=4, dropout=0.0, lr=0.03)
-    ranges = parse_ranges(["orthogonal_penalty=0.1..100:log"])
+    ranges = parse_ranges(["terms.orthogonal.gamma=0.1..100:log"])
     found = tune(recipe, small_task(), ranges, trials=3, **OPTIONS)
     assert len({row.value for row in found.rows}) == 3
-    assert found.best_recipe.orthogonal_penalty == found.best.params["orthogonal_penalty"]
-    assert 0.1 <= found.best_recipe.orthogonal_penalty <= 100
+    gamma = found.best_recipe.terms["orthogonal"]["gamma"]
+    assert gamma == found.best.params["terms.orthogonal.gamma"]
+    assert 0.1 <= gamma <= 100
 
 
 def test_at_least_one_trial():

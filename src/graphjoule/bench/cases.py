@@ -10,7 +10,7 @@ from typing import Any
 
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.tasks import DATASETS, NodeTask, load_task
+from graphjoule.tasks import DATASETS, Task, load_task
 from graphjoule.training.recipe import Recipe, load_recipe
 
 MODELS_WITH_PEER = ("egnn", "gcnii")
@@ -48,7 +48,7 @@ class Case:
         endless = {"epochs": MAX_EPOCHS, "patience": MAX_EPOCHS}
         return load_recipe(self.model, self.dataset, self.num_layers, {**endless, **self.overrides})
 
-    def task(self, data_root: str | os.PathLike[str] | None = None) -> NodeTask:
+    def task(self, data_root: str | os.PathLike[str] | None = None) -> Task:
         """Load or generate the data."""
         return load_task(self.dataset, data_root) if self.graph is None else self.graph.task(self.name)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from graphjoule.training.memory import free_bytes, is_out_of_memory
+from graphjoule.training.trainer import free_bytes, is_out_of_memory
 
 try:
     import resource

@@ -16,7 +16,7 @@ from graphjoule.bench.cases import Case
 from graphjoule.bench.measure import Side, Spread, paired_ratio
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text, reason
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.environment import describe_device, versions
 
 Quartiles = tuple[float, float]
@@ -82,7 +82,7 @@ class BenchRecord(BaseModel):
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @classmethod
-    def of(cls, case: Case, task: NodeTask, device: torch.device, ours: Side, peer: Side) -> Self:
+    def of(cls, case: Case, task: Task, device: torch.device, ours: Side, peer: Side) -> Self:
         """The record of two sides that were measured together."""
         both = ours.seconds and peer.seconds
         ratio = paired_ratio(peer, ours, factor=case.runs) if both else None

@@ -13,7 +13,7 @@ import typer
 from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import ensure_folder, json_text, write_bytes, write_text
+from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.studies import (
     STUDIES,
@@ -34,6 +34,7 @@ from graphjoule.studies.command import study_commands
 from graphjoule.studies.energy_files import read_energies
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.ledger_text import FORMATS
+from graphjoule.studies.plan import CLAIMS
 from graphjoule.tasks import DATASETS, load_task, resolve_data_root
 from graphjoule.trace.plots import MissingLibraryError
 from graphjoule.training import TrainingInterrupted
@@ -143,6 +144,8 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
     """Say what is to be done, and do it."""
     name, has_energies = request.study.name, request.study.has_energies
     where = describe_device(resolve_device(device))
+    if not (request.out / CLAIMS).is_dir():
+        check_free(request.out)
     ensure_folder(request.out)
     tasks = Tasks(lambda dataset: load_task(dataset, request.data_root))
     known = request.recorded()
@@ -153,6 +156,7 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
         typer.echo(f"{dataset}: not run: data not available here; {commands} runs it. {why}", err=True)
     pace = Pace(where, known)
     typer.echo(f"{name}: {_announce(plan, pace)}", err=True)
+    ensure_folder(request.out / CLAIMS)  # also if there is nothing to claim: the ledgers make the folder the study's
     try:
         with show_study(name) as on_progress:
             refused = work(

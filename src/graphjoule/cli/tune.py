@@ -17,32 +17,37 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.train import parse_seeds
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.cli.train import parse_seeds, run_name
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.terms import METHODS
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
-from graphjoule.tuning.outcome import RECIPE_NAME, Outcome, check_folder, mark_folder, read_outcome, write_outcome
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides, resolve, setting_names
+from graphjoule.tuning.outcome import (
+    RECIPE_NAME,
+    SEARCH_NAME,
+    Outcome,
+    check_folder,
+    mark_folder,
+    read_outcome,
+    write_outcome,
+)
 from graphjoule.tuning.queue import TrialQueue, attempts_of, is_over
 from graphjoule.tuning.ranges import (
     Range,
     count_settings,
     default_ranges,
     fit_ranges,
-    fixed_settings,
     parse_ranges,
     spelled,
 )
 from graphjoule.tuning.search import Search, Team, TrialProgress, evaluate, run_team, work
 from graphjoule.tuning.storage import SearchStorage, StorageRef, import_optuna
-from graphjoule.tuning.validation import ValidationTask, hide_test, selection_of
+from graphjoule.tuning.validation import ValidationTask, direction_of, hide_test, metric_of
 
 _SHOWN = 5  # trials in the table at the end
 _SEEDS = 10  # of the training that reads the test split
@@ -103,13 +108,13 @@ def tune(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the winner, the table and the pictures; by default under runs/tune/."),
+        typer.Option(help="Folder for the winner, table and pictures; by default beside --storage or in runs/tune/."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Search a recipe's settings by validation alone: any number of workers, safe to kill; the winner is a recipe."""
     import_optuna()
-    chosen = {"epochs": epochs, "constraint": constraint}
+    chosen = {"train.epochs": epochs, "terms.energy.method": constraint}
     overrides = parse_overrides(
         [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
     )
@@ -126,11 +131,11 @@ def tune(
     seen = hide_test(task, search.recipe, numbers)
     del task  # from here on no test label is in reach
     about = search.about(seen)
-    check_folder(folder, ref.name, about)
+    check_folder(folder, ref.name, about, ref.file_names)
     stored = search.open(ref, seen)
     mark_folder(folder, ref.name, about)
     queue = search.queue(stored, trials)
-    typer.echo(announce(search, ref, trials, queue.num_trials, workers), err=True)
+    typer.echo(announce(search, seen, ref, trials, queue.num_trials, workers), err=True)
     num_dead = _carry_out(Team(source.load, search, ref, trials, device, timeout), queue, seen, workers)
 
     outcome = read_outcome(stored, search.recipe)
@@ -147,7 +152,7 @@ def tune(
             result = {
                 "name": ref.name,
                 "storage": str(ref),
-                "select_on": selection_of(outcome.recipe).name,
+                "select_on": metric_of(outcome.recipe),
                 "direction": outcome.direction,
                 "num_trials": len(outcome.rows),
                 "num_failed": len(outcome.rows) - len(outcome.ranked),
@@ -169,12 +174,12 @@ tune.__doc__ = f"{tune.__doc__}\n{_EPILOG}"
 
 def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Range]:
     """The ranges that are asked for, else the model's own apart from what is overridden; checked."""
-    given, fixed = parse_ranges(texts), fixed_settings(recipe, overrides)
+    given, fixed = parse_ranges(texts), resolve(overrides, setting_names(recipe.model.name), recipe.model.name)
     for key in given:
         for name in spelled(recipe, key):
             if name in fixed:
                 raise GraphjouleError(f"{name} is both set, to {fixed[name]!r}, and searched: do one of the two.")
-    own = default_ranges(recipe.model).items()
+    own = default_ranges(recipe.model.name).items()
     left = {key: found for key, found in own if fixed.keys().isdisjoint(spelled(recipe, key))}
     return fit_ranges(recipe, given or left)
 
@@ -184,8 +189,9 @@ def choose_places(storage: str | None, name: str | None, out: Path | None, recip
     name = name or run_name(recipe)
     folder = out or Path("runs") / "tune" / name
     ref = StorageRef(storage or str(folder / "journal.log"), name)
-    if ref.journal is not None and out is None:
-        folder = ref.journal.parent
+    if storage is not None and ref.journal is not None and out is None:
+        beside = ref.journal.parent  # where other things may be, unless a search has marked it as its own
+        folder = beside if (beside / SEARCH_NAME).exists() else beside / name
     nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise GraphjouleError(f"Cannot use {folder} as an output folder: {nearest.name} is a file.")
@@ -278,19 +284,26 @@ def state_of(storage: SearchStorage) -> tuple[int, str]:
 # Words.
 
 
-def announce(search: Search, ref: StorageRef, num_asked: int, num_trials: int, num_workers: int) -> str:
+def announce(
+    search: Search, task: ValidationTask, ref: StorageRef, num_asked: int, num_trials: int, num_workers: int
+) -> str:
     """What is about to be done."""
-    recipe, (metric, direction) = search.recipe, selection_of(search.recipe)
+    recipe = search.recipe
+    goal = "lowest" if direction_of(recipe, task) == "minimize" else "highest"
     ranges = ", ".join(f"{key} {found.text}" for key, found in search.ranges.items())
     lines = [
-        f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}: {counted(num_trials, 'trial')} of "
+        f"{_run(recipe)}: {counted(num_trials, 'trial')} of "
         f"{counted(len(search.seeds), 'seed')} by {counted(num_workers, 'worker')}, kept in {ref} as {ref.name!r}",
-        f"searched for the {'lowest' if direction == 'minimize' else 'highest'} mean {metric}: {ranges}",
+        f"searched for the {goal} mean {metric_of(recipe)}: {ranges}",
     ]
     if num_trials < num_asked:
         settings = counted(num_trials, "setting")
         lines.append(f"the ranges hold {settings}, so there are not {num_asked} trials: each is tried once")
     return "\n".join(lines)
+
+
+def _run(recipe: Recipe) -> str:
+    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}"
 
 
 def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
@@ -299,7 +312,7 @@ def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
     if not source.is_own:
         given["dataset"] = source.name
     options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
-    options += [f"--model {recipe.model}", f"--layers {recipe.num_layers}"]
+    options += [f"--model {recipe.model.name}", f"--layers {recipe.model.num_layers}"]
     return f"graphjoule train {' '.join(options)} --recipe {shlex.quote(str(file))} --seeds {_SEEDS}"
 
 
@@ -307,11 +320,10 @@ def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test:
     """The comment on top of the winner's file."""
     recipe = outcome.recipe
     lines = [
-        f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}: the best of "
-        f"{counted(len(outcome.rows), 'trial')} of graphjoule tune.",
+        f"{_run(recipe)}: the best of {counted(len(outcome.rows), 'trial')} of graphjoule tune.",
         "",
         f"Command   {command}",
-        f"Expect    {selection_of(recipe).name} {outcome.best.value:.4f} on the validation nodes, the mean over the "
+        f"Expect    {metric_of(recipe)} {outcome.best.value:.4f} on the validation nodes, the mean over the "
         f"seeds {', '.join(map(str, seeds))}{';' if has_test else ''}",
     ]
     unread = "the search has not read a test label, so it cannot say what to expect of the test nodes"
@@ -324,7 +336,7 @@ def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, 
     failed = f", {num_failed} failed" if num_failed else ""
     if len(outcome.rows) == count_settings(ranges):
         failed += ", all settings that the ranges hold"
-    selects, names = selection_of(outcome.recipe).name, list(outcome.best.params)
+    selects, names = metric_of(outcome.recipe), list(outcome.best.params)
     others = [name for name in outcome.best.metrics if name != selects]
     rows = [["trial", selects, *others, *names]]
     for row in outcome.ranked[:_SHOWN]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.studies.study import Local, Study, Variant
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import unknown
 
 __all__ = ["STUDIES", "find_study"]
 

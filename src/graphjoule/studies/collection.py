@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import each_once
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
 
@@ -46,7 +48,7 @@ class Collection:
 
     def of(self, recipe: Recipe) -> dict[int, Record]:
         """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded."""
-        if recipe.split != "default":
+        if recipe.data.split != "default":
             return dict(self._runs.get(recipe.fingerprint(), {}))
         found: dict[int, Record] = {}
         for key, theirs in self._recipes.items():
@@ -70,6 +72,8 @@ def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:
 def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files of records among `paths`: a file as it is, of a folder every ``.jsonl(.gz)`` below that holds records.
 
+    A file that several links or paths lead to is there once; links to folders are not followed.
+
     Raises:
         GraphjouleError: There is no such file or folder.
     """
@@ -82,14 +86,19 @@ def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             files.append(path)
         else:
             raise GraphjouleError(f"There is no file or folder {path} to read records from.")
-    return list(dict.fromkeys(files))
+    return each_once(files)
 
 
 def _holds_records(path: Path) -> bool:
-    """Whether the first line is of a run; a folder may hold timings and other lines of JSON too."""
+    """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            first = json.loads(lines.readline())
-    except (OSError, EOFError, ValueError):
-        return False
-    return isinstance(first, dict) and "run_id" in first
+            for line in lines:
+                try:
+                    first = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                return isinstance(first, dict) and "run_id" in first
+    except (OSError, EOFError, zlib.error):
+        pass
+    return False

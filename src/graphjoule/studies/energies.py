@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
+from graphjoule.training.build import initialised
 from graphjoule.training.environment import describe_device, resolve_device, versions
-from graphjoule.training.examine import examine, graph_layers, initialised
+from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
 
@@ -78,7 +79,7 @@ class EnergyRecord(BaseModel):
 
 
 def measure_energies(
-    recipe: Recipe, task: NodeTask, records: Sequence[Record], models: Sequence[GraphModel], device: str
+    recipe: Recipe, task: Task, records: Sequence[Record], models: Sequence[GraphModel], device: str
 ) -> EnergyRecord:
     """The energies of trained runs, and of the networks they began with.
 
@@ -90,12 +91,12 @@ def measure_energies(
         device: "auto", "cpu" or "cuda".
     """
     seeds, given = [record.seed for record in records], ModelInput.of(task)
-    first = [initialised(recipe, task.num_features, task.num_classes, seed) for seed in seeds]
+    first = [initialised(recipe, task.num_features, task.out_channels, seed) for seed in seeds]
     before = [_layers(model, recipe, given, device, measures=["energy"]) for model in first]
     after = [_layers(model, recipe, given, device, ["energy", "effective_rank"], gradients=True) for model in models]
     return EnergyRecord(
         dataset=task.name,
-        model=recipe.model,
+        model=recipe.model.name,
         recipe=recipe.settings(),
         seeds=seeds,
         first_layer=int(before[0][0].name == "convs.0"),
@@ -103,7 +104,7 @@ def measure_energies(
         trained=[_six_digits(row["energy"] for row in rows) for rows in after],
         effective_rank=[_six_digits(row["effective_rank"] for row in rows) for rows in after],
         gradient=[_six_digits(row.gradient or 0.0 for row in rows) for rows in after],
-        test_accuracy=[record.test_accuracy for record in records],
+        test_accuracy=[record.test_score for record in records],
         epochs_run=[record.epochs_run for record in records],
         seconds=round(sum(record.seconds for record in records), 3),
         device=describe_device(resolve_device(device)),
@@ -122,7 +123,7 @@ def _layers(
 ) -> list[LayerTrace]:
     """The rows of all outputs as wide as the hidden layers."""
     found = examine(model, recipe, given, measures=measures, gradients=gradients, device=device)
-    return [row for row in graph_layers(found.trace).layers if row.channels == recipe.hidden_channels]
+    return [row for row in graph_layers(found.trace).layers if row.channels == recipe.model.hidden_channels]
 
 
 def _six_digits(numbers: Iterable[float]) -> list[float]:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import each_once
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.study import Cell
 from graphjoule.training.recipe import Recipe, model_options
@@ -37,7 +38,7 @@ def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]
     for path in map(Path, paths):
         below = sorted(path.rglob("*.json*")) if path.is_dir() else [path]
         files += [file for file in below if file.name.endswith(_ENDINGS)]
-    return [record for file in dict.fromkeys(files) for record in _records(file)]
+    return [record for file in each_once(files) for record in _records(file)]
 
 
 def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | None:
@@ -47,7 +48,7 @@ def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | N
     """
     defaults = _defaults(cell)
     settings = defaults | cell.recipe.settings()
-    if cell.recipe.split == "default":  # the data say which, and the record has its name
+    if cell.recipe.data.split == "default":  # the data say which, and the record has its name
         del settings["split"]
     found = [record for record in records if _is_same(settings, defaults | record.recipe)]
     return max(found, key=lambda record: len(record.seeds), default=None)

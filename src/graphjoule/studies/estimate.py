@@ -61,15 +61,17 @@ class Pace:
         The nearest runs count: those of the same model and dataset, else of the same dataset, and of these the ones of
         the most similar depth. Time grows with layers and with epochs, which a run may stop before the recipe's last.
         """
-        on_dataset = [record for record in self._known if record.dataset == recipe.dataset]
-        like = [record for record in on_dataset if record.model == recipe.model] or on_dataset
+        on_dataset = [record for record in self._known if record.dataset == recipe.data.name]
+        like = [record for record in on_dataset if record.model == recipe.model.name] or on_dataset
         if not like:
             return None
-        nearest = min((record.num_layers for record in like), key=lambda depth: abs(log(depth / recipe.num_layers)))
+        nearest = min(
+            (record.num_layers for record in like), key=lambda depth: abs(log(depth / recipe.model.num_layers))
+        )
         found = [record for record in like if record.num_layers == nearest]
-        epochs = min(recipe.epochs, statistics.fmean(record.epochs_run for record in found))
+        epochs = min(recipe.train.epochs, statistics.fmean(record.epochs_run for record in found))
         per_step = statistics.fmean(r.seconds / (r.epochs_run * r.num_layers) for r in found)
-        return per_step * recipe.num_layers * epochs
+        return per_step * recipe.model.num_layers * epochs
 
     def estimate(self, jobs: Sequence[Job]) -> Estimate:
         """The time of all runs of the jobs that are still missing."""

@@ -101,13 +101,13 @@ def make_ledger(
 def _row(cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None, is_unavailable: bool) -> LedgerRow:
     records = _counted(recorded.of(cell.recipe), seeds)
     outcome = judge(records, cell.paper)
-    split = records[0].split if records else cell.recipe.split
+    split = records[0].split if records else cell.recipe.data.split
     return LedgerRow(
         cell,
         outcome,
         tuple(record.seed for record in records),
         _split_rule(cell.recipe, split),
-        cell.recipe.select_on,
+        cell.recipe.train.select_on,
         tuple(sorted({record.device for record in records})),
         tuple(o for o in other_protocols(cell, recorded, seeds) if o.outcome.verdict != outcome.verdict),
         "data not available here" if is_unavailable and not records else "",
@@ -119,7 +119,7 @@ def _counted(runs: dict[int, Record], seeds: AbstractCollection[int] | None) -> 
 
 
 def _split_rule(recipe: Recipe, split: str) -> str:
-    return split if recipe.split_seed is None else f"{split}, drawn from {recipe.split_seed} for all runs"
+    return split if recipe.data.split_seed is None else f"{split}, drawn from {recipe.data.split_seed} for all runs"
 
 
 def other_protocols(
@@ -146,7 +146,7 @@ def other_protocols(
 
 
 def _place(recipe: Recipe) -> tuple[str, str, int]:
-    return recipe.model, recipe.dataset, recipe.num_layers
+    return recipe.model.name, recipe.data.name, recipe.model.num_layers
 
 
 def _rounded(value: Any) -> Any:

@@ -13,7 +13,7 @@ from graphjoule.studies.command import study_commands
 from graphjoule.studies.ledger import LedgerRow, count_verdicts
 from graphjoule.studies.study import Study
 from graphjoule.studies.verdict import RULE
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import unknown
 
 __all__ = ["FORMATS", "ledger_table", "ledger_text", "missing_commands", "p_text"]
 

@@ -7,18 +7,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
-from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import file_lock
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.studies.study import Cell
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import read_records
 
-__all__ = ["Job", "Plan", "Tasks", "plan_study"]
+__all__ = ["CLAIMS", "Job", "Plan", "Tasks", "plan_study"]
+
+CLAIMS: Final = ".claims"
+"""The folder of the lock files in a study's folder, which is known as a study's by it."""
 
 
 class Tasks:
@@ -28,11 +32,11 @@ class Tasks:
         load: makes the task of a dataset's name; a `GraphjouleError` says that it cannot be had.
     """
 
-    def __init__(self, load: Callable[[str], NodeTask]) -> None:
+    def __init__(self, load: Callable[[str], Task]) -> None:
         self._load = load
-        self._tasks: dict[str, NodeTask] = {}
+        self._tasks: dict[str, Task] = {}
 
-    def __getitem__(self, dataset: str) -> NodeTask:
+    def __getitem__(self, dataset: str) -> Task:
         if dataset not in self._tasks:
             self._tasks[dataset] = self._load(dataset)
         return self._tasks[dataset]
@@ -100,7 +104,7 @@ class Job:
 
     def claim(self) -> AbstractContextManager[bool]:
         """Try to be the only process that works on it."""
-        return claim(self.folder.path.parent / ".claims" / f"{self.folder.path.name}.lock")
+        return file_lock(self.folder.path.parent / CLAIMS / f"{self.folder.path.name}.lock")
 
 
 @lru_cache(maxsize=4096)
@@ -174,14 +178,14 @@ def _recipes(cells: Iterable[Cell], tasks: Tasks) -> list[tuple[str, Recipe]]:
     """Every recipe of the cells once, with the name of its first cell; only a split called "default" needs the data."""
     found: dict[str, tuple[str, Recipe]] = {}
     for cell in cells:
-        recipe = cell.recipe.with_split_of(tasks[cell.dataset]) if cell.recipe.split == "default" else cell.recipe
+        recipe = cell.recipe.with_split_of(tasks[cell.dataset]) if cell.recipe.data.split == "default" else cell.recipe
         found.setdefault(recipe.fingerprint(), (cell.name, recipe))
     return list(found.values())
 
 
 def _job(name: str, recipe: Recipe, seeds: Sequence[int], out: Path, recorded: Collection, has_energies: bool) -> Job:
     # The fingerprint in the folder's name makes one recipe one folder, whichever study asks for it.
-    folder = out / f"{recipe.dataset}-{recipe.model}-{recipe.num_layers}-{recipe.fingerprint()[:10]}"
+    folder = out / f"{recipe.data.name}-{recipe.model.name}-{recipe.model.num_layers}-{recipe.fingerprint()[:10]}"
     job = Job(name, recipe, RunFolder(folder), tuple(seeds), has_energies)
     # What the folder itself holds stays among the job's seeds: runs that were killed go on with their neighbours.
     known = recorded.of(recipe).keys() & set(job.missing())

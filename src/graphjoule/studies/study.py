@@ -12,8 +12,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.studies.paper_tables import Place
 from graphjoule.tasks import DATASETS
-from graphjoule.training.recipe import Recipe, load_recipe, model_options
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import Recipe, load_recipe, model_options, unknown
 from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
 __all__ = ["Cell", "Local", "Study", "Variant"]

@@ -10,12 +10,13 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
+from graphjoule.fitting import FitResult, fit
 from graphjoule.studies.energies import measure_energies
 from graphjoule.studies.estimate import Pace
 from graphjoule.studies.plan import Job, Plan, Tasks
-from graphjoule.training import FitResult, Progress, fit
+from graphjoule.training import Progress
 from graphjoule.training.environment import describe_device, resolve_device
-from graphjoule.training.memory import is_out_of_memory
+from graphjoule.training.trainer import is_out_of_memory
 
 __all__ = ["StudyProgress", "work"]
 
@@ -126,7 +127,7 @@ class _Worker:
         self.tell(job, pending)
 
     def _train(self, job: Job, on_epoch: Callable[[Progress], None]) -> FitResult:
-        task = self.tasks[job.recipe.dataset]
+        task = self.tasks[job.recipe.data.name]
         result = fit(
             job.recipe,
             task,

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, reason, without_nan, write_json, write_text
+from graphjoule.files import check_free, ensure_folder, reason, without_nan, write_json, write_text
 from graphjoule.trace.plots import MissingLibraryError, save_figure
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.queue import attempts_of, is_over, num_begun
 from graphjoule.tuning.ranges import spelled, with_settings
 from graphjoule.tuning.storage import SearchStorage, differences, import_optuna, quiet
-from graphjoule.tuning.validation import selection_of
+from graphjoule.tuning.validation import metric_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,9 +119,9 @@ def read_outcome(storage: SearchStorage, recipe: Recipe) -> Outcome:
     attempts = attempts_of(storage.trials())
     last = {slot: tries[-1] for slot, tries in attempts.items()}
     rows = [_row(slot, trial, num_begun(slot, attempts)) for slot, trial in last.items() if is_over(trial)]
-    return Outcome(
-        rows, selection_of(recipe).direction, recipe, _measure_importance(storage.study, rows), storage.study
-    )
+    is_higher_better = storage.study.direction.name == "MAXIMIZE"
+    importance = _measure_importance(storage.study, rows)
+    return Outcome(rows, "maximize" if is_higher_better else "minimize", recipe, importance, storage.study)
 
 
 def _row(slot: int, trial: Any, num_attempts: int) -> Row:
@@ -148,7 +148,7 @@ def _measure_importance(study: Any, rows: Sequence[Row]) -> dict[str, float]:
 
 # The best settings as a recipe file that `load_recipe` reads.
 
-_CHOSEN = ("model", "dataset", "num_layers")
+_CHOSEN = ("model.name", "data.name", "model.num_layers")
 _TABLES = {"paper": "paper", "released code": "released_code"}  # what was overridden becomes ours
 
 
@@ -174,11 +174,11 @@ def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Seque
         if recipe.sources.get(key) == "default" and key not in found:
             continue
         table = "ours" if key in found else _TABLES.get(recipe.sources.get(key, "ours"), "ours")
-        line = f"{_toml_key(key)} = {toml_value(value)}{' # searched' if key in found else ''}"
+        line = f"{key} = {toml_value(value)}{' # searched' if key in found else ''}"
         tables.setdefault(table, []).append(line)
     lines = [*(f"# {line}".rstrip() for line in header), *([""] if header else []), "[[block]]"]
-    lines += [f"dataset = {toml_value(recipe.dataset)}"]
-    lines += [f"{end} = {recipe.num_layers}" for end in ("min_layers", "max_layers")]
+    lines += [f"dataset = {toml_value(recipe.data.name)}"]
+    lines += [f"{end} = {recipe.model.num_layers}" for end in ("min_layers", "max_layers")]
     for table, settings in tables.items():
         lines += [f"[block.{table}]", *settings]
     return "\n".join(lines) + "\n"
@@ -187,46 +187,37 @@ def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Seque
 def toml_value(value: Any) -> str:
     """A setting's value as TOML spells it; numbers keep every digit.
 
-    >>> toml_value(True), toml_value(1e-05), toml_value("srelu"), toml_value({"conv": 0.0})
-    ('true', '1e-05', '"srelu"', '{ conv = 0.0 }')
+    >>> toml_value(True), toml_value(1e-05), toml_value("srelu")
+    ('true', '1e-05', '"srelu"')
     """
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items()) + " }"
     return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
-
-
-def _toml_key(name: str) -> str:
-    return json.dumps(name) if "." in name else name
 
 
 # The folder that a search leaves.
 
 
-def check_folder(folder: Path, name: str, about: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds the result of another search, before anything is written.
+def check_folder(folder: Path, name: str, about: Mapping[str, Any], journal: Collection[str] = ()) -> None:
+    """Refuse a folder that holds another search or anything else, before anything is written.
 
     Args:
         folder: where a result shall go; it need not exist.
         name: the search's name.
         about: what makes it this search, see `Search.about`.
+        journal: the names of the search's own journal and locks, which are there before `mark_folder` is called.
     """
     path = folder / SEARCH_NAME
     try:
         mark = json.loads(path.read_bytes())
         owner, owned = str(mark["name"]), dict(mark["about"])
     except FileNotFoundError:
-        for file in (RECIPE_NAME, _TRIALS_NAME, *_PICTURE_NAMES.values()):
-            if (folder / file).exists():
-                raise GraphjouleError(
-                    f"{folder} holds {file}, and no {SEARCH_NAME} says of which search it is; {_REMEDY}."
-                ) from None
+        check_free(folder, journal)
         return
     except OSError as error:
         raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise GraphjouleError(f"{path} is damaged, or not of a search; {_REMEDY}.") from error
     if owner != name:
-        whose = f"{owned.get('model')}, {owned.get('num_layers')} layers, {owned.get('dataset')}"
+        whose = f"{owned.get('model.name')}, {owned.get('model.num_layers')} layers, {owned.get('data.name')}"
         raise GraphjouleError(f"{folder} belongs to another search, {owner!r} ({whose}); {_REMEDY}.")
     if changed := differences(owned, without_nan(about)):
         raise GraphjouleError(
@@ -292,9 +283,7 @@ def _draw_importance(plots: Any, outcome: Outcome) -> Figure:
     if not outcome.importance:
         raise GraphjouleError("There are too few trials, or all are worth the same: no importance can be computed.")
     evaluator = import_optuna().importance.FanovaImportanceEvaluator(seed=0)  # as above, for the same shares
-    axes = plots.plot_param_importances(
-        outcome.study, evaluator=evaluator, target_name=selection_of(outcome.recipe).name
-    )
+    axes = plots.plot_param_importances(outcome.study, evaluator=evaluator, target_name=metric_of(outcome.recipe))
     figure: Figure = axes.figure
     return figure
 
@@ -304,7 +293,7 @@ def _draw_parallel(plots: Any, outcome: Outcome) -> Figure:
     ranked = outcome.ranked
     worst = ranked[int(_WORST_SHOWN * (len(ranked) - 1))].value
     clip = (lambda trial: min(trial.value, worst)) if outcome.direction == "minimize" else None
-    axes = plots.plot_parallel_coordinate(outcome.study, target=clip, target_name=selection_of(outcome.recipe).name)
+    axes = plots.plot_parallel_coordinate(outcome.study, target=clip, target_name=metric_of(outcome.recipe))
     figure: Figure = axes.figure
     figure.set_size_inches(3.0 + 1.35 * len(outcome.best.params), 4.6)
     return figure

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
+import torch
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
-from graphjoule.training.examine import initialised
-from graphjoule.training.objective import build_penalty
-from graphjoule.training.recipe import Recipe
-from graphjoule.training.recipes import explain, unknown
-from graphjoule.training.recipes.constrained import constraint_setting
-from graphjoule.training.recipes.overrides import parse_override
+from graphjoule.terms import TERMS
+from graphjoule.training.build import initialised
+from graphjoule.training.recipe import Recipe, explain, parse_overrides, resolve, setting_names, unknown
 from graphjoule.tuning.storage import import_optuna
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "count_settings",
     "default_ranges",
     "fit_ranges",
-    "fixed_settings",
     "own_values",
     "parse_range",
     "parse_ranges",
@@ -37,8 +35,8 @@ __all__ = [
 ]
 
 # What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.
-_GIVEN = ("model", "dataset", "num_layers", "select_on", "split", "split_seed", "constraint", "clusters")
-_SHARED = "weight_decay"  # stands for every parameter group that is not also named by itself
+_ARGUMENTS = ("model", "dataset", "num_layers", "layers", "seeds", "constraint")
+_CHOSEN = ("train.select_on", "data.split", "terms.energy.method", "train.clusters")
 _EXPECTED = "expected key=low..high, key=low..high:log or key=one,another"
 
 
@@ -198,7 +196,7 @@ def _parse_choices(key: str, value: str, text: str) -> Choices:
         raise GraphjouleError(f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or set `{text}`.")
     if not all(part.strip() for part in parts):
         raise GraphjouleError(f"{text!r} is not a range: a choice is empty; {_EXPECTED}.")
-    values = [parse_override(f"{key}={part}")[1] for part in parts]
+    values = [parse_overrides([f"{key}={part}"])[key] for part in parts]
     if any(not isinstance(one, bool | int | float | str) for one in values):
         raise GraphjouleError(f"{text!r} is not a range: expected numbers, words, true or false.")
     if len(set(values)) != len(values):  # 1 and 1.0 too, which Optuna cannot tell apart
@@ -221,55 +219,30 @@ def default_ranges(model: str) -> dict[str, Range]:
     if model not in MODELS:
         raise GraphjouleError(unknown(model, MODELS, "model"))
     table = tomllib.loads((resources.files(__package__) / "ranges.toml").read_text(encoding="utf-8"))
-    return parse_ranges(f"{key}={text}" for key, text in table[model].items())
+    return parse_ranges(f"{key}={text}" for key, text in table.get(model, table["default"]).items())
 
 
 # Which settings of a recipe a name stands for.
 
 
 def spelled(recipe: Recipe, key: str) -> list[str]:
-    """The keys of `Recipe.settings` that a name stands for in an override.
+    """The keys of `Recipe.settings` that a name stands for, as in an override; one that is unknown is refused.
 
-    ``weight_decay`` is that of every parameter group. A limit of the model's that the constraint has taken from it is
-    the constraint's too; one that the model does not have is the constraint's alone.
+    ``weight_decay`` is that of every parameter group. A limit that a term has taken from the model is the term's too.
 
     >>> from graphjoule.training.recipe import load_recipe
     >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
-    ['weight_decay.conv', 'weight_decay.dense']
-    >>> spelled(load_recipe("egnn", "digits", 2, {"constraint": "penalty"}), "c_min")
-    ['c_min', 'constraint.c_min']
+    ['train.weight_decay.conv', 'train.weight_decay.dense']
+    >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
+    ['model.c_min', 'terms.energy.c_min']
     """
-    if key == _SHARED:
-        return [f"{_SHARED}.{group}" for group in recipe.weight_decay]
-    settings, limit = recipe.settings(), constraint_setting(key)
-    if limit not in settings:
-        return [key]
-    if key not in settings:
-        return [limit]
-    # A limit that is taken from the model comes with its value and its source.
-    is_taken = settings[limit] == settings[key] and recipe.sources.get(limit) == recipe.sources.get(key)
-    return [key, limit] if is_taken else [key]
-
-
-def fixed_settings(recipe: Recipe, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What overrides fix, by the keys of `Recipe.settings`.
-
-    Args:
-        recipe: the recipe with the overrides.
-        overrides: as `parse_overrides` gives them.
-
-    >>> from graphjoule.training.recipe import load_recipe
-    >>> overrides = {"weight_decay": 0.0, "weight_decay.conv": 0.5}
-    >>> fixed_settings(load_recipe("gcnii", "digits", 2, overrides), overrides)
-    {'weight_decay.dense': 0.0, 'weight_decay.conv': 0.5}
-    """
-    given = dict(overrides)
-    if isinstance(shared := given.get(_SHARED), Mapping):  # a table with one value for each of some groups
-        del given[_SHARED]
-        given |= {f"{_SHARED}.{group}": value for group, value in shared.items()}
-    return {
-        name: value for key, value in given.items() for name in spelled(recipe, key) if name == key or name not in given
-    }
+    names = list(resolve({key: 0}, setting_names(recipe.model.name), recipe.model.name))
+    settings, (table, _, name) = recipe.settings(), names[0].partition(".")
+    for limit in (f"terms.{term}.{name}" for term in recipe.terms if table == "model" and name.startswith("c_")):
+        # A limit that is taken from the model comes with its value and its source.
+        if settings.get(limit) == settings[names[0]] and recipe.sources.get(limit) == recipe.sources.get(names[0]):
+            names.append(limit)
+    return names
 
 
 def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -282,34 +255,21 @@ def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
     >>> from graphjoule.training.recipe import load_recipe
     >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
-    ['lr: 0.5 -> 0.005']
+    ['train.lr: 0.5 -> 0.005']
     """
-    fields = recipe.model_dump()
-    for key, value in changes.items():
-        for name in spelled(recipe, key):
-            if name == key or name not in changes:
-                _put(fields, name, value)
+    values: dict[str, Any] = {}
+    for key in sorted(changes, key=lambda key: -len(spelled(recipe, key))):
+        values |= dict.fromkeys(spelled(recipe, key), changes[key])
     try:
-        return Recipe.model_validate(fields)
+        return recipe.with_settings(values)
     except ValidationError as error:
         raise GraphjouleError(explain(error)[1]) from error
 
 
-def _put(fields: dict[str, Any], name: str, value: Any) -> None:
-    table, _, part = name.partition(".")
-    if part:
-        fields[table][part] = value
-    elif name in fields["options"]:
-        fields["options"][name] = value
-    else:
-        fields[name] = value
-    fields["sources"][name] = "override"
-
-
 def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """The recipe's own values of what is searched, where they are within the ranges: the first trial's."""
-    settings = _settings(recipe)
-    values = {key: {settings[name] for name in spelled(recipe, key)} for key in ranges}
+    settings = recipe.settings()
+    values = {key: {settings.get(name) for name in spelled(recipe, key)} for key in ranges}
     found = {key: next(iter(several)) for key, several in values.items() if len(several) == 1}
     return {key: value for key, value in found.items() if ranges[key].contains(value)}
 
@@ -327,10 +287,11 @@ def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
     if not ranges:
         raise GraphjouleError("There is nothing to search: give at least one range, such as lr=1e-4..1e-1:log.")
     fitted = {key: _typed(recipe, key, given) for key, given in ranges.items()}
+    own = {name: key for key in ranges for name in spelled(recipe, key)[:1] if len(spelled(recipe, key)) == 1}
     for key in ranges:
-        names = spelled(recipe, key)
-        if all(name != key and name in ranges for name in names):
-            raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(names)}: give one.")
+        others = [own.get(name, key) for name in spelled(recipe, key)]
+        if key not in others:
+            raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(others)}: give one.")
     for key, found in fitted.items():
         for end in found.ends:
             _check_end(recipe, fitted, key, end)
@@ -338,14 +299,9 @@ def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
 
 
 def _typed(recipe: Recipe, key: str, given: Range) -> Range:
-    settings = _settings(recipe)
-    known = [*(name for name in settings if name not in _GIVEN), _SHARED]
-    if key in _GIVEN:
+    if key.rpartition(".")[2] in _ARGUMENTS or spelled(recipe, key)[0].startswith(_CHOSEN):
         raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
-    name = spelled(recipe, key)[0]
-    if name not in known:
-        raise GraphjouleError(unknown(key, known, f"setting of {recipe.model}"))
-    value = settings[name]
+    value = recipe.settings().get(spelled(recipe, key)[0])
     if isinstance(given, Choices):
         return given
     if isinstance(value, bool | str):
@@ -357,21 +313,18 @@ def _typed(recipe: Recipe, key: str, given: Range) -> Range:
     return replace(given, low=int(given.low), high=int(given.high), is_whole=True)
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
-    """`Recipe.settings`, and None for those that a recipe leaves out of them while they are not set."""
-    absent = [name for name, field in Recipe.model_fields.items() if not field.is_required() and field.default is None]
-    return dict.fromkeys(absent) | recipe.settings()
-
-
 def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) -> None:
     """Refuse a value that no network can be built with: not with the recipe's other values, nor at the others' ends."""
     first, last = ({name: found.ends[place] for name, found in ranges.items()} for place in (0, -1))
+    graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
     said: GraphjouleError | None = None
     for others in ({}, first, last):
         try:
             changed = with_settings(recipe, others | {key: end})
-            shallow = changed.model_copy(update={"num_layers": 1})
-            build_penalty(shallow, initialised(shallow, in_channels=2, out_channels=3, seed=0))
+            shallow = changed.model.model_copy(update={"num_layers": min(3, changed.model.num_layers)})
+            model = initialised(changed.model_copy(update={"model": shallow}), in_channels=2, out_channels=3, seed=0)
+            for term, settings in changed.terms.items():
+                TERMS[term](**settings)(model, graph)
         except GraphjouleError as error:
             said = said or error
         else:

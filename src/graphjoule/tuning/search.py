@@ -18,14 +18,15 @@ from typing import Any
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask
-from graphjoule.training import Progress, TrainingInterrupted, fit
+from graphjoule.fitting import fit
+from graphjoule.tasks import Task
+from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.queue import TrialQueue, slot_of
 from graphjoule.tuning.ranges import Range, default_ranges, fit_ranges, own_values, with_settings
 from graphjoule.tuning.storage import SearchStorage, StorageRef
-from graphjoule.tuning.validation import ValidationTask, hide_test, metrics_of, selection_of
+from graphjoule.tuning.validation import ValidationTask, direction_of, hide_test, metric_of, metrics_of
 
 __all__ = ["Evaluation", "Search", "Team", "TrialProgress", "evaluate", "run_team", "tune", "work"]
 
@@ -63,7 +64,7 @@ class Search:
 
     def open(self, ref: StorageRef, task: ValidationTask) -> SearchStorage:
         """Continue or begin the search in its storage."""
-        return ref.open(self.about(task), selection_of(self.recipe).direction)
+        return ref.open(self.about(task), direction_of(self.recipe, task))
 
     def queue(self, storage: SearchStorage, num_trials: int) -> TrialQueue:
         """Its trials; the first has the recipe's own settings, so that the best is never worse than those."""
@@ -118,13 +119,13 @@ def evaluate(
             raise
         return Evaluation(None, str(error), {})
     runs = [metrics_of(record) for record in records]
-    metrics = {name: [run[name] for run in runs] for name in runs[0]}
+    metrics: dict[str, list[Any]] = {name: [run.get(name) for run in runs] for name in runs[0]}
     facts: dict[str, Any] = {"metrics": metrics, "epochs_run": [record.epochs_run for record in records]}
     facts["seconds"] = round(time.monotonic() - begin, 3)
     # Settings with which one seed in three diverges are not good, however well the other two do.
     if failures := [record.failure for record in records if record.failure]:
         return Evaluation(None, failures[0], facts)
-    return Evaluation(statistics.fmean(metrics[selection_of(search.recipe).name]), None, facts)
+    return Evaluation(statistics.fmean(metrics[metric_of(search.recipe)]), None, facts)
 
 
 def work(
@@ -169,7 +170,7 @@ def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Pro
 
 def tune(
     recipe: Recipe,
-    task: NodeTask,
+    task: Task,
     ranges: Mapping[str, Range] | None = None,
     *,
     trials: int = 20,
@@ -213,7 +214,7 @@ def tune(
     if trials < 1:
         raise GraphjouleError(f"trials is {trials}; it must be at least 1.")
     recipe = recipe.with_split_of(task)
-    chosen = fit_ranges(recipe, default_ranges(recipe.model) if ranges is None else ranges)
+    chosen = fit_ranges(recipe, default_ranges(recipe.model.name) if ranges is None else ranges)
     search = Search(recipe, chosen, tuple(seeds), seed)
     seen = hide_test(task, recipe, search.seeds)
     stored = search.open(StorageRef(None if storage is None else os.fspath(storage), name), seen)
@@ -238,7 +239,7 @@ class Team:
         timeout: seconds after which no further trial is begun.
     """
 
-    load: Callable[[], NodeTask]
+    load: Callable[[], Task]
     search: Search
     ref: StorageRef
     num_trials: int

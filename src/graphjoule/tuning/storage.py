@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, reason
+from graphjoule.files import ensure_folder, file_lock, reason
 
 __all__ = ["JournalLock", "LockLeases", "PulseLeases", "SearchStorage", "StorageRef", "differences", "import_optuna"]
 
@@ -100,6 +100,12 @@ class StorageRef:
     def journal(self) -> Path | None:
         """The journal file, if it is one."""
         return None if self.storage is None or self.is_url else Path(self.storage)
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What the journal and the locks beside it are called; nothing if there is no journal."""
+        name = self.journal and self.journal.name
+        return (name, f"{name}.lock", f"{name}.leases") if name else ()
 
     def __str__(self) -> str:
         """For messages: never with a password."""
@@ -357,35 +363,24 @@ class LockLeases:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def turn(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
         """While it lasts, no other worker takes a trial or puts one back: a trial that just began has no lock yet."""
-        return self._locked("turn", is_waiting=True)
+        while True:
+            with file_lock(self._folder / "turn.lock") as is_ours:
+                if is_ours:
+                    yield
+                    return
+            time.sleep(_POLL_SECONDS)
 
     def hold(self, trial: Any) -> AbstractContextManager[Any]:
         """Show that this process works on a trial."""
-        return self._locked(f"trial-{trial.number}")
+        return file_lock(self._folder / f"trial-{trial.number}.lock")
 
     def is_dead(self, trial: Any) -> bool:
         """Whether the worker of a running trial is gone: nobody holds the lock."""
-        with self._locked(f"trial-{trial.number}") as is_free:
-            return is_free
-
-    @contextmanager
-    def _locked(self, name: str, *, is_waiting: bool = False) -> Iterator[bool]:
-        lock = FileLock(self._folder / f"{name}.lock")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire(blocking=is_waiting, poll_interval=_POLL_SECONDS)
-        except Timeout:
-            yield False
-            return
-        except (OSError, NotImplementedError) as error:  # some network disks have no locks
-            why = reason(error) if isinstance(error, OSError) else str(error)
-            raise GraphjouleError(f"Cannot lock {lock.lock_file}: {why}; choose another `storage`.") from error
-        try:
-            yield True
-        finally:
-            lock.release()
+        with self.hold(trial) as is_free:
+            return bool(is_free)
 
 
 class PulseLeases:

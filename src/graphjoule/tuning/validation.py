@@ -5,42 +5,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
 
-__all__ = ["Selection", "ValidationTask", "hide_test", "metrics_of", "selection_of"]
+__all__ = ["ValidationTask", "direction_of", "hide_test", "metric_of", "metrics_of"]
 
 
-class Selection(NamedTuple):
-    """By which metric trials are compared, and which way is better."""
-
-    name: str
-    direction: Literal["minimize", "maximize"]
-
-
-def selection_of(recipe: Recipe) -> Selection:
-    """What a search of this recipe selects by; the only place that knows.
-
-    >>> from graphjoule import load_recipe
-    >>> selection_of(load_recipe("gcn", "digits", 2))
-    Selection(name='val_loss', direction='minimize')
-    """
-    return Selection(recipe.select_on, "minimize" if recipe.select_on == "val_loss" else "maximize")
+def metric_of(recipe: Recipe) -> str:
+    """The validation metric by which trials are compared, as `metrics_of` calls it."""
+    return f"val_{recipe.train.select_on}"
 
 
 def metrics_of(record: Record) -> dict[str, Any]:
-    """The validation metrics of a run by name; the only place that knows."""
-    return {name: getattr(record, name) for name in ("val_loss", "val_accuracy")}
+    """The loss and the metrics of a run on the validation nodes."""
+    return {f"val_{name}": value for name, value in record.val.items()}
+
+
+def direction_of(recipe: Recipe, task: Task) -> Literal["minimize", "maximize"]:
+    """Which way is better, as the task's objective says."""
+    return "maximize" if task.objective.column(recipe.train.select_on)[1] else "minimize"
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationTask(NodeTask):
+class ValidationTask(Task):
     """A task of which only the training and validation nodes of some seeds are known.
 
     Attributes:
@@ -63,10 +56,10 @@ class ValidationTask(NodeTask):
                 f"This view of {self.name} has the split {self.default_split!r} of the seeds "
                 f"{', '.join(map(str, self.splits))} and no other; {name!r} of seed {seed} was asked for."
             )
-        return self.splits[seed].to(self.labels.device)
+        return self.splits[seed].to(self.targets.device)
 
 
-def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
+def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
     """The task with every label unknown that no seed trains or validates on, so that no search can read a test label.
 
     Where each seed draws a split of its own, a node that tests for one seed may train for another; its label stays, but
@@ -80,18 +73,20 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     >>> from graphjoule import load_recipe, load_task
     >>> seen = hide_test(load_task("digits"), load_recipe("egnn", "digits", 2), seeds=[0])
     >>> split = seen.split(seed=0)
-    >>> int((seen.labels >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
+    >>> int(seen.is_known.sum()) == split.train.numel() + split.val.numel(), split.test.numel()
     (True, 0)
     """
     recipe = recipe.with_split_of(task)
-    keys = list(dict.fromkeys(seed if recipe.split_seed is None else recipe.split_seed for seed in seeds))
-    whole = [task.split(recipe.split, key) for key in keys]
+    keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
+    whole = [task.split(recipe.data.split, key) for key in keys]
     splits = {key: replace(split, test=split.test[:0]) for key, split in zip(keys, whole, strict=True)}
-    seen = torch.zeros_like(task.labels, dtype=torch.bool)
+    seen = torch.zeros(task.num_nodes, dtype=torch.bool, device=task.targets.device)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
-    fields = {name: getattr(task, name) for name in NodeTask.__dataclass_fields__}
-    fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
+    targets = task.targets.clone()
+    targets[~seen] = float("nan") if targets.is_floating_point() else -1
+    fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
+    fields |= {"targets": targets, "default_split": recipe.data.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))

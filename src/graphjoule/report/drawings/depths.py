@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits

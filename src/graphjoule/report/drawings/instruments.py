@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from graphjoule.studies.energies import EnergyRecord
-from graphjoule.terms.report import ConstraintReport, LayerState
+from graphjoule.terms import ConstraintReport, LayerState
 
 __all__ = ["Factors", "Readings", "check_limits", "readings"]
 

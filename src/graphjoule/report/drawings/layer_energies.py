@@ -45,7 +45,7 @@ def describe(record: EnergyRecord) -> str:
 
 
 def _accuracy(record: EnergyRecord) -> str:
-    known = [accuracy for accuracy in record.test_accuracy if accuracy is not None]
+    known = [accuracy for accuracy in record.test_score if accuracy is not None]
     return f"{100 * statistics.fmean(known):.1f} %" if known else "none"
 
 

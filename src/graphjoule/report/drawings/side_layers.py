@@ -74,7 +74,7 @@ def _width(family: Family) -> float:
 
 def _accuracy(record: EnergyRecord) -> float:
     """The mean test accuracy; 0 without test nodes, so that all depths are alike."""
-    known = [accuracy for accuracy in record.test_accuracy if accuracy is not None]
+    known = [accuracy for accuracy in record.test_score if accuracy is not None]
     return statistics.fmean(known) if known else 0.0
 
 
@@ -86,7 +86,7 @@ def _say(family: Family) -> str:
 
 def _say_layers(record: EnergyRecord) -> str:
     rank, gradient = _median(record.effective_rank), _median(record.gradient)
-    known = any(accuracy is not None for accuracy in record.test_accuracy)
+    known = any(accuracy is not None for accuracy in record.test_score)
     accuracy = f"{100 * _accuracy(record):.1f} %, " if known else ""
     return (
         f"{accuracy}rank {min(rank):.1f} at the lowest, gradient {gradient[0]:.1g} at the first layer and "

@@ -65,7 +65,7 @@ def _sweeps(evidence: Evidence, family: dict[str, list[Cell]]) -> list[Sweep]:
 def _sweep(evidence: Evidence, component: str, cells: list[Cell], plain: Cell) -> Sweep:
     setting = next(iter(cells[0].variant.settings))
     points = [(float(cell.variant.settings[setting]), evidence.outcome(cell)) for cell in cells]
-    value, outcome = float(plain.recipe.options[setting]), evidence.outcome(plain)
+    value, outcome = float(plain.recipe.model.options[setting]), evidence.outcome(plain)
     own = None if outcome.mean is None else Mark(value, outcome.mean)
     return Sweep(component, Series.of([*points, (value, outcome)]), own, sum(not o.n for _, o in points))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.results.sides import short_number
 from graphjoule.studies.study import Cell
@@ -51,7 +51,9 @@ def _of_the_seed(evidence: Evidence, cell: Cell, blown: Record) -> Iterator[tupl
     yield blown, {}
     place = cell.model, cell.dataset, cell.num_layers
     for recipe in evidence.recorded.recipes():
-        if (recipe.model, recipe.dataset, recipe.num_layers) == place and (changes := cell.recipe.changes(recipe)):
+        if (recipe.model.name, recipe.data.name, recipe.model.num_layers) == place and (
+            changes := cell.recipe.changes(recipe)
+        ):
             others = _with_losses(evidence.recorded.of(recipe))
             yield from ((other, changes) for other in others if other.seed == blown.seed)
 
@@ -64,6 +66,6 @@ def _row(record: Record, changes: dict[str, Any]) -> str:
         str(record.epochs_run),
         "none" if epoch is None else f"epoch {epoch}",
         short_number(max(_losses(record))),
-        f"{100 * (record.val_accuracy or 0.0):.1f}",
+        f"{100 * (record.val_score or 0.0):.1f}",
     ]
     return f"| {' | '.join(words)} |"

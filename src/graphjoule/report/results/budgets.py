@@ -23,7 +23,7 @@ def budget_table(evidence: Evidence) -> str:
     """The deepest networks that a study trains for as long as their recipes say, had they the epochs of deeper ones."""
     lines = []
     for (dataset, model), cells in _by_network(evidence.cells).items():
-        capped = [cell.recipe.epochs for cell in cells if cell.base]
+        capped = [cell.recipe.train.epochs for cell in cells if cell.base]
         whole = [(cell, runs) for cell in cells if not cell.base and (runs := _with_curves(evidence, cell))]
         if capped and whole:
             deepest, runs = whole[-1]

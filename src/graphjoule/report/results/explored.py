@@ -53,14 +53,14 @@ def trials_table(trials: Sequence[Trial]) -> str:
     """
     names = list(dict.fromkeys(name for trial in trials for name in trial.settings))
     head = [*names, "validation accuracy (n)", "selected epoch, median"]
-    ordered = sorted(trials, key=lambda trial: -statistics.fmean(trial.val_accuracy))
+    ordered = sorted(trials, key=lambda trial: -statistics.fmean(trial.val_score))
     rows = [[*(str(trial.settings.get(name, "")) for name in names), *_numbers(trial)] for trial in ordered]
     first, *lines = (f"| {' | '.join(row)} |" for row in [head, *rows])
     return "\n".join([first, "|---" * len(head) + "|", *lines])
 
 
 def _numbers(trial: Trial) -> tuple[str, str]:
-    percent = [100 * accuracy for accuracy in trial.val_accuracy]
+    percent = [100 * accuracy for accuracy in trial.val_score]
     spread = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
     return (
         f"{statistics.fmean(percent):.1f}{spread} ({len(percent)})",

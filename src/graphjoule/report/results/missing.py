@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.studies.command import study_commands
 

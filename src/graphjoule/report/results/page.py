@@ -11,8 +11,7 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.report.drawings import DRAWINGS, Drawing, Evidence, drawings_of
 from graphjoule.report.results.blow_ups import blow_up_table
 from graphjoule.report.results.budgets import budget_table
@@ -29,7 +28,7 @@ from graphjoule.studies.energy_files import read_energies
 from graphjoule.studies.estimate import in_words
 from graphjoule.studies.ledger_text import ledger_table, missing_commands
 from graphjoule.studies.verdict import RULE
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import unknown
 
 __all__ = ["BLOCKS", "Results", "fill_page", "read_results"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.studies.ledger import LedgerRow, OtherProtocol, other_protocols
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.drawings.instruments import Factors, Readings
 from graphjoule.report.drawings.sides import factors_of, sides_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.studies.ledger import LedgerRow
 from graphjoule.studies.ledger_text import p_text
 
