@@ -6,8 +6,13 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import exact_propagation
 from graphjoule.measures import MEASURES
-from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy, kernel_distance, rayleigh_quotient
-from graphjoule.measures.energy_parts import component_energies
+from graphjoule.measures.energy import (
+    combinatorial_energy,
+    component_energies,
+    dirichlet_energy,
+    kernel_distance,
+    rayleigh_quotient,
+)
 from graphjoule.parallel import load_part, write_partition
 from graphjoule.trace import Trace
 from graphjoule.training.build import build_model

@@ -1,5 +1,7 @@
 import math
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +12,11 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.features import normalize_rows
 from graphjoule.ops import fold_in, make_key
-from graphjoule.tasks import Split, Task
+from graphjoule.tasks import Split, Task, load_task
 from graphjoule.tasks.objective import Classification
+from graphjoule.training import FitResult, build_model, fit
 from graphjoule.training.build import build_model
+from graphjoule.training.recipe import load_recipe
 
 from . import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task
 
@@ -100,6 +104,30 @@ def test_the_same_call_gives_the_same_bits(model):
     a, b = fit(recipe, task, [0, 1, 2]), fit(recipe, task, [0, 1, 2])
     assert [facts(r) for r in a.records] == [facts(r) for r in b.records]
     assert all(same_bits(x, y) for x, y in zip(a.models, b.models, strict=True))
+
+
+def test_a_seed_is_the_same_run_in_any_thread_while_others_train_and_draw():
+    task, is_over = load_task("digits"), threading.Event()
+    recipes = [load_recipe(model, "digits", 2, {"epochs": 1, "hidden_channels": 8}) for model in ("egnn", "gcn")]
+    trainings = [(recipe, seed) for seed in range(24) for recipe in recipes]
+
+    def trained(training):
+        return fit(training[0], task, [training[1]], device="cpu").models[0]
+
+    def draw():
+        while not is_over.is_set():
+            torch.rand(100)
+
+    expected = [trained(training) for training in trainings]
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        with ThreadPoolExecutor(16) as threads:
+            found = list(threads.map(trained, trainings))
+    finally:
+        is_over.set()
+        other.join()
+    assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_a_seed_is_the_same_run_alone_among_others_and_in_groups():

@@ -123,6 +123,21 @@ class Propagation:
         """Number of undirected edges, self-loops not counted."""
         return (self.col.numel() - self.num_nodes) // 2
 
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Both directions of every edge, without self-loops, as PyG modules take them: int64, ``[2, 2 num_edges]``.
+
+        Sorted by the first end, then by the second. Duplicates are merged and directed graphs made undirected, as in
+        ``P``.
+        """
+        row, col = self.row(), self.col.long()
+        return torch.stack([row, col])[:, row != col]
+
+    @cached_property
+    def edge_weight(self) -> Tensor:
+        """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
+        return self.laplacian.weight[self.row() != self.col].to(self.dtype)
+
     @property
     def device(self) -> torch.device:
         """Where the operator lives."""

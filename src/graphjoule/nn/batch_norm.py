@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from graphjoule.graph.part import Part, current_part
+from graphjoule.nn.stock import stock
 
 
+@stock
 class BatchNorm(nn.BatchNorm1d):
     """``(x - mean) / sqrt(var + eps) * weight + bias`` of every channel, with mean and variance over all nodes.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import with_signature
 from graphjoule.graph.part import Excerpt, current_part
 from graphjoule.ops.body import body_for
 

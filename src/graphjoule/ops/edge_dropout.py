@@ -15,8 +15,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.autograd_calls import with_signature
-from graphjoule.graph.csr import csr_tensor
+from graphjoule.graph.csr import csr_tensor, with_signature
 from graphjoule.graph.part import Excerpt
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import keep_mask, keep_scale

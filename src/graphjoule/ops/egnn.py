@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.autograd_calls import is_plain
+from graphjoule.graph.csr import is_plain
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout
 from graphjoule.ops.propagate import propagate

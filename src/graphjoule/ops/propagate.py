@@ -10,8 +10,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.autograd_calls import is_plain, with_signature
-from graphjoule.graph.csr import csr_product
+from graphjoule.graph.csr import csr_product, is_plain, with_signature
 from graphjoule.ops.body import body_for
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import csr_tensor, row_of_entries
-from graphjoule.graph.laplacian import Laplacian
+from graphjoule.graph.laplacian import Laplacian, ScaledLaplacian
 
 if TYPE_CHECKING:
     from graphjoule.parallel.operator import PartedPropagation
@@ -28,8 +26,8 @@ _NO_EDGES = (
 class PartedLaplacian(Laplacian):
     """Some rows of ``D - A``; every process gets the form of the whole graph.
 
-    Means over connected components are sums over processes, and the product with ``D - A`` fetches the centred rows of
-    the halo. All is in float64. Single edges are not offered: an edge may lie between two processes.
+    Means over connected components are sums over processes, and the product fetches the rows of the halo. All is in
+    float64. Single edges are not offered: an edge may lie between two processes.
 
     Attributes:
         operator: the rows of ``P`` on the same process.
@@ -46,35 +44,20 @@ class PartedLaplacian(Laplacian):
         """Not to be had in parts."""
         raise GraphjouleError(_NO_EDGES)
 
-    def form(self, x: Tensor, scale: Tensor) -> Tensor:
-        """``sum a_ij ||x_i / scale_i - x_j / scale_j||^2`` over all undirected edges of the whole graph.
+    def form(self, x: Tensor, *, normalised: bool = True) -> Tensor:
+        """`Laplacian.form` of the whole graph; the gradient is that of the sum over all processes."""
+        return self.operator.group.joined(super().form(x, normalised=normalised))
 
-        See `Laplacian.form`; the gradient is that of the sum of what all processes make of the number.
-        """
-        return self.operator.group.joined(super().form(x, scale))
+    def _form(self, run: Tensor, scaled: ScaledLaplacian) -> Tensor:
+        rest = self._rest(run, scaled)
+        return self._total((rest * torch.mm(scaled.matrix, self.operator.reach(rest))).sum()).clamp_(min=0)
 
-    def _form(self, run: Tensor, scale: Tensor) -> Tensor:
-        y = self._centred(run, scale)
-        own = (y * torch.mm(self._matrix, self.operator.reach(y))).sum()
-        return self.operator.group.total(own).clamp_(min=0)
+    def _product(self, run: Tensor, scaled: ScaledLaplacian) -> Tensor:
+        return torch.mm(scaled.matrix, self.operator.reach(self._rest(run, scaled)))
 
-    def _product(self, run: Tensor, scale: Tensor) -> Tensor:
-        return torch.mm(self._matrix, self.operator.reach(self._centred(run, scale))).div_(scale[:, None])
+    def _total(self, x: Tensor) -> Tensor:
+        return self.operator.group.total(x)
 
-    def means(self, run: Tensor, scale: Tensor) -> Tensor:
-        """Mean of ``x / scale`` over each component of the whole graph, shape ``[num_components, channels]``."""
-        return self.operator.group.total(torch.mm(self._pool, run.double() / scale[:, None]))
-
-    @cached_property
-    def _share(self) -> Tensor:
-        """What part of the squared kernel vector of its component each node has; components cross processes."""
-        squares = self.scale.square()
-        own = squares.new_zeros(self.num_components).index_add(0, self.component, squares)
-        return squares / self.operator.group.total(own)[self.component]
-
-    @cached_property
-    def _matrix(self) -> Tensor:
-        """The rows of ``D - A`` as a torch CSR matrix."""
-        row = row_of_entries(self.rowptr)
-        value = torch.where(row == self.col, self.degree[row], -self.weight)
-        return csr_tensor(self.rowptr, self.col, value, self.operator.shape)
+    @property
+    def _column_scale(self) -> Tensor:
+        return (1 + self.operator.column_degree).sqrt()

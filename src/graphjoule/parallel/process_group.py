@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import with_signature
 from graphjoule.graph.group import Group, Result
 
 

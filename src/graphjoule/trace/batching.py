@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from graphjoule.graph.autograd_calls import is_plain, with_signature
+from graphjoule.graph.csr import is_plain, with_signature
 
 
 class Watcher(Protocol):

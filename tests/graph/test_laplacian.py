@@ -1,10 +1,10 @@
-"""The form in float32 against that in float64: six digits, or none."""
+"""The form in float32 against that in float64: six digits where float32 answers at all."""
 
 import pytest
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.quick_form import QuickForm
+from graphjoule.graph.laplacian import QuickForm
 from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy
 
 NODES = 6000  # times 64 channels: large enough for the way in float32
@@ -67,9 +67,9 @@ def test_the_kernel_is_taken_off_only_where_it_is_most_of_the_features(monkeypat
     monkeypatch.setattr(
         QuickForm,
         "_within",
-        lambda self, y, matrix, **more: (multiplied.append(y), product(self, y, matrix, **more))[1],
+        lambda self, y, **more: (multiplied.append(y), product(self, y, **more))[1],
     )
-    assert graph.laplacian._quick.of(x, graph.laplacian.scale) is not None
+    assert graph.laplacian.scaled().quick.of(x) is not None
     assert [y is not x for y in multiplied] == [has_copy]
 
 
@@ -150,7 +150,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_where_float32_is_not_good_enough_float64_is_taken(case):
     graph, x = CASES[case]()
-    assert graph.laplacian._quick.of(x, graph.laplacian.scale) is None
+    assert graph.laplacian.scaled().quick.of(x) is None
     energy, truth = dirichlet_energy(x, graph), dirichlet_energy(x.double(), graph)
     torch.testing.assert_close(energy, truth, rtol=1e-7, atol=0, equal_nan=True)
 
@@ -163,7 +163,7 @@ def test_features_may_lie_in_memory_as_they_like(lay, share):
     graph, x = GRAPHS["random"], near_kernel(GRAPHS["random"], share)
     laid = lay(x)
     assert not laid.is_contiguous()
-    assert graph.laplacian._quick.of(laid, graph.laplacian.scale) is not None
+    assert graph.laplacian.scaled().quick.of(laid) is not None
     torch.testing.assert_close(
         dirichlet_energy(laid, graph), dirichlet_energy(laid.double(), graph), rtol=RATIO, atol=0
     )
