@@ -452,7 +452,7 @@ def test_a_million_edges_and_200k_nodes_load_in_20_seconds_and_2_gb(here):
     import resource
     import time
 
-    from graphjoule.tasks.files import load_tables
+    from graphjoule.tasks.tables import load_tables
 
     rng = np.random.default_rng(0)
     labels, ends = rng.integers(7, size=200_000), rng.integers(200_000, size=(1_000_000, 2))

@@ -8,6 +8,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.archive import load_npz, load_npz_graph, load_npz_like
+from graphjoule.tasks.objective import Classification
 
 ADJACENCY = sp.csr_matrix(np.array([[0, 2.0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0, 0], [0, 0, 0, 0]]))
 FEATURES = np.arange(12.0).reshape(4, 3)
@@ -90,10 +91,10 @@ def test_classes_without_a_label_are_kept_by_their_names(tmp_path):
 
 
 def test_another_archive_needs_no_labels_and_as_many_features(tmp_path):
-    given = load_npz_like(write(tmp_path, labels=None), 3)
+    given = load_npz_like(write(tmp_path, labels=None), 3, Classification(2))
     assert given.targets.tolist() == [-1] * 4
     with pytest.raises(GraphjouleError, match=r"graph.npz has 3 features; the model was trained with 5\."):
-        load_npz_like(write(tmp_path), 5)
+        load_npz_like(write(tmp_path), 5, Classification(2))
 
 
 def test_whole_numbers_may_be_stored_as_floats(tmp_path):
@@ -177,7 +178,7 @@ def test_a_pickle_in_an_archive_is_refused_and_never_run(tmp_path, trap, key):
     with pytest.raises(GraphjouleError, match="pickled objects are never loaded"):
         load_npz(path)
     with pytest.raises(GraphjouleError, match="pickled objects are never loaded"):
-        load_npz_like(path, 3)
+        load_npz_like(path, 3, Classification(2))
     assert not trap.sprung.exists()
 
 
