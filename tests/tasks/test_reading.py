@@ -1,5 +1,6 @@
 import csv
 import io
+import time
 import tracemalloc
 from datetime import date
 from decimal import Decimal
@@ -281,3 +282,38 @@ def test_a_parquet_file_without_a_row(tmp_path):
 
 def test_shorten_keeps_short_lists_whole():
     assert shorten(["a", "b"]) == "a, b"
+
+
+def test_a_table_of_100000_columns_is_read_in_seconds(tmp_path):
+    names = [f"c{number}" for number in range(100_000)]
+    line = ",".join("1.5" for _ in names)
+    path = write(tmp_path, "\n".join([",".join(names), *[line] * 5]) + "\n")
+    start = time.process_time()
+    table = read(path, numbers=names)
+    assert len(table.numbers) == 100_000
+    assert table.numbers["c99999"].tolist() == [1.5] * 5
+    assert time.process_time() - start < 20  # minutes if it grew with the square of the columns
+
+
+@pytest.mark.parametrize("written", ["+2", " 2 ", "2.", "2e0", "2\u00a0", "\uff12", '"2"'])
+def test_the_many_ways_to_write_a_number(tmp_path, written):
+    assert read(write(tmp_path, f"id,x\na,1\nb,{written}\n"), numbers=["x"]).numbers["x"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("written", "number"), [("1e-400", 0.0), ("-0", -0.0), ("4.9e-324", 5e-324)])
+def test_tiny_numbers_are_what_python_reads(tmp_path, written, number):
+    (found,) = read(write(tmp_path, f"x\n{written}\n"), numbers=["x"]).numbers["x"]
+    assert (found, np.signbit(found)) == (number, np.signbit(number))
+
+
+def test_a_header_of_several_lines_and_a_file_that_ends_with_it(tmp_path):
+    path = write(tmp_path, '\n"long\nname",x\na,1\nb,red\n')
+    assert text(read(path, ["long\nname"])) == {"long\nname": ["a", "b"]}
+    assert "FILE, line 5, column 'x': 'red'" in refusal(path, numbers=["x"])
+    for end in ("", "\n", "\n\n"):
+        assert "has a header but no row" in refusal(write(tmp_path, f"id,x{end}"), ["id"], ["x"])
+
+
+def test_a_wrong_row_is_found_after_quotes_and_blank_lines(tmp_path):
+    said = refusal(write(tmp_path, 'id,x\n"a\nb",1\n\nc,2\n\nd\n'), ["id"], ["x"])
+    assert "FILE, line 7, column 2: the row has 1 values; expected 2" in said

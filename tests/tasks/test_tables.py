@@ -11,6 +11,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.digits import knn_edge_index
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.tables import load_graph, load_tables, load_tables_like, unchanged
 from tests.graphs import dense_propagation
 
@@ -388,3 +389,87 @@ def test_a_changed_or_missing_file_of_the_training_graph_is_told(here):
     (here / "nodes.csv").unlink()
     with pytest.raises(GraphjouleError, match=r"nodes.csv, are not there any more; name the file with `nodes`\."):
         unchanged(file)
+
+
+# Numbers instead of classes.
+
+PRICES = "id,x,price\n" + "".join(f"n{i},{i % 7},{'' if i % 5 == 4 else i * 1.25}\n" for i in range(80))
+RING = "source,target\n" + "".join(f"n{i},n{(i + 1) % 80}\n" for i in range(80))
+NUMBERS = {"label": "price", "task": "regression"}
+
+
+def test_a_column_of_numbers_is_a_regression_when_it_is_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load(here, PRICES, RING, **NUMBERS)
+    assert task.objective == Regression(1, "squared", ("price",))
+    assert task.targets.dtype == torch.get_default_dtype()
+    assert task.targets[:4].tolist() == [0.0, 1.25, 2.5, 3.75]
+    assert task.targets[4::5].isnan().all()
+    assert task.is_known.sum() == 64
+    assert task.source.columns.feature_names == ("x",)
+    assert "nodes.csv: 80 nodes, 1 feature; 64 with a number from 0 to 97.5, 16 to predict" in caplog.text
+    split = task.split()
+    assert (split.name, split.sizes) == ("stratified-20-0", (51, 13, 0))
+    assert load(here, PRICES, RING, loss="absolute", **NUMBERS).objective.error == "absolute"
+
+
+def test_many_different_numbers_are_not_guessed_at(here):
+    said = "nodes.csv: the column 'price' has 64 different numbers; say `task=\"regression\"` to predict numbers or"
+    for nodes in (PRICES, re.sub(r"\.\d+", "", PRICES.replace(",0.0\n", ",1000\n"))):
+        with pytest.raises(GraphjouleError) as caught:
+            load(here, nodes, RING, label="price")
+        assert re.sub(r"has \d+ different", "has 64 different", str(caught.value)).startswith(said)
+    assert load(here, PRICES, RING, label="price", task="classification").out_channels == 64
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [str(i % 50) for i in range(80)],  # few whole numbers
+        [f"c{i}" for i in range(80)],  # text
+        [f"{i % 40}.5" for i in range(80)],  # 40 different numbers
+        [str(i % 60) for i in range(200)],  # 60 whole numbers that come again and again
+    ],
+)
+def test_what_is_taken_for_classes_unasked(here, values):
+    nodes = "id,x,label\n" + "".join(f"n{i},{i},{value}\n" for i, value in enumerate(values))
+    task = load(here, nodes, "source,target\nn0,n1\n")
+    assert isinstance(task.objective, Classification)
+    assert task.out_channels == len(set(values))
+
+
+def test_another_table_of_a_regression_is_read_the_same_way(here):
+    task = load(here, PRICES, RING, **NUMBERS)
+    again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert torch.equal(again.targets.nan_to_num(-1), task.targets.nan_to_num(-1))
+    write(here, "id,x\na,1\nb,2\n", "source,target\na,b\n")
+    assert load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv").targets.isnan().all()
+    write(here, "id,x,price\na,1,cheap\n", "source,target\n")
+    with pytest.raises(
+        GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; with `task"
+    ):
+        load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+
+
+def test_facts_remember_a_regression(here):
+    facts = load(here, PRICES, RING, loss="absolute", **NUMBERS).facts()
+    assert type(facts).model_validate_json(facts.model_dump_json()) == facts
+    assert (facts.objective.error, facts.num_labels) == ("absolute", 64)
+
+
+BAD_REGRESSIONS = {
+    "text": (PRICES.replace(",1.25\n", ",low\n"), {}, "nodes.csv, line 3, column 'price': 'low' is not a number; with"),
+    "NaN": (PRICES.replace(",1.25\n", ",nan\n"), {}, "line 3, column 'price': 'nan' is not a finite number"),
+    "too large": (PRICES.replace(",1.25\n", ",1e300\n"), {}, "line 3, column 'price': 1e+300 is too large to train on"),
+    "all blank": (re.sub(r",[\d.]+\n", ",\n", PRICES), {}, "lines 2 to 81, column 'price': every label is blank"),
+    "no such task": (PRICES, {"task": "ranking"}, "`task` is 'ranking'; the choices are: classification, regression."),
+    "no such loss": (PRICES, {"loss": "huber"}, "`loss` is 'huber'; the choices are: absolute, squared."),
+    "a loss of classes": (PRICES, {"task": None, "loss": "squared"}, "`loss` is 'squared', but it is for `task="),
+}
+
+
+@pytest.mark.parametrize(("nodes", "options", "said"), BAD_REGRESSIONS.values(), ids=BAD_REGRESSIONS)
+def test_a_regression_that_cannot_be(here, nodes, options, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, nodes, RING, **(NUMBERS | options))
+    assert said in str(caught.value)
