@@ -1,7 +1,7 @@
 import re
 
 from graphjoule.fitting import fit
-from graphjoule.tasks.files import load_tables
+from graphjoule.tasks.tables import load_tables
 from graphjoule.training.model_card import model_card
 from graphjoule.training.records import read_records
 from tests.training import small_recipe, small_task
