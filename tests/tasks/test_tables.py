@@ -445,9 +445,7 @@ def test_another_table_of_a_regression_is_read_the_same_way(here):
     write(here, "id,x\na,1\nb,2\n", "source,target\na,b\n")
     assert load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv").targets.isnan().all()
     write(here, "id,x,price\na,1,cheap\n", "source,target\n")
-    with pytest.raises(
-        GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; with `task"
-    ):
+    with pytest.raises(GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; with `task"):
         load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
 
 

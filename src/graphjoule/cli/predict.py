@@ -13,8 +13,8 @@ from graphjoule.files import json_text
 from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like
-from graphjoule.tasks.tables import load_tables_like, unchanged
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.tables import load_tables_like, unchanged
 from graphjoule.training.predictions import write_predictions
 
 _EPILOG = """
