@@ -91,7 +91,7 @@ class BenchRecord(BaseModel):
             model=case.model,
             curve=case.curve,
             peer=peer.name,
-            body=ops.describe_body(device),
+            body=ops.describe_backend(device),
             device=describe_device(device),
             nodes=task.num_nodes,
             edges=task.graph.num_edges,
