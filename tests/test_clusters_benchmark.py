@@ -1,4 +1,4 @@
-"""The other operator that `benchmarks/clusters_against_exact.py` compares with."""
+"""The other operator that `reproduction/experiments/clusters_against_exact.py` compares with."""
 
 import importlib.util
 from pathlib import Path
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def benchmark():
     spec = importlib.util.spec_from_file_location(
-        "clusters_against_exact", ROOT / "benchmarks/clusters_against_exact.py"
+        "clusters_against_exact", ROOT / "reproduction/experiments/clusters_against_exact.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -19,7 +19,7 @@ from graphjoule.cli import app
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))]
-LINKED = [*PAGES, "CHANGELOG.md", "results/README.md"]
+LINKED = [*PAGES, "CHANGELOG.md", "reproduction/results/README.md"]
 COMMANDS = typer.main.get_command(app).commands
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FENCE = re.compile(

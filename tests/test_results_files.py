@@ -33,7 +33,7 @@ def without_versions(content):
 def test_texts_and_numbers_are_those_of_the_records(made):
     for name, content in made.items():
         there = (ROOT / name).read_bytes()
-        if name.startswith("docs/data/") and name.endswith(".json"):
+        if name.startswith("reproduction/data/") and name.endswith(".json"):
             assert without_versions(there)[1] == without_versions(content)[1], name
         elif not name.endswith(".png"):
             assert there == content, name
@@ -80,14 +80,14 @@ def test_pictures_are_the_same_bytes_where_the_same_versions_draw_them(made):
     pictures = [name for name in made if name.endswith(".png")]
     assert pictures
     for name in pictures:
-        data = ROOT / "docs/data" / f"{Path(name).stem}.json"
+        data = ROOT / "reproduction/data" / f"{Path(name).stem}.json"
         if without_versions(data.read_bytes())[0] == drawn_with():
             assert (ROOT / name).read_bytes() == made[name], name
 
 
 def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
-    assert {path.name for path in (ROOT / "docs/data").iterdir()} == {
-        Path(name).name for name in made if name.startswith("docs/data/")
+    assert {path.name for path in (ROOT / "reproduction/data").iterdir()} == {
+        Path(name).name for name in made if name.startswith("reproduction/data/")
     }
 
 

@@ -63,7 +63,7 @@ def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
 
 
 def test_what_the_page_tells_of_an_untouched_malloc_is_what_was_recorded():
-    record = json.loads((ROOT / "results/distributed/memory-default-malloc.json").read_text())
+    record = json.loads((ROOT / "reproduction/results/distributed/memory-default-malloc.json").read_text())
     assert record["malloc_mmap_threshold"] is None
     ratios: dict[int, list[float]] = {}
     for row in record["rows"]:

@@ -10,13 +10,12 @@ from typing import Annotated
 import typer
 
 from graphjoule.cli.audit import audit
-from graphjoule.cli.bench import bench
 from graphjoule.cli.data import data
 from graphjoule.cli.demo import demo
 from graphjoule.cli.partition import partition
 from graphjoule.cli.predict import predict
 from graphjoule.cli.report import report
-from graphjoule.cli.study import study
+from graphjoule.cli.study import missing_commands, study, study_commands
 from graphjoule.cli.trace import trace
 from graphjoule.cli.train import rank, train
 from graphjoule.cli.tune import tune
@@ -26,6 +25,8 @@ from graphjoule.parallel.launch import LOST, STOPPED
 from graphjoule.parallel.start import LIFELINE, RankLostError
 from graphjoule.training import TrainingInterrupted
 from graphjoule.version import __version__
+
+__all__ = ["app", "main", "missing_commands", "study_commands"]
 
 app = typer.Typer(
     name="graphjoule",
@@ -43,7 +44,6 @@ app.command()(report)
 app.command()(data)
 app.command()(demo)
 app.command()(audit)
-app.command()(bench)
 app.command()(study)
 app.command()(tune)
 app.command()(partition)

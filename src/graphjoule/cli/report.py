@@ -22,7 +22,7 @@ Examples:
 
 - `graphjoule report runs --out runs.html` reports on all trainings in a folder, side by side
 
-- `graphjoule report results/table1 --out records.html` makes do with records alone
+- `graphjoule report reproduction/results/table1 --out records.html` makes do with records alone
 """
 
 

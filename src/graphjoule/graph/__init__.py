@@ -1,7 +1,7 @@
 """The graph as an operator: `Propagation`, its Laplacian, and features that stay sparse."""
 
-from graphjoule.graph.features import SparseFeatures
+from graphjoule.graph.features import SparseFeatures, normalize_rows
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation, as_propagation, exact_propagation
 
-__all__ = ["Laplacian", "Propagation", "SparseFeatures", "as_propagation", "exact_propagation"]
+__all__ = ["Laplacian", "Propagation", "SparseFeatures", "as_propagation", "exact_propagation", "normalize_rows"]

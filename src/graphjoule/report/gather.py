@@ -12,7 +12,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.report.cell import Cell, states_of
-from graphjoule.studies.collection import record_files
+from graphjoule.studies import record_files
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe

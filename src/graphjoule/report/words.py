@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from graphjoule.report.cell import AFTER, Cell
-from graphjoule.studies.command import seeds_text, value_text
-from graphjoule.studies.paper_tables import paper_accuracies
+from graphjoule.studies import find_study
 from graphjoule.tasks.facts import TableColumns, TaskFacts
 from graphjoule.training.recipe import Recipe, load_recipe
 
@@ -24,8 +25,8 @@ def paper_table() -> dict[tuple[str, str, int], float]:
     85.7
     """
     return {
-        (dataset, names[0], layers): value
-        for names, columns in paper_accuracies("table1").items()
+        (dataset, model, layers): value
+        for (model, _, _), columns in find_study("table1").reference.values.items()
         for (dataset, layers), value in columns.items()
     }
 
@@ -150,3 +151,25 @@ def _column_options(columns: TableColumns) -> list[str]:
         "knn": columns.knn,
     }
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds as the command line reads them: a number alone means how many.
+
+    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
+    ('3', '3,7', '7,')
+    """
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def value_text(value: Any) -> str:
+    """A setting as the command line reads it.
+
+    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Collection:
     """Records by recipe and seed; of a run that was recorded twice, the newest.
 
     Args:
-        records: any records. One whose settings this version no longer knows is left out: it is of no recipe of today.
+        records: any records. One whose settings this version does not know is left out.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -33,7 +34,7 @@ class Collection:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Take in one more record."""
+        """Add one more record."""
         try:
             recipe = Recipe.model_validate(record.recipe)
         except (ValidationError, GraphjouleError):
@@ -53,6 +54,11 @@ class Collection:
             if not recipe.model_copy(update={"split": theirs.split}).differences(theirs):
                 found |= self._runs[key]
         return found
+
+    def runs(self, recipe: Recipe, seeds: AbstractCollection[int] | None = None) -> list[Record]:
+        """The runs of a recipe in the order of their seeds, only those of `seeds` if there are some."""
+        found = self.of(recipe)
+        return [found[seed] for seed in sorted(found) if seeds is None or seed in seeds]
 
     def recipes(self) -> list[Recipe]:
         """Every recipe that has a run."""
