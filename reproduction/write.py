@@ -16,7 +16,6 @@ from typing import Any
 
 from graphjoule.report.drawings import drawn_with, picture
 from graphjoule.studies import STUDIES, ledger_text
-
 from reproduction.bench.plot import plot_all
 from reproduction.pages import Results, fill_page, read_results
 from reproduction.pages.tables import DOCUMENTS, with_tables
@@ -45,7 +44,9 @@ def drawing_files(results: Results) -> dict[str, bytes]:
     files = {}
     for drawings in results.drawings.values():
         for drawing in drawings:
-            files[f"reproduction/data/{drawing.name}.json"] = data_text({**drawing.data(), "drawn_with": drawn_with()}).encode()
+            files[f"reproduction/data/{drawing.name}.json"] = data_text(
+                {**drawing.data(), "drawn_with": drawn_with()}
+            ).encode()
             files[f"docs/images/{drawing.name}.png"] = picture(drawing)
     return files
 

@@ -206,7 +206,7 @@ def test_scripts_targets_and_extras_are_there(page):
         assert target in targets
     for script in re.findall(r"\bpython ([\w/-]+\.py)\b", text):
         assert (ROOT / script).is_file(), script
-    for module in re.findall(r"\bpython -m (graphjoule\.[\w.]+\w)", text):
+    for module in re.findall(r"\bpython -m ((?:graphjoule|reproduction)\.[\w.]*\w)", text):
         assert importlib.util.find_spec(module), module
     for extras in re.findall(r"graphjoule\[([\w,]+)\]", text):
         assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"]), extras

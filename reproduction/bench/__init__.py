@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+
 from graphjoule import GraphjouleError
 from graphjoule.tasks import NodeTask
 from graphjoule.training import CapturedStep, Recipe, Runs, resolve_device
-
 from reproduction.bench.cases import CASES, CURVES, Case, find_case, find_curves
 from reproduction.bench.measure import Side, Step, measure_sides
 from reproduction.bench.record import BenchRecord, append_bench_records, read_bench_records
@@ -28,8 +28,8 @@ __all__ = [
     "citation_edges",
     "find_case",
     "find_curves",
-    "read_bench_records",
     "make_sides",
+    "read_bench_records",
     "run_cases",
 ]
 

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from graphjoule import GraphjouleError
-
 from reproduction.bench import PEERS, BenchRecord, Case, append_bench_records, find_case, find_curves, run_cases
 
 _DEFAULT_CASE = "digits-32"

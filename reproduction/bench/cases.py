@@ -11,7 +11,6 @@ from typing import Any
 from graphjoule import GraphjouleError
 from graphjoule.tasks import DATASETS, NodeTask, load_task
 from graphjoule.training import Recipe, load_recipe
-
 from reproduction.bench.synthetic import CitationGraph
 
 MODELS_WITH_PEER = ("egnn", "gcnii")

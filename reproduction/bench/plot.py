@@ -1,6 +1,6 @@
 """Draw the scaling curves of a bench records file, one PNG per curve and device.
 
-    python -m reproduction.bench.plot bench.jsonl --out FOLDER
+python -m reproduction.bench.plot bench.jsonl --out FOLDER
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def plot_all(file: Path, out: Path) -> list[Path]:
 def main() -> None:
     """Read a records file and write its plots."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("records", type=Path, help="a .jsonl file from `python -m reproduction.bench --curves ... --out`")
+    parser.add_argument("records", type=Path, help="a .jsonl file that the benchmark wrote with --curves and --out")
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the PNG files")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

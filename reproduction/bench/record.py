@@ -15,7 +15,6 @@ from graphjoule import GraphjouleError
 from graphjoule.ops import describe_body
 from graphjoule.tasks import NodeTask
 from graphjoule.training import describe_device, versions
-
 from reproduction.bench.cases import Case
 from reproduction.bench.measure import Side, Spread, paired_ratio
 
@@ -108,8 +107,11 @@ class BenchRecord(BaseModel):
 
 def append_bench_records(path: str | os.PathLike[str], records: Iterable[BenchRecord]) -> None:
     """Append records to a ``.jsonl`` file, made if there is none; its folder must exist."""
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.writelines(record.model_dump_json() + "\n" for record in records)
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.writelines(record.model_dump_json() + "\n" for record in records)
+    except OSError as error:
+        raise GraphjouleError(f"Cannot append bench records to {path}: {error}.") from error
 
 
 def read_bench_records(path: str | os.PathLike[str]) -> list[BenchRecord]:

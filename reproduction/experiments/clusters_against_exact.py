@@ -22,7 +22,6 @@ import torch
 from graphjoule import Propagation, fit, load_recipe, load_task
 from graphjoule.parallel import cut_edges, cut_nodes
 from graphjoule.training import describe_device, resolve_device, versions
-
 from reproduction.experiments.record import write_record
 
 

@@ -1,6 +1,7 @@
-"""A 16-layer GCN on Cora with and without the energy constraint: accuracy, limits, energies and ranks by layer.
+r"""A 16-layer GCN on Cora with and without the energy constraint: accuracy, limits, energies and ranks by layer.
 
-    python -m reproduction.experiments.constraint_first_look CASE --out reproduction/results/constraint/first-look-CASE.json
+    python -m reproduction.experiments.constraint_first_look CASE \
+        --out reproduction/results/constraint/first-look-CASE.json
 
 A first look on a CPU with few seeds and epochs, to see what the constraint does, not how good it can get.
 """
@@ -12,7 +13,6 @@ from pathlib import Path
 from graphjoule import Trace, diagnose, fit, limits, load_recipe, load_task
 from graphjoule.graph import normalize_rows
 from graphjoule.training import describe_device, resolve_device, versions
-
 from reproduction.experiments.record import write_record
 
 AL = "augmented_lagrangian"

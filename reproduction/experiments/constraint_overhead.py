@@ -19,7 +19,6 @@ from torch_geometric.nn import GCN
 
 from graphjoule import EnergyConstraint, load_recipe, load_task
 from graphjoule.training import Runs, describe_device, resolve_device, versions
-
 from reproduction.experiments.record import write_record
 
 SIDES = {"plain": {}, "hooks alone": {}, "constrained": {"constraint": "augmented_lagrangian"}}

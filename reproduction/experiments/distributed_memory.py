@@ -24,7 +24,6 @@ from graphjoule.graph import Propagation
 from graphjoule.parallel import joined_processes, launch, load_part, read_partition, write_partition
 from graphjoule.tasks import NodeTask
 from graphjoule.training import Runs, describe_device, load_recipe, versions
-
 from reproduction.bench import CitationGraph
 from reproduction.experiments.record import write_record
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from graphjoule.tasks import DATASETS, NodeTask
-
 from reproduction.bench import CASES
 
 DECIMALS = 6  # as many as OGB writes

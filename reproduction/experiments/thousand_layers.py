@@ -11,7 +11,6 @@ import torch
 
 from graphjoule import Trace, fit, load_recipe, load_task
 from graphjoule.training import append_record, describe_device, resolve_device, versions
-
 from reproduction.experiments.record import write_record
 
 

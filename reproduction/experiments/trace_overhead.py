@@ -24,7 +24,6 @@ from graphjoule import Trace, load_recipe, load_task
 from graphjoule.graph import SparseFeatures
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
 from graphjoule.training import build_model, describe_device, versions
-
 from reproduction.experiments.record import write_record
 
 SIDES = {"energy": ("energy",), "default measures": DEFAULT_MEASURES, "all measures": tuple(MEASURES)}

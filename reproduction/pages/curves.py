@@ -10,7 +10,6 @@ from typing import Any, Final
 from graphjoule import Record
 from graphjoule.report.drawings import Evidence
 from graphjoule.studies import Cell
-
 from reproduction.pages.phrases import counted, short_number
 
 __all__ = ["blow_up_table", "budget_table"]

@@ -8,7 +8,6 @@ from typing import Final
 from graphjoule.cli import study_commands
 from graphjoule.report.drawings import Evidence, Range, SweepResult, describe_sweeps, find_sweeps
 from graphjoule.studies import Outcome, p_text
-
 from reproduction.pages.order import welch
 from reproduction.pages.phrases import accuracy_text, say_missing
 from reproduction.pages.sides import side_words

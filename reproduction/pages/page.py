@@ -28,7 +28,6 @@ from graphjoule.studies import (
     rule,
 )
 from graphjoule.studies import Collection as Recorded
-
 from reproduction.pages.curves import blow_up_table, budget_table
 from reproduction.pages.explored import Trial, read_trials, trials_table
 from reproduction.pages.figures import WORDS
@@ -179,7 +178,10 @@ def _table(name: str, results: Results) -> str:
     rows, parts = results.ledgers[name], []
     for dataset in dict.fromkeys(row.cell.dataset for row in rows):
         here = [row for row in rows if row.cell.dataset == dataset]
-        parts += [f"### {STUDIES[name].title.split(':')[0]}, {dataset}", ledger_table(STUDIES[name], here, has_dataset=False)]
+        parts += [
+            f"### {STUDIES[name].title.split(':')[0]}, {dataset}",
+            ledger_table(STUDIES[name], here, has_dataset=False),
+        ]
         if missing := missing_commands(STUDIES[name], here):
             parts.append(missing_text(missing))
     return "\n\n".join(parts)

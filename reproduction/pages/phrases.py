@@ -54,7 +54,9 @@ def _say_not_run(evidence: Evidence) -> list[str]:
     reason = f": {'; '.join(f'{note} ({dataset})' for dataset, note in why.items())}" if why else ""
     commands = study_commands(evidence.study, (row.cell for row in missing))
     commands_text = "  \n".join(f"`{command}`" for command in commands)
-    return [f"{counted(len(missing), 'cell')} of {len(evidence.cells)} not run{reason}. What runs them:  \n{commands_text}"]
+    return [
+        f"{counted(len(missing), 'cell')} of {len(evidence.cells)} not run{reason}. What runs them:  \n{commands_text}"
+    ]
 
 
 def _say_short(evidence: Evidence) -> list[str]:

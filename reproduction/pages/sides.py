@@ -9,7 +9,6 @@ from typing import Final
 
 from graphjoule.report.drawings import Evidence, Factors, Readings, factors_of, readings, sides_of
 from graphjoule.studies import LEVEL, Cell, Outcome
-
 from reproduction.pages.order import COLLAPSE, welch
 from reproduction.pages.phrases import accuracy_text, counted, say_missing, short_number
 

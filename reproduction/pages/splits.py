@@ -64,8 +64,8 @@ def _line(row: _Row, rows: Sequence[_Row]) -> str:
     except statistics.StatisticsError:  # one of them is the same on all splits
         correlation = ""
     cell, mean = row.cell, statistics.fmean(row.accuracies)
-    ends = f"{min(row.accuracies):.2f} | {max(row.accuracies):.2f}"
-    return f"| {cell.dataset} | {cell.model} | {cell.num_layers} | {cell.reference} | {mean:.2f} | {ends} | {correlation} |"
+    named = f"{cell.dataset} | {cell.model} | {cell.num_layers} | {cell.reference}"
+    return f"| {named} | {mean:.2f} | {min(row.accuracies):.2f} | {max(row.accuracies):.2f} | {correlation} |"
 
 
 def _say(seeds: Sequence[int], rows: Sequence[_Row]) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from graphjoule.studies import Variant, find_study
 from graphjoule.training import read_records, summarise
-
 from reproduction.bench import read_bench_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,4 +163,3 @@ def with_tables(text: str) -> str:
     """The text with every table in it made anew."""
     pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
     return pattern.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
-

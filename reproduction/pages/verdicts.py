@@ -8,7 +8,6 @@ from typing import Final
 
 from graphjoule.report.drawings import Evidence
 from graphjoule.studies import LedgerRow, OtherProtocol, other_protocols, p_text
-
 from reproduction.pages.phrases import counted
 
 __all__ = ["Reading", "differing_cells", "find_readings", "readings_table", "verdict_counts"]

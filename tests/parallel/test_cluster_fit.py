@@ -8,7 +8,6 @@ from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import fit, loop
 from graphjoule.training.records import read_records
 from graphjoule.training.trained import mean_probabilities, read_runs
-
 from tests.training import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 
 CLUSTERS = {"clusters": 6, "clusters.per_step": 2}

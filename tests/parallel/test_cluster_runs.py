@@ -3,7 +3,6 @@ import threading
 import pytest
 import torch
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import ALONE, Group
@@ -13,8 +12,8 @@ from graphjoule.parallel.cluster_runs import ClusterRuns
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.tasks import NodeTask, Split
 from graphjoule.training.seed_batch import Runs
+from reproduction.bench import CitationGraph
 from tests.ops.live_bytes import LiveBytes
-
 from tests.training import double_precision, largest_difference, same_bits, small_recipe, small_task
 
 CPU = torch.device("cpu")

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import make_key
 from graphjoule.parallel import load_part, read_partition, write_partition
@@ -13,6 +12,7 @@ from graphjoule.tasks import NodeTask, Split, load_task
 from graphjoule.training import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
+from reproduction.bench import CitationGraph
 
 from .tasks import Sized, ring_task, small_recipe
 

@@ -1,32 +1,21 @@
 """Peak bytes of a rank against the formula of docs/distributed.md, on a small graph with every tensor counted."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.parallel import load_part, write_partition
 from graphjoule.training.seed_batch import Runs
+from reproduction.bench import CitationGraph
+from reproduction.experiments.distributed_memory import Part
 from tests.ops.live_bytes import LiveBytes
 
 from .tasks import small_recipe
 
 LAYERS, WIDTH = 8, 32
 ROOT = Path(__file__).parents[2]
-
-
-def formula():
-    """The class of the benchmark, which states the formula once."""
-    path = ROOT / "benchmarks" / "distributed_memory.py"
-    if not path.exists():
-        pytest.skip("the benchmarks are not in this checkout")
-    spec = importlib.util.spec_from_file_location("distributed_memory", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Part
 
 
 def step_bytes(group, folder, recipe):
@@ -54,7 +43,7 @@ def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
     recipe = small_recipe("egnn", LAYERS, hidden_channels=WIDTH)
     write_partition(task, size, tmp_path, "blocks")
     for peak, sizes, received in world.run(step_bytes, size, str(tmp_path), recipe):
-        part = formula()(*sizes)
+        part = Part(*sizes)
         # What stays from epoch to epoch was there before: of eight copies of the parameters, four.
         expected = part.step_bytes() - 4 * 4 * part.parameters
         assert peak == pytest.approx(expected, rel=0.15)

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.parallel.partition import cut_edges, cut_nodes
+from reproduction.bench import CitationGraph
 from tests.graphs import edge_lists, few, no_edges, path3, random_edges
 
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from graphjoule.studies import Cell, Plan, Tasks, plan_study
-from graphjoule.studies.collection import record_files
+from graphjoule.studies import Cell, EnergyRecord, Plan, Tasks, plan_study, record_files
 from graphjoule.training.records import Record, read_records
 from tests.training import facts, small_task
 
@@ -34,3 +33,23 @@ def made_up(cell: Cell, seed: int, accuracy: float | None, **fields: object) -> 
     )
     given = {"device": "none", "runs_at_once": 1, "seconds": 1.0, "curve": {}, "epochs_run": 10, **measured, **fields}
     return Record.of(cell.recipe, seed=seed, split_sha256="0", **given)
+
+
+def energy_record(cell, seeds=(0, 1), energies=(9.0, 2.0, 1.0), **changes):
+    """A record of energies that were never measured."""
+    runs = [[factor * energy for energy in energies] for factor in range(1, len(seeds) + 1)]
+    fields = {
+        "dataset": cell.dataset,
+        "model": cell.model,
+        "recipe": cell.recipe.settings(),
+        "seeds": list(seeds),
+        "first_layer": 0,
+        "initial": runs,
+        "trained": runs,
+        "test_accuracy": [0.5] * len(seeds),
+        "epochs_run": [1] * len(seeds),
+        "seconds": 1.0,
+        "device": "none",
+        "versions": {},
+    }
+    return EnergyRecord(**(fields | changes))

@@ -3,19 +3,17 @@ import pytest
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.studies import STUDIES, Study, find_study
-from graphjoule.studies.estimate import Pace
-from graphjoule.studies.paper_tables import paper_accuracies
 from graphjoule.tasks import DATASETS
 from graphjoule.training import build_model
 from graphjoule.training.recipe import Recipe, load_recipe, model_options
 from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
-from . import made_up, small_plan, small_tasks
+from . import small_tasks
 
 
 def test_the_studies_are_the_papers_tables_and_figures_and_two_of_our_own():
     figures = [f"figure{number}" for number in range(1, 6)]
-    assert list(STUDIES) == ["table1", "table2", *figures, "depth", "constraint"]
+    assert list(STUDIES) == ["constraint", "depth", *figures, "table1", "table2"]
     assert all(study.name == name for name, study in STUDIES.items())
 
 
@@ -23,11 +21,11 @@ def test_table_1_has_the_papers_96_cells_with_their_numbers_and_the_recipes_as_t
     cells = find_study("table1").cells()
     assert len(cells) == 8 * 12
     assert {cell.model for cell in cells} == set(MODELS)
-    assert all(cell.paper is not None for cell in cells)
+    assert all(cell.reference is not None for cell in cells)
     by_place = {(cell.model, cell.dataset, cell.num_layers): cell for cell in cells}
-    assert by_place["egnn", "pubmed", 64].paper == 80.1
-    assert by_place["gcn", "physics", 32].paper == 13.1
-    assert by_place["appnp", "arxiv", 16].paper == 65.5
+    assert by_place["egnn", "pubmed", 64].reference == 80.1
+    assert by_place["gcn", "physics", 32].reference == 13.1
+    assert by_place["appnp", "arxiv", 16].reference == 65.5
     assert all(cell.recipe == load_recipe(cell.model, cell.dataset, cell.num_layers) for cell in cells)
 
 
@@ -71,8 +69,8 @@ def test_the_users_settings_win_over_the_studys_and_the_variants_over_the_users(
 def test_table_2_changes_one_component_at_a_time():
     cells = {(c.dataset, c.num_layers, c.variant.component, c.variant.value): c for c in find_study("table2").cells()}
     assert len(cells) == 96
-    assert cells["cora", 64, "weight_init", "glorot"].paper == 23.6
-    assert cells["arxiv", 32, "activation", "linear"].paper == 71.0
+    assert cells["cora", 64, "weight_init", "glorot"].reference == 23.6
+    assert cells["arxiv", 32, "activation", "linear"].reference == 71.0
     plain = load_recipe("egnn", "pubmed", 64)
     changes = {
         ("weight_init", "glorot"): ["gamma: 20.0 -> 0.0001", "weight_init: orthogonal -> glorot"],
@@ -87,8 +85,8 @@ def test_table_2_changes_one_component_at_a_time():
     for (component, value), expected in changes.items():
         assert plain.differences(cells["pubmed", 64, component, value].recipe) == expected
     tuned = [c for (*_, value), c in cells.items() if value in ("orthogonal", "tuned", "srelu")]
-    table1 = paper_accuracies("table1")["egnn",]
-    assert all(cell.paper == table1[cell.dataset, cell.num_layers] for cell in tuned)
+    table1 = find_study("table1").reference.values["egnn", "", ""]
+    assert all(cell.reference == table1[cell.dataset, cell.num_layers] for cell in tuned)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,7 @@ def test_depth_never_lets_a_network_train_for_longer_than_its_recipe_says():
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_what_a_study_sets_for_its_cells_is_a_setting_of_one_of_its_models(study: Study):
     known = {*Recipe.model_fields, *CONSTRAINT_NAMES}.union(*(model_options(m).model_fields for m in study.models))
-    assert {key for part in study.local for key in part.settings} <= known
+    assert {key for block in study.blocks for key in block.settings} <= known
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
@@ -153,13 +151,13 @@ def test_every_cell_is_a_network_that_can_be_built(study: Study):
 def test_every_study_can_be_tried_on_the_digits(study: Study):
     cells = study.cells(["digits"])
     assert len(cells) >= len(study.variants)
-    assert all(cell.paper is None for cell in cells)
+    assert all(cell.reference is None for cell in cells)
     assert {cell.recipe.split for cell in cells} == {"per-class-5-10"}
 
 
 def test_a_part_can_be_asked_for_and_settings_overridden():
     cells = find_study("table1").cells(["pubmed", "cora", "cora"], ["gcn"], [3], {"lr": 0.02})
-    assert [(c.dataset, c.model, c.num_layers, c.paper) for c in cells] == [
+    assert [(c.dataset, c.model, c.num_layers, c.reference) for c in cells] == [
         ("pubmed", "gcn", 3, None),
         ("cora", "gcn", 3, None),
     ]
@@ -181,38 +179,3 @@ def test_a_part_can_be_asked_for_and_settings_overridden():
 def test_unknown_names_get_a_sentence_with_the_choices(ask, sentence):
     with pytest.raises(GraphjouleError, match=sentence.replace("?", r"\?")):
         ask()
-
-
-# How long it takes.
-
-
-def test_the_time_is_judged_by_the_nearest_runs_on_the_same_device(tmp_path):
-    study = find_study("table1")
-    (egnn,), (gcn,) = (study.cells(["cora"], [model], [2]) for model in ("egnn", "gcn"))
-    (deep,), (elsewhere,) = study.cells(["cora"], ["gcn"], [64]), study.cells(["pubmed"], ["gcn"], [2])
-    pace = Pace("here", [made_up(gcn, 0, 0.8, device="there", seconds=500.0, epochs_run=100)])
-    assert pace.seconds(gcn.recipe) is None
-    for seconds in (4.0, 6.0):
-        pace.add(made_up(gcn, 0, 0.8, device="here", seconds=seconds, epochs_run=100))
-    assert pace.seconds(gcn.recipe) == pytest.approx(5.0)
-    assert pace.seconds(deep.recipe) == pytest.approx(5.0 * 32)  # layers
-    assert pace.seconds(egnn.recipe) == pytest.approx(5.0)  # another model on the same data, for want of better
-    assert pace.seconds(elsewhere.recipe) is None
-    short = gcn.recipe.model_copy(update={"epochs": 50})
-    assert pace.seconds(short) == pytest.approx(2.5)
-    pace.add(made_up(egnn, 0, 0.8, device="here", seconds=9.0, epochs_run=100))
-    assert pace.seconds(egnn.recipe) == pytest.approx(9.0)
-
-
-def test_a_depth_without_a_record_is_judged_by_the_nearest():
-    shallow, middle, deep, deeper = find_study("depth").cells(["cora"], ["gcn"], [2, 32, 64, 1024])
-    # Two layers take longer per layer: what comes before and after them counts as much.
-    pace = Pace("here", [made_up(shallow, 0, 0.8, device="here", seconds=10.0, epochs_run=100)])
-    pace.add(made_up(deep, 0, 0.8, device="here", seconds=40.0, epochs_run=100))
-    assert pace.seconds(deeper.recipe) == pytest.approx(40.0 * 16)
-    assert pace.seconds(middle.recipe) == pytest.approx(40.0 / 2)
-
-
-def test_an_estimate_says_what_it_does_not_know(tmp_path):
-    plan = small_plan(tmp_path)
-    assert str(Pace("here").estimate(plan.jobs)).startswith("how long it takes is not known")

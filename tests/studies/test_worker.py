@@ -11,9 +11,19 @@ import torch
 
 from graphjoule import files
 from graphjoule.errors import GraphjouleError
-from graphjoule.studies import Cell, Collection, Tasks, plan_study, read_collection, work, worker
-from graphjoule.studies.energies import EnergyRecord
-from graphjoule.studies.plan import Job
+from graphjoule.studies import (
+    Cell,
+    Collection,
+    EnergyRecord,
+    Pace,
+    Tasks,
+    find_study,
+    plan_study,
+    read_collection,
+    work,
+    worker,
+)
+from graphjoule.studies.worker import Job
 from graphjoule.training import fit
 from graphjoule.training.environment import describe_device
 from tests.training import assert_same_training
@@ -186,12 +196,12 @@ def test_a_finished_study_reads_no_data(tmp_path):
     assert work(plan, Tasks(None), device="cpu") == {}
 
 
-# Claims.
+# Locks.
 
 
 def test_what_another_process_holds_is_left_to_it_and_taken_over_when_it_is_gone(tmp_path, trained, monkeypatch):
     plan = small_plan(tmp_path)
-    held = plan.jobs[0].claim()
+    held = plan.jobs[0].lock()
     assert held.__enter__()
     waits, told = [], []
 
@@ -208,14 +218,14 @@ def test_what_another_process_holds_is_left_to_it_and_taken_over_when_it_is_gone
 
 
 def test_a_job_that_another_process_did_meanwhile_is_not_done_again(tmp_path, trained, monkeypatch):
-    mine, real = small_plan(tmp_path), Job.claim
+    mine, real = small_plan(tmp_path), Job.lock
 
-    def claim_late(job):
-        monkeypatch.setattr(Job, "claim", real)
+    def lock_late(job):
+        monkeypatch.setattr(Job, "lock", real)
         do(tmp_path)  # the other process is quicker
         return real(job)
 
-    monkeypatch.setattr(Job, "claim", claim_late)
+    monkeypatch.setattr(Job, "lock", lock_late)
     do(tmp_path, mine)
     assert len(trained) == 2
 
@@ -232,6 +242,41 @@ def test_progress_counts_to_the_end_and_guesses_the_time(tmp_path):
     assert any(p.training is not None and p.training.epoch > 1 for p in told)
     second = [p for p in told if p.job == "egnn, 2 layers, small"]
     assert second[0].seconds_left > 0  # judged by the first cell, which is of the same dataset
+
+
+# How long it takes.
+
+
+def test_the_time_is_judged_by_the_nearest_runs_on_the_same_device(tmp_path):
+    study = find_study("table1")
+    (egnn,), (gcn,) = (study.cells(["cora"], [model], [2]) for model in ("egnn", "gcn"))
+    (deep,), (elsewhere,) = study.cells(["cora"], ["gcn"], [64]), study.cells(["pubmed"], ["gcn"], [2])
+    pace = Pace("here", [made_up(gcn, 0, 0.8, device="there", seconds=500.0, epochs_run=100)])
+    assert pace.seconds(gcn.recipe) is None
+    for seconds in (4.0, 6.0):
+        pace.add(made_up(gcn, 0, 0.8, device="here", seconds=seconds, epochs_run=100))
+    assert pace.seconds(gcn.recipe) == pytest.approx(5.0)
+    assert pace.seconds(deep.recipe) == pytest.approx(5.0 * 32)  # layers
+    assert pace.seconds(egnn.recipe) == pytest.approx(5.0)  # another model on the same data, for want of better
+    assert pace.seconds(elsewhere.recipe) is None
+    short = gcn.recipe.model_copy(update={"epochs": 50})
+    assert pace.seconds(short) == pytest.approx(2.5)
+    pace.add(made_up(egnn, 0, 0.8, device="here", seconds=9.0, epochs_run=100))
+    assert pace.seconds(egnn.recipe) == pytest.approx(9.0)
+
+
+def test_a_depth_without_a_record_is_judged_by_the_nearest():
+    shallow, middle, deep, deeper = find_study("depth").cells(["cora"], ["gcn"], [2, 32, 64, 1024])
+    # Two layers take longer per layer: what comes before and after them counts as much.
+    pace = Pace("here", [made_up(shallow, 0, 0.8, device="here", seconds=10.0, epochs_run=100)])
+    pace.add(made_up(deep, 0, 0.8, device="here", seconds=40.0, epochs_run=100))
+    assert pace.seconds(deeper.recipe) == pytest.approx(40.0 * 16)
+    assert pace.seconds(middle.recipe) == pytest.approx(40.0 / 2)
+
+
+def test_an_estimate_says_what_it_does_not_know(tmp_path):
+    plan = small_plan(tmp_path)
+    assert str(Pace("here").estimate(plan.jobs)).startswith("how long it takes is not known")
 
 
 # Full disks and kills.

@@ -1,24 +1,17 @@
 import gzip
 import hashlib
-import importlib.util
 import shutil
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.download import Remote
 from graphjoule.tasks.ogb import ARXIV, Sizes, load_ogb
-
-_SPEC = importlib.util.spec_from_file_location(
-    "synthetic_arxiv", Path(__file__).parents[2] / "benchmarks" / "synthetic_arxiv.py"
-)
-synthetic_arxiv = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(synthetic_arxiv)
+from reproduction.bench import CitationGraph
+from reproduction.experiments.synthetic_arxiv import write_ogb
 
 NODES, EDGES, FEATURES, CLASSES = 40, 60, 5, 3
 MINI = replace(ARXIV, sizes=Sizes(NODES, EDGES, FEATURES, CLASSES, (21, 7, 12)))
@@ -33,7 +26,7 @@ def written():
 @pytest.fixture
 def root(written, tmp_path):
     """A data root with the miniature as a folder."""
-    synthetic_arxiv.write_ogb(written, tmp_path / "arxiv")
+    write_ogb(written, tmp_path / "arxiv")
     return tmp_path
 
 

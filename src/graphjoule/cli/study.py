@@ -93,7 +93,7 @@ def study(
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
-    """Train a study, such as a table of the paper, filling in only what has no record, and compare it with references."""
+    """Train a study, such as a table of the paper: only what has no record yet; compare it with reference values."""
     if list_ or name is None:
         typer.echo(list_studies(as_json=json))
         return
@@ -241,8 +241,8 @@ def study_commands(study: Study, cells: Iterable[Cell], seeds: Sequence[int] = _
         wanted.setdefault((cell.dataset, cell.model), {})[cell.num_layers] = None
         settings[cell.dataset] = cell.overrides
     together: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for (dataset, model), depths in wanted.items():
-        together.setdefault((dataset, tuple(depths)), []).append(model)
+    for (dataset, model), layers in wanted.items():
+        together.setdefault((dataset, tuple(layers)), []).append(model)
     commands = []
     for (dataset, depths), models in together.items():
         words = ["graphjoule", "study", study.source, "--datasets", dataset]

@@ -1,4 +1,4 @@
-"""The ledger: every cell of a study beside the reference's value, from records alone, and a verdict by a stated rule."""
+"""The ledger: every cell of a study beside the reference's value, from records alone, with a verdict by one rule."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class Cell:
     model: str
     dataset: str
     num_layers: int
-    variant: Variant = Variant()
+    variant: Variant = Variant()  # noqa: RUF009 - frozen
     overrides: Mapping[str, Any] = field(default_factory=dict)
     reference: float | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -374,10 +374,10 @@ class Study(_Table):
         return self
 
     def _named_settings(self) -> Iterator[str]:
-        for changed in (*self.blocks, *self.variants):
-            yield from changed.settings
+        for block in self.blocks:
+            yield from block.settings
         for variant in self.variants:
-            yield from variant.at_most
+            yield from (*variant.settings, *variant.at_most)
         yield from self.reference.leaves_open
 
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import MODELS
 from graphjoule.parallel.streaming import evaluate_in_blocks
+from reproduction.bench import CitationGraph
 from tests.graphs import no_edges, normal, path3, random_edges
 from tests.ops.live_bytes import LiveBytes
 

@@ -2,11 +2,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.parallel.streaming.matrix import StreamedMatrix
 from graphjoule.parallel.streaming.rows import Blocks, multiply_gathered, multiply_rows, row_bytes
+from reproduction.bench import CitationGraph
 from tests.graphs import normal, random_edges
 
 BLOCKS = Blocks(torch.device("cpu"), 100)

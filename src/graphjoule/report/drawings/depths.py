@@ -8,8 +8,8 @@ from typing import Final
 from graphjoule.counting import counted
 from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
-from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
 from graphjoule.report.drawings.energies import style_of
+from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
 from graphjoule.studies import EnergyRecord
 from graphjoule.trace.plots import Band, Line, Panel
 

@@ -1,4 +1,4 @@
-"""The Dirichlet energy of every layer before and after training, and the limits of EGNN, as in figure 1 of the paper."""
+"""The Dirichlet energy of every layer before and after training, and EGNN's limits, as in figure 1 of the paper."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
+from graphjoule.nn import MODELS
 from graphjoule.report.drawings.chart import Chart, Drawing
 from graphjoule.report.drawings.evidence import Evidence
-from graphjoule.nn import MODELS
 from graphjoule.studies import EnergyRecord, State
 from graphjoule.trace.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Band, Line, Panel
 

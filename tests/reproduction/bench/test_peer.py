@@ -7,12 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from graphjoule.bench.peer import PeerEGNN, PeerGCNII, PeerTraining, peer_graph
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.graph import Propagation
 from graphjoule.training.objective import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
+from reproduction.bench import CitationGraph
+from reproduction.bench.peer import PeerEGNN, PeerGCNII, PeerTraining, peer_graph
 
 PLAIN = {"dropout": 0.0, "output_dropout": 0.0, "hidden_channels": 8, "split": "public", "srelu_init": -0.2}
 SETTINGS = {

@@ -4,12 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from graphjoule.bench import CASES, CURVES, append_bench_records, find_case, find_curves, read_bench_records, run_cases
-from graphjoule.bench.cases import MODELS_WITH_PEER
-from graphjoule.bench.peer import PEER_MODELS
-from graphjoule.bench.synthetic import CitationGraph, citation_edges
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import DATASETS
+from reproduction.bench import (
+    CASES,
+    CURVES,
+    CitationGraph,
+    append_bench_records,
+    citation_edges,
+    find_case,
+    find_curves,
+    read_bench_records,
+    run_cases,
+)
+from reproduction.bench.cases import MODELS_WITH_PEER
+from reproduction.bench.peer import PEER_MODELS
 
 SMALL = CitationGraph(num_nodes=3000, num_edges=12_000, num_features=8, num_classes=5)
 EVERY = [*CASES.values(), *(case for curve in CURVES.values() for case in curve)]

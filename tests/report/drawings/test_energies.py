@@ -1,9 +1,10 @@
 """Figure 1: the line is the median of the runs, and the limits follow it."""
 
 from graphjoule.nn import MODELS
-from graphjoule.report.drawings.layer_energies import describe, panels, style_of
-from graphjoule.studies import Cell, find_study
-from tests.studies.test_energy_files import energy_record
+from graphjoule.report.drawings import Evidence, drawings_of
+from graphjoule.report.drawings.energies import describe, panels, style_of
+from graphjoule.studies import Cell, Collection, find_study
+from tests.studies import energy_record
 
 
 def record(model="egnn", dataset="digits", **changes):
@@ -50,3 +51,16 @@ def test_every_dataset_has_a_panel_for_each_state_with_all_its_networks():
     found = panels([record(), record("gcn"), record(dataset="cora")])
     assert [panel.title.split(",")[0] for panel in found] == ["Digits", "Cora"] * 2
     assert [sum(line.label != "" for line in panel.lines) for panel in found] == [2, 1, 2, 1]
+
+
+def test_figure_1_is_drawn_from_the_studys_energies():
+    cells = find_study("figure1").cells(["cora"])
+    found = Evidence(find_study("figure1"), cells, Collection(), [energy_record(cell) for cell in cells])
+    (drawing,) = drawings_of(found)
+    assert [chart.panel.title for chart in drawing.charts] == [
+        "Cora, 64 layers, at initialisation",
+        "Cora, 64 layers, after training",
+    ]
+    assert "cora, egnn: test accuracy 50.0 %" in drawing.alt
+    other = [energy_record(Cell("egnn", "cora", 64))]  # c_max = 1, not the figure's
+    assert drawings_of(Evidence(find_study("figure1"), cells, Collection(), other)) == []

@@ -1,17 +1,31 @@
+import io
 import json
 import re
+from contextlib import redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import pytest
 
-from graphjoule.bench import read_bench_records
+from reproduction.bench import read_bench_records
+from reproduction.bench.__main__ import main
 
-from . import run
+
+def run(*arguments):
+    """Run ``python -m reproduction.bench ARGUMENTS``: exit code, standard output and standard error."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code or 0
+    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
 
 QUICK = ["--budget", "0", "--device", "cpu"]
 
 
 def test_one_line_a_case_with_ours_the_peers_and_how_many_times_faster():
-    result = run("bench", "digits-2", *QUICK)
+    result = run("digits-2", *QUICK)
     assert result.code == 0
     line, *rest = result.out.splitlines()
     assert rest == []
@@ -22,7 +36,7 @@ def test_one_line_a_case_with_ours_the_peers_and_how_many_times_faster():
 
 def test_json_is_the_last_line_and_the_file_holds_the_same(tmp_path):
     out = tmp_path / "bench.jsonl"
-    result = run("bench", "digits-2", *QUICK, "--runs", "2", "--peer", "pyg-csr", "--json", "--out", out)
+    result = run("digits-2", *QUICK, "--runs", "2", "--peer", "pyg-csr", "--json", "--out", out)
     assert result.code == 0
     (record,) = json.loads(result.out.splitlines()[-1])
     assert (record["case"], record["peer"], record["layers"], record["runs"]) == ("digits-2", "pyg-csr", 2, 2)
@@ -48,8 +62,8 @@ def test_json_is_the_last_line_and_the_file_holds_the_same(tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_one_sentence_and_exit_code_2(arguments, sentence):
-    result = run("bench", *arguments)
+    result = run(*arguments)
     assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("graphjoule: ")
+    assert result.err.startswith("bench: ")
     assert sentence in result.err
     assert result.err.count("\n") == 1

@@ -1,30 +1,15 @@
-"""The other operator that `reproduction/experiments/clusters_against_exact.py` compares with."""
+"""The other operator that training on clusters is compared with."""
 
-import importlib.util
-from pathlib import Path
-
-import pytest
 import torch
 
 from graphjoule.parallel import cluster_runs
 from graphjoule.training import fit
+from reproduction.experiments import clusters_against_exact as benchmark
 from tests.graphs import random_edges
 from tests.training import small_recipe, small_task
 
-ROOT = Path(__file__).parents[1]
 
-
-@pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location(
-        "clusters_against_exact", ROOT / "reproduction/experiments/clusters_against_exact.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_its_operator_has_the_degrees_inside_the_group(benchmark):
+def test_its_operator_has_the_degrees_inside_the_group():
     edges = random_edges(40, 200, weighted=True)
     nodes = torch.arange(0, 40, 3)
     part = benchmark.renormalised_graph(edges.graph64(), nodes)
@@ -34,7 +19,7 @@ def test_its_operator_has_the_degrees_inside_the_group(benchmark):
     assert (part.degree < edges.graph64().degree[nodes] - 1e-3).any()
 
 
-def test_it_is_there_for_the_other_side_alone_and_test_labels_are_not_recorded(benchmark, monkeypatch):
+def test_it_is_there_for_the_other_side_alone_and_test_labels_are_not_recorded(monkeypatch):
     seen = []
 
     def train(task, given, settings):

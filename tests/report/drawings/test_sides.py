@@ -1,74 +1,30 @@
-"""The study of the constraint: what the instruments say of its sides, in drawings and in numbers."""
+"""The sides of the study of the constraint under the instruments, and drawn."""
 
 import json
 import math
-from functools import cache
 
 import pytest
 import torch
 
-from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.measures.energy import dirichlet_energy
+from graphjoule.measures import dirichlet_energy
 from graphjoule.nn import GCN
-from graphjoule.report.drawings import Evidence, drawings_of, picture
+from graphjoule.report.drawings import drawings_of, picture
 from graphjoule.report.drawings.chart import draw
-from graphjoule.report.drawings.instruments import Factors, check_limits, readings
-from graphjoule.report.drawings.side_layers import shown_families
-from graphjoule.report.drawings.sides import accuracy_of_sides, factors_of, side_style, sides_of
-from graphjoule.report.results import Results, fill_page, read_results
-from graphjoule.report.results.explored import Trial, read_trials, trials_table
-from graphjoule.report.results.fates import fates_table
-from graphjoule.report.results.side_words import side_words
-from graphjoule.report.results.sides import find_sides
-from graphjoule.studies import STUDIES, Collection
+from graphjoule.report.drawings.sides import (
+    Factors,
+    accuracy_of_sides,
+    check_limits,
+    factors_of,
+    readings,
+    shown_families,
+    side_style,
+    sides_of,
+)
 from graphjoule.terms import EnergyConstraint
-from tests.studies import made_up
-from tests.studies.test_energy_files import energy_record
+from tests.studies import energy_record
 
-STUDY = STUDIES["constraint"]
-FREE, HELD, NEAR = "free", "constraint", "orthogonal penalty"
-ALIVE, DEAD = (9.0, 8.95, 8.9), (9.0, 1e-9, 90.0)
-
-
-@cache
-def cells_of(datasets=("cora",), models=("gcn", "egnn"), layers=(2, 8, 16)):
-    """Cells of the study, kept because each resolves its recipe once and that takes its time."""
-    return tuple(STUDY.cells(datasets, models, layers))
-
-
-def measured(cell, energies=ALIVE, rank=4.0, gradient=0.1, accuracy=0.5, **changes):
-    """A record of all three instruments; the gradient of the first layer, that of the last is 0.1."""
-    runs, n = 2, len(energies)
-    return energy_record(
-        cell,
-        energies=energies,
-        effective_rank=[[9.0, *[rank] * (n - 2), 5.0]] * runs,
-        gradient=[[gradient, *[0.1] * (n - 1)]] * runs,
-        test_accuracy=[accuracy] * runs,
-        first_layer=1,
-        **changes,
-    )
-
-
-def evidence(accuracy=lambda cell: 80.0, energies=(), cells=None, seeds=3):
-    cells = cells_of() if cells is None else cells
-    records = [
-        made_up(cell, seed, (percent + seed) / 100)
-        for cell in cells
-        if (percent := accuracy(cell)) is not None
-        for seed in range(seeds)
-    ]
-    return Evidence(STUDY, cells, Collection(records), energies)
-
-
-def collapsing(cell):
-    """A free GCN falls with depth; with the weight penalty no network does."""
-    falls = cell.model == "gcn" and cell.num_layers > 2 and cell.variant.value != NEAR
-    return 30.0 if falls else 80.0
-
-
-# What the instruments say.
+from .side_cells import ALIVE, DEAD, FREE, HELD, NEAR, cells_of, collapsing, evidence, measured
 
 
 def test_the_limits_are_those_of_the_side_that_is_held_to_them():
@@ -123,9 +79,6 @@ def test_one_hidden_layer_and_old_records_tell_what_they_can():
     assert (one.num_layers, one.violation, one.num_held, one.gradient_ratio) == (0, None, None, None)
     old = readings(energy_record(cells_of()[0], energies=[3.0, 3.0]), Factors(0.9, 1.0))
     assert (old.violation, old.lowest_rank, old.last_rank, old.gradient_ratio) == (0.0, None, None, None)
-
-
-# Drawings.
 
 
 def test_accuracy_has_a_chart_per_model_with_a_line_and_a_spread_per_side():
@@ -199,97 +152,3 @@ def test_a_split_without_test_nodes_and_a_dead_first_layer_can_be_drawn():
     (drawing,) = drawings_of(evidence(lambda cell: None, energies, cells))
     assert "%" not in drawing.alt
     assert picture(drawing).startswith(b"\x89PNG")
-
-
-# Numbers.
-
-
-def test_the_table_has_every_number_of_every_side():
-    energies = [measured(cell, DEAD if cell.variant.value == FREE else ALIVE) for cell in cells_of()]
-    text = "\n".join(side_words(evidence(collapsing, energies)))
-    assert "c_min = 0.98 and c_max = 1." in text
-    assert "| gcn | 8 | free | 31.00 ± 1.00 (3) | 9e+09 | 0 of 2 | 4.0 | 5.0 | 1 | 1.0 |" in text
-    assert "| gcn | 8 | constraint | 31.00 ± 1.00 (3) | 1 | 2 of 2 | 4.0 | 5.0 | 1 | 1.0 |" in text
-    assert text.count("\n| gcn |") == 9
-    assert "orthogonal penalty: better than free in 2 of 6 places (model and depth), worse in 0." in text
-    assert "constraint: better than free in 0 of 6 places" in text
-    assert "not run" not in text
-
-
-def test_without_instruments_or_runs_the_table_says_what_there_is():
-    some = evidence(lambda cell: 80.0 if cell.num_layers == 8 else None, seeds=1)
-    text = "\n".join(side_words(some))
-    assert "| gcn | 8 | free | 80.00 (1) |  |  |  |  |  | 1.0 |" in text
-    assert "12 cells of 18 not run. What runs them:  \n`graphjoule study constraint --datasets cora" in text
-    failed = Evidence(STUDY, cells_of(), Collection([made_up(cells_of()[0], 0, None)]))
-    assert "| gcn | 2 | free | failed |" in "\n".join(side_words(failed))
-    assert side_words(evidence(lambda cell: None))[0].startswith("18 cells of 18 not run.")
-    assert "place" in "\n".join(side_words(evidence(lambda cell: 80.0 if cell.variant.value == HELD else None)))
-
-
-def test_only_the_seeds_that_are_asked_for_count():
-    whole = evidence()
-    some = Evidence(STUDY, whole.cells, whole.recorded, seeds=[1])
-    assert {side.outcome.n for side in find_sides(some)} == {1}
-
-
-def test_collapsed_and_alive_are_set_side_by_side_in_models_that_have_both():
-    def instruments(cell):
-        rank, gradient = (1.1, 1e-9) if collapsing(cell) < 50 else (3.3, 0.1)
-        return measured(cell, rank=rank, gradient=gradient)
-
-    told, table = fates_table(find_sides(evidence(collapsing, [instruments(cell) for cell in cells_of()])))
-    assert told.startswith("The range of every number in gcn, which collapse in some cells")
-    assert "| 4 collapsed | 31.0 to 31.0 % | 1 to 1 | 1.1 to 1.1 | 5 to 5 | 1e-08 to 1e-08 |" in table
-    assert "| 2 alive | 81.0 to 81.0 % | 1 to 1 | 3.3 to 3.3 | 5 to 5 | 1 to 1 |" in table
-    assert fates_table(find_sides(evidence(lambda cell: 80.0, [instruments(cell) for cell in cells_of()]))) == []
-    assert fates_table(find_sides(evidence(collapsing))) == []
-
-
-def test_the_block_has_pictures_and_table():
-    cells = STUDY.cells(["cora"], ["gcn"], [8])
-    records = [made_up(cell, seed, (80 + seed) / 100) for cell in cells for seed in range(3)]
-    text = fill_page(
-        "<!-- results constraint -->\n<!-- end -->\n", Results(Collection(records), [measured(c) for c in cells])
-    )
-    assert "](images/constraint-accuracy-cora.png)" in text
-    assert "](images/constraint-layers-cora.png)" in text
-    assert "| gcn | 8 | orthogonal penalty | 81.00 ± 1.00 (3) | 1 | 2 of 2 |" in text
-    assert "`graphjoule study constraint --datasets physics`" in text
-
-
-# What was tried first.
-
-
-def trial(accuracies, **settings):
-    return Trial(settings=settings, val_accuracy=accuracies, selected_epoch=[3] * len(accuracies), seconds=1.0)
-
-
-def test_trials_are_listed_the_best_first():
-    table = trials_table([trial([0.3]), trial([0.5, 0.7], rho=1.0, dropout=0.6), trial([0.4, 0.4], rho=0.1)])
-    assert table.splitlines() == [
-        "| rho | dropout | validation accuracy (n) | selected epoch, median |",
-        "|---|---|---|---|",
-        "| 1.0 | 0.6 | 60.0 ± 14.1 (2) | 3 |",
-        "| 0.1 |  | 40.0 ± 0.0 (2) | 3 |",
-        "|  |  | 30.0 (1) | 3 |",
-    ]
-
-
-def test_trials_are_read_from_the_studys_folder(tmp_path):
-    (tmp_path / "constraint").mkdir()
-    path = tmp_path / "constraint" / "explored.jsonl"
-    path.write_text("".join(t.model_dump_json() + "\n" for t in (trial([0.5], rho=1.0), trial([0.25]))))
-    results = read_results(tmp_path)
-    assert [t.settings for t in results.explored["constraint"]] == [{"rho": 1.0}, {}]
-    assert "| 1.0 | 50.0 (1) | 3 |" in fill_page("<!-- results explored -->\n<!-- end -->\n", results)
-
-
-@pytest.mark.parametrize("text", ['{"settings": {}}', "no JSON", '{"settings": {}, "val_accuracy": [], "seconds": 1}'])
-def test_a_file_that_holds_no_trials_is_a_sentence(tmp_path, text):
-    (tmp_path / "explored.jsonl").write_text(text)
-    with pytest.raises(
-        GraphjouleError,
-        match=r"explored\.jsonl is not a file of trials: expected seconds, selected_epoch, settings, val_accuracy in",
-    ):
-        read_trials(tmp_path / "explored.jsonl")

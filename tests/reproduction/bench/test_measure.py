@@ -4,15 +4,15 @@ import weakref
 import pytest
 import torch
 
-from graphjoule.bench.cases import MAX_EPOCHS
-from graphjoule.bench.limits import limited_memory
-from graphjoule.bench.measure import (
+from reproduction.bench.cases import MAX_EPOCHS
+from reproduction.bench.measure import (
     MAX_REPEATS,
     MAX_STEPS_PER_TURN,
     MIN_REPEATS,
     WARM_UP,
     Side,
     Spread,
+    limited_memory,
     measure_sides,
     paired_ratio,
 )
@@ -148,7 +148,7 @@ def test_no_side_makes_more_epochs_than_the_recipes_allow():
 
 def test_memory_is_limited_on_a_cpu_for_a_while(monkeypatch):
     resource = pytest.importorskip("resource")
-    monkeypatch.setattr("graphjoule.bench.limits.free_bytes", lambda device: 2**30)
+    monkeypatch.setattr("reproduction.bench.measure.free_bytes", lambda device: 2**30)
     before = resource.getrlimit(resource.RLIMIT_AS)
     with limited_memory(CPU), pytest.raises(RuntimeError, match="can't allocate memory"):
         torch.empty(2**32, dtype=torch.uint8)

@@ -1,6 +1,5 @@
 """The page of results and its pictures are what the one command makes of the committed records."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -8,21 +7,15 @@ from pathlib import Path
 import pytest
 
 from graphjoule.report.drawings import drawn_with
+from reproduction import write
+from reproduction.pages import read_results
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(scope="module")
-def command():
-    spec = importlib.util.spec_from_file_location("write_results", ROOT / "benchmarks/write_results.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+ROOT = write.ROOT
 
 
 @pytest.fixture(scope="module")
-def made(command):
-    return command.results_files()
+def made():
+    return write.results_files()
 
 
 def without_versions(content):
@@ -67,11 +60,11 @@ TOLD_OF_DEPTH = {
 }
 
 
-def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_records(command):
+def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_records():
     page = (ROOT / "docs/results.md").read_text()
     told = re.findall(r"\d\d\.\d %", page.split("### What depth does")[1].split("\n#")[0])
     assert sorted(told) == sorted(TOLD_OF_DEPTH.values())
-    rows = command.read_results(ROOT / "results").evidence["depth"].rows
+    rows = read_results(ROOT / "results").evidence["depth"].rows
     means = {(row.cell.dataset, row.cell.model, row.cell.num_layers): row.outcome.mean for row in rows}
     assert {place: f"{means[place]:.1f} %" for place in TOLD_OF_DEPTH} == TOLD_OF_DEPTH
 
@@ -91,12 +84,12 @@ def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
     }
 
 
-def test_the_command_gives_the_same_bytes_twice(command, made):
-    assert command.results_files() == made
+def test_the_command_gives_the_same_bytes_twice(made):
+    assert write.results_files() == made
 
 
 @pytest.mark.slow
-def test_nothing_else_in_the_docs_differs_from_its_records(command):
-    for name, content in command.other_files().items():
+def test_nothing_else_in_the_docs_differs_from_its_records():
+    for name, content in write.other_files().items():
         if not name.endswith(".png"):
             assert (ROOT / name).read_bytes() == content, name
