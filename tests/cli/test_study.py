@@ -218,6 +218,98 @@ def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys
     assert captured.out == ""
 
 
+# A study of the user's own.
+
+MINE = """
+title = "Mine: GCN over its learning rate"
+datasets = ["digits"]
+models = ["gcn"]
+depths = [2, 3]
+drawing = "depth"
+
+[[block]]
+settings = { hidden_channels = 4, epochs = 2 }
+
+[[variant]]
+component = "lr"
+value = "recipe"
+
+[[variant]]
+component = "lr"
+value = "small"
+settings = { lr = 1e-4 }
+
+[reference]
+name = "blog"
+source = "A post of last year"
+runs = 5
+
+[[reference.rows]]
+component = "lr"
+value = "recipe"
+digits_2 = 99.9
+"""
+
+
+def test_a_study_of_ones_own_is_a_file_and_is_trained_compared_and_drawn_like_the_papers(here):
+    (here / "studies").mkdir()
+    (here / "studies/mine.toml").write_text(MINE)
+    asked = ("study", "studies/mine.toml", "--device", "cpu", "--seeds", "2")
+    first = run(*asked, "--json")
+    assert first.code == 0, first.err
+    assert "mine: 8 runs to train" in first.err
+    rows = json.loads(first.out)["rows"]
+    assert [(row["num_layers"], row["value"], row["reference"], row["n"], row["verdict"]) for row in rows] == [
+        (2, "recipe", 99.9, 2, "worse"),
+        (2, "small", None, 2, "no reference"),
+        (3, "recipe", None, 2, "no reference"),
+        (3, "small", None, 2, "no reference"),
+    ]
+    text = (here / "runs/study/mine.md").read_text()
+    assert "| dataset | model | layers | changed | blog | ours |" in text
+    assert (
+        "Blog: A post of last year. Verdict: Two-sided t-test of the difference between our mean and the blog's" in text
+    )
+    assert "its mean of 5 runs" in text
+    assert (here / "runs/study/mine-accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "mine: all 8 runs are recorded" in run(*asked).err
+
+    ledger = run("study", "studies/mine.toml", "--ledger", "--out", "none", "--layers", "3").out
+    assert "4 not run" not in ledger
+    assert "| dataset | model | layers | changed | ours | n | verdict |" in ledger  # nothing to compare with
+    assert "What is not run: `graphjoule study studies/mine.toml --datasets digits --layers 3`." in ledger
+
+
+def test_a_sweep_of_ones_own_is_drawn(here):
+    (here / "mine.toml").write_text("""
+        title = "Mine"
+        datasets = ["digits"]
+        models = ["egnn"]
+        depths = [2]
+        drawing = "sweeps"
+        [[sweep]]
+        component = "c_max"
+        setting = "c_max"
+        values = [0.5, 1]
+    """)
+    result = run("study", "mine.toml", "--device", "cpu", "--seeds", "1", *QUICK)
+    assert result.code == 0, result.err
+    assert "mine: drawn in runs/study/mine-digits-2.png" in result.err
+
+
+def test_a_study_file_that_cannot_be_used_is_one_sentence_with_file_and_key(here):
+    (here / "mine.toml").write_text(MINE.replace("settings = { lr", "setings = { lr"))
+    result = run("study", "mine.toml")
+    assert result.code == 2
+    assert result.err == (
+        'graphjoule: mine.toml: "setings" is not a key of variant.2, did you mean "settings"? '
+        "The choices are: at_most, component, settings, value.\n"
+    )
+    assert run("study", "nowhere.toml").err == (
+        "graphjoule: Cannot read the study file nowhere.toml: no such file or directory.\n"
+    )
+
+
 # The commands that train some cells.
 
 

@@ -64,7 +64,7 @@ def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_reco
     page = (ROOT / "docs/results.md").read_text()
     told = re.findall(r"\d\d\.\d %", page.split("### What depth does")[1].split("\n#")[0])
     assert sorted(told) == sorted(TOLD_OF_DEPTH.values())
-    rows = read_results(ROOT / "results").evidence["depth"].rows
+    rows = read_results(ROOT / "reproduction/results").evidence["depth"].rows
     means = {(row.cell.dataset, row.cell.model, row.cell.num_layers): row.outcome.mean for row in rows}
     assert {place: f"{means[place]:.1f} %" for place in TOLD_OF_DEPTH} == TOLD_OF_DEPTH
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from graphjoule.studies import Cell, EnergyRecord, Plan, Tasks, plan_study, record_files
+from graphjoule.studies import Cell, EnergyRecord, Plan, plan_study, record_files
+from graphjoule.tasks import NodeTask
 from graphjoule.training.records import Record, read_records
 from tests.training import facts, small_task
 
@@ -12,12 +13,12 @@ CELLS = [Cell("gcn", "small", 2, overrides=QUICK), Cell("egnn", "small", 2, over
 SEEDS = [0, 1, 2]
 
 
-def small_tasks() -> Tasks:
-    return Tasks(lambda name: small_task())
+def load_small(name: str) -> NodeTask:
+    return small_task()
 
 
 def small_plan(out: Path, cells=CELLS, seeds=SEEDS, **options) -> Plan:
-    return plan_study(cells, seeds, out, small_tasks(), **options)
+    return plan_study(cells, seeds, out, load_small, **options)
 
 
 def recorded_facts(out: Path) -> list[dict[str, object]]:

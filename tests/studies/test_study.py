@@ -1,14 +1,16 @@
+from pathlib import Path
+
 import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.studies import STUDIES, Study, find_study
+from graphjoule.studies import STUDIES, Study, Variant, find_study, read_study
 from graphjoule.tasks import DATASETS
 from graphjoule.training import build_model
 from graphjoule.training.recipe import Recipe, load_recipe, model_options
 from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
 
-from . import small_tasks
+from . import load_small
 
 
 def test_the_studies_are_the_papers_tables_and_figures_and_two_of_our_own():
@@ -140,7 +142,7 @@ def test_what_a_study_sets_for_its_cells_is_a_setting_of_one_of_its_models(study
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
 def test_every_cell_is_a_network_that_can_be_built(study: Study):
-    task = small_tasks()["any"]
+    task = load_small("any")
     for cell in study.cells():
         if cell.num_layers <= 16 or study.name.startswith("figure"):
             recipe = cell.recipe.model_copy(update={"hidden_channels": 2, "num_layers": 2})
@@ -179,3 +181,109 @@ def test_a_part_can_be_asked_for_and_settings_overridden():
 def test_unknown_names_get_a_sentence_with_the_choices(ask, sentence):
     with pytest.raises(GraphjouleError, match=sentence.replace("?", r"\?")):
         ask()
+
+
+# Study files.
+
+SMALL = """
+title = "Mine"
+datasets = ["cora"]
+models = ["egnn", "gcn"]
+depths = [2, 4]
+"""
+
+
+def read(folder, text):
+    (folder / "mine.toml").write_text(text)
+    return read_study(folder / "mine.toml")
+
+
+def test_a_file_needs_a_title_datasets_models_and_depths(tmp_path):
+    study = read(tmp_path, SMALL)
+    assert (study.name, study.source) == ("mine", str(tmp_path / "mine.toml"))
+    assert [(cell.model, cell.num_layers) for cell in study.cells()] == [
+        ("egnn", 2),
+        ("egnn", 4),
+        ("gcn", 2),
+        ("gcn", 4),
+    ]
+    assert study.variants == (Variant(),)
+
+
+def test_settings_in_nested_tables_are_dotted_settings(tmp_path):
+    nested = read(tmp_path, SMALL + "[[block]]\nsettings.clusters.per_step = 2\nsettings.weight_decay.conv = 0.5\n")
+    assert nested.blocks[0].settings == {"clusters.per_step": 2, "weight_decay.conv": 0.5}
+
+
+def test_reference_values_come_from_a_table_beside_the_file_or_from_the_file(tmp_path):
+    (tmp_path / "their.csv").write_text("model,cora_2,cora_4\negnn,80.5,\n,70,71\n")
+    from_table = read(tmp_path, SMALL + '[reference]\ntable = "their.csv"\n')
+    rows = '[[reference.rows]]\nmodel = "egnn"\ncora_2 = 80.5\n[[reference.rows]]\ncora_2 = 70\ncora_4 = 71\n'
+    for study in (from_table, read(tmp_path, SMALL + rows)):
+        assert [cell.reference for cell in study.cells()] == [80.5, 71.0, 70.0, 71.0]  # a row without a model is any's
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("title = ", "mine.toml is not valid TOML"),
+        ('title = "Mine"', "mine.toml: datasets is missing."),
+        (SMALL + "layers = [2]", '"layers" is not a key of a study. The choices are: block, datasets, depths'),
+        (
+            SMALL.replace("[2, 4]", "[0]"),
+            "depths.default.1 = 0 cannot be used: it should be greater than or equal to 1",
+        ),
+        (SMALL.replace("[2, 4]", '["2"]'), "depths.default.1 = '2' cannot be used: it should be a valid integer."),
+        (SMALL.replace("[2, 4]", "{ cora = 2 }"), "depths.cora = 2 cannot be used: it should be a list."),
+        (SMALL.replace("[2, 4]", "{ pubmed = [2] }"), "depths has no list for cora and no default."),
+        (SMALL.replace("[2, 4]", "{ coar = [2] }"), '"coar" is not a dataset in depths, did you mean "cora"'),
+        (SMALL.replace('["cora"]', '"cora"'), "datasets = 'cora' cannot be used: it should be a list."),
+        (SMALL.replace('"cora"', '"coar"'), '"coar" is not a dataset, did you mean "cora"'),
+        (SMALL.replace('"gcn"', '"gnc"'), '"gnc" is not a model, did you mean '),
+        (SMALL + "has_energies = 1", "has_energies = 1 cannot be used: it should be true or false."),
+        (SMALL + 'drawing = "pie"', "drawing = 'pie' cannot be used: it should be 'depth', 'energies', 'sides' or"),
+        (
+            SMALL + "[[block]]\nsettings = { epoch = 2 }",
+            '"epoch" is not a setting of egnn or gcn, did you mean "epochs"',
+        ),
+        (SMALL + "[[variant]]\nat_most = { gama = 2 }", '"gama" is not a setting of egnn or gcn, did you mean "gamma"'),
+        (SMALL + "[[block]]\nsettings = 2", "block.1.settings = 2 cannot be used: it should be a table."),
+        (SMALL + "[[sweep]]\ncomponent = 2", "sweep.1.component = 2 cannot be used: it should be text in quotes."),
+        (SMALL + "[[reference.rows]]\ncora = 2", 'reference row 1: "cora" is not a column; expected model, component'),
+        (
+            SMALL + "[[reference.rows]]\ncora_2 = true",
+            "reference row 1: cora_2 = True cannot be used: expected a number",
+        ),
+        (
+            SMALL + "[[reference.rows]]\nmodel = 2",
+            "reference row 1: model = 2 cannot be used: expected a name in quotes",
+        ),
+        (SMALL + '[[reference.rows]]\nmodel = "gnc"', '"gnc" is not a model of the reference, did you mean '),
+        (
+            SMALL + '[[reference.rows]]\nvalue = "1"',
+            "the reference has a row for 1, and no variant of the study is that.",
+        ),
+        (SMALL + '[reference]\ntable = "no.csv"', "mine.toml: reference.table = 'no.csv': no such file or directory."),
+        (
+            SMALL + '[reference]\ntable = "bad.csv"',
+            "bad.csv', line 3: could not convert string to float: 'x'; expected",
+        ),
+        (SMALL + '[reference]\ntable = "a"\nrows = []', "reference has both table and rows; expected one of them."),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_a_sentence_with_the_key_and_what_was_expected(tmp_path, text, sentence):
+    (tmp_path / "bad.csv").write_text("cora_2\n70\nx\n")
+    with pytest.raises(GraphjouleError) as error:
+        read(tmp_path, text)
+    assert "mine.toml" in str(error.value)
+    assert sentence in str(error.value)
+    assert str(error.value).endswith(".")
+
+
+def test_the_example_of_the_docs_is_a_study(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/studies.md").read_text()
+    study = read(tmp_path, page.split("```toml\n")[1].split("```")[0])
+    assert len(study.cells()) == 2 * 2 * 2 + 2 * 3 * 2
+    assert [cell.reference for cell in study.cells(["cora"], ["gcn"], [2])] == [None, 82.0]
+    keys = {field.alias or name for name, field in Study.model_fields.items()}
+    assert [key for key in keys if f"`{key}`" not in page and f"[{key}]" not in page] == []

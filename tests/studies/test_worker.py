@@ -16,7 +16,6 @@ from graphjoule.studies import (
     Collection,
     EnergyRecord,
     Pace,
-    Tasks,
     find_study,
     plan_study,
     read_collection,
@@ -28,7 +27,7 @@ from graphjoule.training import fit
 from graphjoule.training.environment import describe_device
 from tests.training import assert_same_training
 
-from . import CELLS, QUICK, SEEDS, made_up, recorded_facts, small_plan, small_tasks
+from . import CELLS, QUICK, SEEDS, load_small, made_up, recorded_facts, small_plan
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def trained(monkeypatch):
 
 
 def do(out, plan=None, **options):
-    return work(plan or small_plan(out), small_tasks(), device="cpu", **options)
+    return work(plan or small_plan(out), load_small, device="cpu", **options)
 
 
 @pytest.fixture(scope="module")
@@ -174,26 +173,26 @@ def test_missing_data_are_told_unless_nothing_else_was_asked_for(tmp_path):
     def load(name):
         if name == "gone":
             raise GraphjouleError("There is no file.")
-        return small_tasks()[name]
+        return load_small(name)
 
     gone = Cell("gcn", "gone", 2, overrides=QUICK)
-    plan = plan_study([gone, *CELLS], SEEDS, tmp_path, Tasks(load))
+    plan = plan_study([gone, *CELLS], SEEDS, tmp_path, load)
     assert plan.unavailable == {"gone": "There is no file."}
     assert plan.num_runs == 6
     with pytest.raises(GraphjouleError, match=r"^There is no file\.$"):
-        plan_study([gone], SEEDS, tmp_path, Tasks(load))
+        plan_study([gone], SEEDS, tmp_path, load)
 
 
 def test_a_setting_that_cannot_be_used_is_said_before_any_data_are_read(tmp_path):
     with pytest.raises(GraphjouleError, match='"c_mni" is not a setting'):
-        plan_study([Cell("egnn", "small", 2, overrides={"c_mni": 0.1})], SEEDS, tmp_path, Tasks(None))
+        plan_study([Cell("egnn", "small", 2, overrides={"c_mni": 0.1})], SEEDS, tmp_path, None)
 
 
 def test_a_finished_study_reads_no_data(tmp_path):
     cells = [Cell("gcn", "small", 2, overrides=QUICK | {"split": "public"})]
     do(tmp_path, small_plan(tmp_path, cells))
-    plan = plan_study(cells, SEEDS, tmp_path, Tasks(None))
-    assert work(plan, Tasks(None), device="cpu") == {}
+    plan = plan_study(cells, SEEDS, tmp_path, None)
+    assert work(plan, None, device="cpu") == {}
 
 
 # Locks.

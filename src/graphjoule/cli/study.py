@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,7 +27,6 @@ from graphjoule.studies import (
     Pace,
     Plan,
     Study,
-    Tasks,
     find_study,
     ledger_text,
     make_ledger,
@@ -163,9 +163,9 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
     name, has_energies = request.study.name, request.study.has_energies
     where = describe_device(resolve_device(device))
     ensure_folder(request.out)
-    tasks = Tasks(lambda dataset: load_task(dataset, request.data_root))
+    load = cache(lambda dataset: load_task(dataset, request.data_root))
     known = request.recorded()
-    plan = plan_study(request.cells, request.seeds, request.out, tasks, elsewhere=known, has_energies=has_energies)
+    plan = plan_study(request.cells, request.seeds, request.out, load, elsewhere=known, has_energies=has_energies)
     for dataset, why in plan.unavailable.items():
         cells = [cell for cell in request.cells if cell.dataset == dataset]
         commands = " and ".join(f"`{text}`" for text in study_commands(request.study, cells, request.seeds))
@@ -175,7 +175,7 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
     try:
         with show_study(name) as on_progress:
             refused = work(
-                plan, tasks, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=on_progress
+                plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=on_progress
             )
     except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
         typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)

@@ -28,7 +28,7 @@ from graphjoule.studies.study import (
     find_study,
     read_study,
 )
-from graphjoule.studies.worker import Pace, Plan, StudyProgress, Tasks, in_words, plan_study, work
+from graphjoule.studies.worker import Pace, Plan, StudyProgress, in_words, plan_study, work
 
 __all__ = [
     "FORMATS",
@@ -48,7 +48,6 @@ __all__ = [
     "Study",
     "StudyProgress",
     "Sweep",
-    "Tasks",
     "Variant",
     "energies_of",
     "find_study",

@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -139,8 +139,8 @@ def _six_digits(numbers: Iterable[float]) -> list[float]:
 def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]:
     """The records of energies below some folders, in the order of their files' names.
 
-    A file is one record, or has one in every line; it may be compressed. What is no such record is left aside: folders
-    of runs hold many other files.
+    A file is one record, or has one in every line; it may be compressed. Other files are ignored: folders of runs hold
+    many.
 
     Args:
         paths: files or folders.
@@ -160,51 +160,31 @@ def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | N
 
     A constraint, a penalty or clusters that only one of both has tell them apart: by default there is none.
     """
-    defaults = _defaults(cell)
-    settings = defaults | cell.recipe.settings()
-    if cell.recipe.split == "default":  # the data say which, and the record has its name
-        del settings["split"]
-    found = [record for record in records if _is_same(settings, defaults | record.recipe)]
-    return max(found, key=lambda record: len(record.seeds), default=None)
-
-
-def _defaults(cell: Cell) -> dict[str, Any]:
-    """What the settings of a cell are where nobody sets them; those that must be set are left out."""
     fields = Recipe.model_fields | model_options(cell.model).model_fields
-    return {name: field.default for name, field in fields.items() if not field.is_required()}
+    defaults = {name: field.default for name, field in fields.items() if not field.is_required()}
+    wanted = defaults | cell.recipe.settings()
 
+    def is_of_cell(record: EnergyRecord) -> bool:
+        found = defaults | record.recipe
+        if wanted["split"] == "default":  # the data say which, and the record has its name
+            found["split"] = "default"
+        return found == wanted
 
-def _is_same(settings: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    """Whether all settings are the recorded ones; a split that is not given is any.
-
-    >>> _is_same({"lr": 1}, {"lr": 1, "split": "public"}), _is_same({"lr": 1}, {"lr": 1, "constraint": "penalty"})
-    (True, False)
-    """
-    return {"split": recorded.get("split"), **settings} == {"split": None, **recorded}
+    return max(filter(is_of_cell, records), key=lambda record: len(record.seeds), default=None)
 
 
 def _records(path: Path) -> Iterator[EnergyRecord]:
-    for content in _contents(path):
-        if isinstance(content, dict) and "first_layer" in content:
-            try:
-                yield EnergyRecord.model_validate(content)
-            except ValidationError as error:
-                raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
-
-
-def _contents(path: Path) -> Iterator[Any]:
-    """What a file holds; of one with a line per record the first line says whether the others are read."""
+    """The records of one file; of one with a record per line the first line says whether the others are read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            if ".jsonl" not in path.name:
-                yield json.loads(file.read())
-                return
-            for line in file:
-                content = json.loads(line)
-                if "first_layer" not in content:
+            for text in file if ".jsonl" in path.name else [file.read()]:
+                content = json.loads(text)
+                if not isinstance(content, dict) or "first_layer" not in content:
                     return
-                yield content
+                yield EnergyRecord.model_validate(content)
+    except ValidationError as error:
+        raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
     except (OSError, EOFError) as error:
         raise GraphjouleError(f"Cannot read energies from {path}: {error}.") from error
-    except (ValueError, TypeError):  # not JSON, or no object
+    except ValueError:  # not JSON
         return

@@ -412,36 +412,6 @@ def read_study(file: Path) -> Study:
     return _parse(file, file.parent, str(file))
 
 
-class _Packaged(Mapping[str, Study]):
-    """The studies that come with graphjoule, each read when it is first asked for."""
-
-    def __getitem__(self, name: str) -> Study:
-        if name not in _packaged_names():
-            raise KeyError(name)
-        return _read_packaged(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_packaged_names())
-
-    def __len__(self) -> int:
-        return len(_packaged_names())
-
-
-STUDIES: Final[Mapping[str, Study]] = _Packaged()
-
-
-@cache
-def _packaged_names() -> tuple[str, ...]:
-    files = (file.name for file in resources.files(__package__).iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
-
-
-@cache
-def _read_packaged(name: str) -> Study:
-    folder = resources.files(__package__)
-    return _parse(folder / f"{name}.toml", folder, name)
-
-
 def _parse(file: Traversable, folder: Traversable, source: str) -> Study:
     text = _read_text(file, source, "study file")
     try:
@@ -507,3 +477,12 @@ def _sentence(error: ValidationError) -> str:
     plain = {"a valid tuple": "a list", "a valid dictionary": "a table", "a valid string": "text in quotes"}
     sentence = sentence.replace(f"{key} =", f"{path} =", 1) if key else sentence
     return re.sub("|".join(plain), lambda found: plain[found[0]], sentence)
+
+
+_FOLDER: Final = resources.files(__package__)
+_FILES: Final = sorted(file.name for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
+
+STUDIES: Final[dict[str, Study]] = {
+    name.removesuffix(".toml"): _parse(_FOLDER / name, _FOLDER, name.removesuffix(".toml")) for name in _FILES
+}
+"""The studies that come with graphjoule, by name: the paper's tables and figures, and two of our own."""

@@ -27,7 +27,7 @@ from graphjoule.training.memory import is_out_of_memory
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
 
-__all__ = ["Estimate", "Job", "Pace", "Plan", "StudyProgress", "Tasks", "in_words", "plan_study", "work"]
+__all__ = ["Estimate", "Job", "Load", "Pace", "Plan", "StudyProgress", "in_words", "plan_study", "work"]
 
 _POLL_SECONDS = 0.5  # how soon the work of a process that died is taken over
 
@@ -35,21 +35,8 @@ _POLL_SECONDS = 0.5  # how soon the work of a process that died is taken over
 # What is left to do.
 
 
-class Tasks:
-    """Datasets, each read when it is first needed and not before.
-
-    Args:
-        load: makes the task of a dataset's name; a `GraphjouleError` says that its data cannot be loaded.
-    """
-
-    def __init__(self, load: Callable[[str], NodeTask]) -> None:
-        self._load = load
-        self._tasks: dict[str, NodeTask] = {}
-
-    def __getitem__(self, dataset: str) -> NodeTask:
-        if dataset not in self._tasks:
-            self._tasks[dataset] = self._load(dataset)
-        return self._tasks[dataset]
+Load = Callable[[str], NodeTask]
+"""Makes the task of a dataset's name; it is called once per job, so keep what it made (`functools.cache`)."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +126,7 @@ def plan_study(
     cells: Sequence[Cell],
     seeds: Sequence[int],
     out: Path,
-    tasks: Tasks,
+    load: Load,
     *,
     elsewhere: Collection | None = None,
     has_energies: bool = False,
@@ -150,7 +137,7 @@ def plan_study(
         cells: the study's cells; those that come to the same recipe share their runs.
         seeds: one run each.
         out: the folder of all cells, of any study.
-        tasks: where to get datasets.
+        load: makes the task of a dataset; a `GraphjouleError` says that its data cannot be loaded.
         elsewhere: runs that are recorded in other places and not repeated here.
         has_energies: whether energies are measured; that takes the models, so `elsewhere` does not count then.
 
@@ -164,28 +151,23 @@ def plan_study(
     jobs: list[Job] = []
     unavailable: dict[str, str] = {}
     for dataset in datasets:
+        found: dict[str, Job] = {}
         try:
-            recipes = _recipes([cell for cell in cells if cell.dataset == dataset], tasks)
-            found = [_job(name, recipe, seeds, out, recorded, has_energies) for name, recipe in recipes]
-            if any(job.lacks_results() for job in found):
-                tasks[dataset]
+            for cell in (cell for cell in cells if cell.dataset == dataset):
+                recipe = cell.recipe  # only a split called "default" needs the data
+                recipe = recipe.with_split_of(load(dataset)) if recipe.split == "default" else recipe
+                if recipe.fingerprint() not in found:
+                    found[recipe.fingerprint()] = _job(cell.name, recipe, seeds, out, recorded, has_energies)
+            if any(job.lacks_results() for job in found.values()):
+                load(dataset)
         except GraphjouleError as error:
             if len(datasets) == 1:
                 raise
             unavailable[dataset] = str(error)
         else:
-            jobs += found
+            jobs += found.values()
     num_runs = len(jobs) * len(seeds)
     return Plan(jobs, num_runs, num_runs - sum(len(job.missing()) for job in jobs), unavailable)
-
-
-def _recipes(cells: Iterable[Cell], tasks: Tasks) -> list[tuple[str, Recipe]]:
-    """Every recipe of the cells once, with the name of its first cell; only a split called "default" needs the data."""
-    found: dict[str, tuple[str, Recipe]] = {}
-    for cell in cells:
-        recipe = cell.recipe.with_split_of(tasks[cell.dataset]) if cell.recipe.split == "default" else cell.recipe
-        found.setdefault(recipe.fingerprint(), (cell.name, recipe))
-    return list(found.values())
 
 
 def _job(name: str, recipe: Recipe, seeds: Sequence[int], out: Path, recorded: Collection, has_energies: bool) -> Job:
@@ -303,7 +285,7 @@ class StudyProgress:
 
 def work(
     plan: Plan,
-    tasks: Tasks,
+    load: Load,
     *,
     device: str = "auto",
     pace: Pace | None = None,
@@ -317,7 +299,7 @@ def work(
 
     Args:
         plan: what to do.
-        tasks: where to get datasets.
+        load: makes the task of a dataset.
         device: "auto", "cpu" or "cuda".
         pace: what is known about the time of runs; it learns from the runs trained here.
         checkpoint_every: epochs between two checkpoints.
@@ -331,7 +313,7 @@ def work(
         TrainingInterrupted: Ctrl-C; the state is saved.
     """
     pace = pace or Pace(describe_device(resolve_device(device)))
-    worker = _Worker(plan, tasks, device, pace, checkpoint_every, on_progress)
+    worker = _Worker(plan, load, device, pace, checkpoint_every, on_progress)
     pending = [job for job in plan.jobs if not job.is_done()]
     while pending:
         held = [job for job in pending if not worker.try_job(job, pending)]
@@ -345,7 +327,7 @@ def work(
 @dataclass
 class _Worker:
     plan: Plan
-    tasks: Tasks
+    load: Load
     device: str
     pace: Pace
     checkpoint_every: int
@@ -387,7 +369,7 @@ class _Worker:
         self.report(job, pending)
 
     def _train(self, job: Job, on_epoch: Callable[[Progress], None]) -> FitResult:
-        task = self.tasks[job.recipe.dataset]
+        task = self.load(job.recipe.dataset)
         result = fit(
             job.recipe,
             task,

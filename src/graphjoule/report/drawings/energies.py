@@ -34,7 +34,7 @@ def energy_drawings(evidence: Evidence) -> list[Drawing]:
 def style_of(model: str) -> tuple[str, str]:
     """Colour and line style of a model, the same in every figure."""
     others = [name for name in MODELS if name not in _STYLES]
-    return _STYLES.get(model) or _OTHERS[others.index(model) % len(_OTHERS) if model in others else -1]
+    return _STYLES.get(model) or _OTHERS[others.index(model) % len(_OTHERS) if model in others else 0]
 
 
 def describe(record: EnergyRecord) -> str:
