@@ -13,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from graphjoule import Propagation, Setting, dirichlet_energy
+from graphjoule import Propagation, dirichlet_energy
+from graphjoule.theory import Setting
 
 FIGURE = Path(__file__).parent / "images" / "smoothing.png"
 DEPTHS = (0, 2, 8, 32)

@@ -10,7 +10,8 @@ import torch
 from hypothesis import settings
 
 from graphjoule.graph import Propagation
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
+from graphjoule.tasks.objective import Classification
 
 # The same examples at every run, so that only a change makes a test fail; HYPOTHESIS_PROFILE=default looks for others.
 settings.register_profile("repeatable", derandomize=True)
@@ -39,15 +40,15 @@ def data_root() -> Path:
 
 
 @pytest.fixture
-def tiny_task() -> NodeTask:
+def tiny_task() -> Task:
     """Two triangles joined by one edge; the class is the triangle, node 5 is unlabelled, features are dense."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 5, 2], [1, 2, 0, 4, 5, 3, 3]])
-    return NodeTask(
+    return Task(
         name="tiny",
         features=torch.arange(1.0, 19.0).view(6, 3),
         graph=Propagation.from_edge_index(edges, symmetrize=True),
-        labels=torch.tensor([0, 0, 0, 1, 1, -1]),
-        num_classes=2,
+        targets=torch.tensor([0, 0, 0, 1, 1, -1]),
+        objective=Classification(2),
         default_split="per-class-1-1",
     )
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from graphjoule import claim as module
-from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import file_lock
 
 needs_locks = pytest.mark.skipif(module.fcntl is None, reason="this system has no such locks")
 
@@ -14,12 +14,12 @@ needs_locks = pytest.mark.skipif(module.fcntl is None, reason="this system has n
 @needs_locks
 def test_the_lock_file_stays_and_can_be_claimed_again(tmp_path):
     path = tmp_path / "new" / "lock"
-    with claim(path) as is_ours:
+    with file_lock(path) as is_ours:
         assert is_ours
         inode = path.stat().st_ino
-        with claim(path) as is_theirs:
+        with file_lock(path) as is_theirs:
             assert not is_theirs
-    with claim(path) as is_ours:
+    with file_lock(path) as is_ours:
         assert is_ours
         assert path.stat().st_ino == inode
 
@@ -30,7 +30,7 @@ def test_the_claim_of_a_process_that_died_is_free(tmp_path):
     code = f"""
 import os
 from pathlib import Path
-from graphjoule.claim import claim
+from graphjoule.files import file_lock
 held = claim(Path({str(path)!r}))
 assert held.__enter__()
 print("held", flush=True)
@@ -38,16 +38,16 @@ os.read(0, 1)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"held\n"
-        with claim(path) as is_ours:
+        with file_lock(path) as is_ours:
             assert not is_ours
         process.kill()
-    with claim(path) as is_ours:
+    with file_lock(path) as is_ours:
         assert is_ours
 
 
 def test_where_there_are_no_locks_the_claim_is_always_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "fcntl", None)
-    with claim(tmp_path / "lock") as first, claim(tmp_path / "lock") as second:
+    with file_lock(tmp_path / "lock") as first, claim(tmp_path / "lock") as second:
         assert (first, second) == (True, True)
 
 

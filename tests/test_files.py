@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, write_bytes, write_json, write_text
+from graphjoule.files import each_once, ensure_folder, remove_temporaries, write_bytes, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -65,6 +65,19 @@ def test_an_interrupt_leaves_nothing_behind_either(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
+def test_what_a_kill_has_left_is_removed_and_what_only_looks_like_it_is_not(tmp_path, monkeypatch):
+    for name in (".mine.tmp", ".state.bin.0123abcd.tmp", "notes.tmp", ".graphjoule-parts-2", ".graphjoule"):
+        (tmp_path / name).touch()
+    before = names(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("graphjoule.files._remove", lambda path: None)
+        patch.setattr(os, "replace", lambda *_: None)
+        write_bytes(tmp_path / "state.bin", b"half")
+    assert len(names(tmp_path)) == len(before) + 1
+    remove_temporaries(tmp_path)
+    assert names(tmp_path) == before
+
+
 def test_bad_places_are_one_sentence(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     (tmp_path / "folder").mkdir()
@@ -101,3 +114,13 @@ def test_a_folder_where_even_root_cannot_write_is_refused():
     for path in ["/proc", "/proc/graphjoule"]:
         with pytest.raises(GraphjouleError, match="output folder"):
             ensure_folder(path)
+
+
+def test_of_paths_to_one_file_the_file_itself_is_kept(tmp_path):
+    for name in ("b", "d"):
+        (tmp_path / name).touch()
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    given = [tmp_path / name for name in ("d", "a", "b", "loop", "d")]
+    assert each_once(given) == [tmp_path / name for name in ("d", "b", "loop")]
+    assert each_once([tmp_path / "a"]) == [tmp_path / "a"]

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 
 from graphjoule import GraphjouleError
-from graphjoule.tasks import NodeTask
-from graphjoule.training import CapturedStep, Recipe, Runs, resolve_device
+from graphjoule.tasks import Task
+from graphjoule.training import CapturedStep, Recipe, SeedBatch, architecture_of, resolve_device
 from reproduction.bench.cases import CASES, CURVES, Case, find_case, find_curves
 from reproduction.bench.measure import Side, Step, measure_sides
 from reproduction.bench.record import BenchRecord, append_bench_records, read_bench_records
@@ -91,20 +91,22 @@ def _run_case(
     return [BenchRecord.of(case, task, device, ours, peer) for peer in others]
 
 
-def make_sides(case: Case, task: NodeTask, device: torch.device, peers: tuple[str, ...]) -> list[Side]:
+def make_sides(case: Case, task: Task, device: torch.device, peers: tuple[str, ...]) -> list[Side]:
     """Ours first, then the peers; each moves the data to the device for itself when it is built."""
     recipe = case.recipe()
     ours = Side(OURS, partial(_build_ours, recipe, task, device, case.runs))
     return [ours, *(Side(name, partial(_build_peer, recipe, task, device, fused=PEERS[name])) for name in peers)]
 
 
-def _build_ours(recipe: Recipe, task: NodeTask, device: torch.device, num_runs: int) -> Step:
+def _build_ours(recipe: Recipe, task: Task, device: torch.device, num_runs: int) -> Step:
     task, seeds = task.to(device), range(num_runs)
-    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed) for seed in seeds])
-    return CapturedStep(runs.train_epoch, device)
+    batch = SeedBatch(
+        architecture_of(recipe), recipe, task, seeds, [task.split(recipe.data.split, seed) for seed in seeds]
+    )
+    return CapturedStep(batch.train_epoch, device)
 
 
-def _build_peer(recipe: Recipe, task: NodeTask, device: torch.device, *, fused: bool) -> Step:
+def _build_peer(recipe: Recipe, task: Task, device: torch.device, *, fused: bool) -> Step:
     from reproduction.bench.peer import PeerTraining  # here and not above: PyTorch Geometric takes seconds
 
     return PeerTraining(recipe, task.to(device), fused=fused).epoch

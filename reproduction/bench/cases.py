@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphjoule import GraphjouleError
-from graphjoule.tasks import DATASETS, NodeTask, load_task
+from graphjoule.tasks import DATASETS, Task, load_task
 from graphjoule.training import Recipe, load_recipe
 from reproduction.bench.synthetic import CitationGraph
 
@@ -48,7 +48,7 @@ class Case:
         endless = {"epochs": MAX_EPOCHS, "patience": MAX_EPOCHS}
         return load_recipe(self.model, self.dataset, self.num_layers, {**endless, **self.overrides})
 
-    def task(self, data_root: str | os.PathLike[str] | None = None) -> NodeTask:
+    def task(self, data_root: str | os.PathLike[str] | None = None) -> Task:
         """Load or generate the data."""
         return load_task(self.dataset, data_root) if self.graph is None else self.graph.task(self.name)
 

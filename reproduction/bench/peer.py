@@ -15,7 +15,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import spmm, to_torch_csr_tensor
 
 from graphjoule.graph import Propagation, SparseFeatures, normalize_rows
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training import Recipe
 
 
@@ -77,14 +77,14 @@ class PeerEGNN(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, recipe: Recipe) -> None:
         super().__init__()
-        options, channels = recipe.options, recipe.hidden_channels
+        options, channels = recipe.model.options, recipe.model.hidden_channels
         self.gamma: float = options["gamma"]
         self.dropout, self.output_dropout = options["dropout"], options["output_dropout"]
         self.encoder = PeerEncoder(in_channels, channels, options["encoder"], self.dropout)
         layer = {name: options[name] for name in ("c_min", "beta", "srelu_init", "batch_norm")}
-        self.convs = nn.ModuleList(PeerConv(channels, **layer) for _ in range(recipe.num_layers))
+        self.convs = nn.ModuleList(PeerConv(channels, **layer) for _ in range(recipe.model.num_layers))
         self.head = nn.Linear(channels, out_channels)
-        start = torch.eye(channels).repeat(recipe.num_layers, 1, 1)
+        start = torch.eye(channels).repeat(recipe.model.num_layers, 1, 1)
         start[0] *= options["c_max"] ** 0.5
         self.register_buffer("start", start, persistent=False)
         for conv, weight in zip(self.convs, start, strict=True):
@@ -120,7 +120,7 @@ class PeerGCNII(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, recipe: Recipe) -> None:
         super().__init__()
-        options, channels, depth = recipe.options, recipe.hidden_channels, recipe.num_layers
+        options, channels, depth = recipe.model.options, recipe.model.hidden_channels, recipe.model.num_layers
         self.dropout: float = options["dropout"]
         self.encoder = PeerEncoder(in_channels, channels, "linear", self.dropout)
         # The graph is normalised once, outside the layers, as in PyG's example of this network.
@@ -163,16 +163,18 @@ class PeerTraining:
         seed: seeds the initial parameters, the split and torch's generator.
     """
 
-    def __init__(self, recipe: Recipe, task: NodeTask, *, fused: bool, seed: int = 0) -> None:
+    def __init__(self, recipe: Recipe, task: Task, *, fused: bool, seed: int = 0) -> None:
         torch.manual_seed(seed)
-        device = task.labels.device
+        device = task.targets.device
         x = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
-        self.x = normalize_rows(x) if recipe.normalize_features else x
+        self.x = normalize_rows(x) if recipe.data.normalize_features else x
         self.adj, self.edge_weight = peer_graph(task.graph, fused=fused)
-        self.labels, self.split = task.labels, task.split(recipe.split, seed)
-        self.model = PEER_MODELS[recipe.model](task.num_features, task.num_classes, recipe).to(device)
-        groups = [{"params": p, "weight_decay": recipe.weight_decay[name]} for name, p in self.model.groups().items()]
-        self.optimizer = torch.optim.Adam(groups, lr=recipe.lr, fused=True)
+        self.labels, self.split = task.targets, task.split(recipe.data.split, seed)
+        self.model = PEER_MODELS[recipe.model.name](task.num_features, task.out_channels, recipe).to(device)
+        groups = [
+            {"params": p, "weight_decay": recipe.train.weight_decay[name]} for name, p in self.model.groups().items()
+        ]
+        self.optimizer = torch.optim.Adam(groups, lr=recipe.train.lr, fused=True)
 
     def epoch(self) -> None:
         """A training step and an evaluation."""

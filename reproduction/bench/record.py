@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule import GraphjouleError
 from graphjoule.ops import describe_body
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training import describe_device, versions
 from reproduction.bench.cases import Case
 from reproduction.bench.measure import Side, Spread, paired_ratio
@@ -81,7 +81,7 @@ class BenchRecord(BaseModel):
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @classmethod
-    def of(cls, case: Case, task: NodeTask, device: torch.device, ours: Side, peer: Side) -> Self:
+    def of(cls, case: Case, task: Task, device: torch.device, ours: Side, peer: Side) -> Self:
         """The record of two sides that were measured together."""
         both = ours.seconds and peer.seconds
         ratio = paired_ratio(peer, ours, factor=case.runs) if both else None
@@ -95,7 +95,7 @@ class BenchRecord(BaseModel):
             nodes=task.num_nodes,
             edges=task.graph.num_edges,
             layers=case.num_layers,
-            width=case.recipe().hidden_channels,
+            width=case.recipe().model.hidden_channels,
             runs=case.runs,
             repeats=max(len(ours.seconds), len(peer.seconds)),
             **_side_fields("ours", ours),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphjoule import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Classification, Split, Task
 
 # Node number i is cited with a weight of (i + 1)^-0.75. At the size of ogbn-arxiv the largest hub then has 14,488
 # neighbours; the real one has 13,161.
@@ -38,7 +38,7 @@ class CitationGraph:
     num_classes: int = 10
     seed: int = 0
 
-    def task(self, name: str) -> NodeTask:
+    def task(self, name: str) -> Task:
         """Generate the task; its one split is called "public"."""
         # RandomState and not default_rng: NumPy promises that its stream never changes.
         random = np.random.RandomState(self.seed)
@@ -46,12 +46,12 @@ class CitationGraph:
         labels = random.randint(self.num_classes, size=self.num_nodes)
         centres = random.standard_normal((self.num_classes, self.num_features))
         noise = random.standard_normal((self.num_nodes, self.num_features))
-        return NodeTask(
+        return Task(
             name=name,
             features=torch.from_numpy((centres[labels] + noise).astype(np.float32)),
             graph=Propagation.from_edge_index(edges, num_nodes=self.num_nodes, symmetrize=True),
-            labels=torch.from_numpy(labels.astype(np.int64)),
-            num_classes=self.num_classes,
+            targets=torch.from_numpy(labels.astype(np.int64)),
+            objective=Classification(self.num_classes),
             fixed_splits=(_public_split(self.num_nodes, random),),
             default_split="public",
         )

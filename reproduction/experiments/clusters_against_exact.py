@@ -41,13 +41,13 @@ def train(task, given, settings):
     recipe = load_recipe(given.model, task.name, given.layers, {"epochs": given.epochs, **settings})
     result = fit(recipe, task, range(given.seeds), device="cpu")
     runs = result.records
-    accuracies = [run.test_accuracy for run in runs]
+    accuracies = [run.test_score for run in runs]
     return {
         "recipe": recipe.settings(),
         "test_accuracy": accuracies,
         "test_mean": statistics.mean(accuracies),
-        "val_accuracy": [run.val_accuracy for run in runs],
-        "val_loss": [run.val_loss for run in runs],
+        "val_accuracy": [run.val_score for run in runs],
+        "val_loss": [run.val["loss"] for run in runs],
         "selected_epoch": [run.selected_epoch for run in runs],
         "epochs_run": [run.epochs_run for run in runs],
         "seconds": [round(run.seconds, 1) for run in runs],
@@ -57,7 +57,7 @@ def train(task, given, settings):
 
 def train_renormalised(task, given, settings):
     """As `train`, on subgraphs that are normalised anew; the package has no such option, for it was worse."""
-    with patch("graphjoule.parallel.cluster_runs.induced_graph", renormalised_graph):
+    with patch("graphjoule.parallel.clusters.induced_graph", renormalised_graph):
         return train(task, given, settings)
 
 
@@ -109,9 +109,9 @@ def main():
 
     task = load_task(given.dataset, given.data_root)
     clusters = {
-        "clusters": given.clusters,
-        "clusters.per_step": given.per_step,
-        "clusters.validate_every": given.validate_every,
+        "train.clusters.parts": given.clusters,
+        "train.clusters.per_step": given.per_step,
+        "train.clusters.validate_every": given.validate_every,
         "epochs": given.cluster_epochs or given.epochs,
     }
     cut = cut_edges(task.graph, cut_nodes(task.graph, given.clusters))

@@ -18,19 +18,19 @@ from reproduction.experiments.record import write_record
 AL = "augmented_lagrangian"
 CASES = {
     "plain": {},
-    "c_min-0.2": {"constraint": AL, "c_min": 0.2},
-    "c_min-0.9": {"constraint": AL, "c_min": 0.9},
+    "c_min-0.2": {"terms.energy.method": AL, "terms.energy.c_min": 0.2},
+    "c_min-0.9": {"terms.energy.method": AL, "terms.energy.c_min": 0.9},
     "plain-no-dropout": {"dropout": 0.0},
-    "c_min-0.9-no-dropout": {"constraint": AL, "c_min": 0.9, "dropout": 0.0},
+    "c_min-0.9-no-dropout": {"terms.energy.method": AL, "terms.energy.c_min": 0.9, "dropout": 0.0},
 }
 MEASURES = ("energy", "norm", "effective_rank")
 
 
 def look(model, task, recipe):
     """What the instruments say about one selected model, in evaluation mode."""
-    x = normalize_rows(task.features) if recipe.normalize_features else task.features
+    x = normalize_rows(task.features) if recipe.data.normalize_features else task.features
     trace = Trace.of(model, task.graph, (x, task.graph), MEASURES, watch=["convs.*"])
-    rows = trace.select(*(f"convs.{k}" for k in range(recipe.num_layers - 1)))  # the last gives class scores
+    rows = trace.select(*(f"convs.{k}" for k in range(recipe.model.num_layers - 1)))  # the last gives class scores
     checked = {c: limits(rows, c, 1.0) for c in (0.2, 0.9)}
     return {
         **{name: [float(f"{layer[name]:.4g}") for layer in rows.layers] for name in MEASURES},
@@ -56,8 +56,8 @@ def main():
     record = {
         "case": given.case,
         "recipe": recipe.settings(),
-        "test_accuracy": [run.test_accuracy for run in result.records],
-        "val_accuracy": [run.val_accuracy for run in result.records],
+        "test_accuracy": [run.test_score for run in result.records],
+        "val_accuracy": [run.val_score for run in result.records],
         "selected_epoch": [run.selected_epoch for run in result.records],
         "seconds": round(sum(run.seconds for run in result.records), 1),
         "models": [look(model, task, recipe) for model in result.models],

@@ -18,21 +18,21 @@ import torch.nn.functional as F
 from torch_geometric.nn import GCN
 
 from graphjoule import EnergyConstraint, load_recipe, load_task
-from graphjoule.training import Runs, describe_device, resolve_device, versions
+from graphjoule.training import SeedBatch, architecture_of, describe_device, resolve_device, versions
 from reproduction.experiments.record import write_record
 
-SIDES = {"plain": {}, "hooks alone": {}, "constrained": {"constraint": "augmented_lagrangian"}}
+SIDES = {"plain": {}, "hooks alone": {}, "constrained": {"terms.energy.method": "augmented_lagrangian"}}
 
 
 class PlainLoop:
-    """PyG's GCN and a training loop as anybody writes it, with the same epoch as `Runs`."""
+    """PyG's GCN and a training loop as anybody writes it, with the same epoch as `SeedBatch`."""
 
     def __init__(self, side, given, task):
-        self.model = GCN(task.num_features, 64, given.layers, task.num_classes, dropout=0.5).to(task.labels.device)
+        self.model = GCN(task.num_features, 64, given.layers, task.out_channels, dropout=0.5).to(task.targets.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=5e-3)
         edges = torch.stack([task.graph.row(), task.graph.col.long()])
         self.inputs = task.features.to_dense(), edges[:, edges[0] != edges[1]]
-        self.labels, self.split = task.labels, task.split("public", 0)
+        self.labels, self.split = task.targets, task.split("public", 0)
         if side == "hooks alone":
             for conv in self.model.convs:
                 conv.register_forward_hook(lambda module, inputs, output: None)
@@ -64,7 +64,9 @@ def make(side, given, task):
         return PlainLoop(side, given, task)
     recipe = load_recipe(given.model, task.name, given.layers, {**SIDES[side], "epochs": 1000}).with_split_of(task)
     seeds = list(range(given.runs))
-    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed) for seed in seeds])
+    runs = SeedBatch(
+        architecture_of(recipe), recipe, task, seeds, [task.split(recipe.data.split, seed) for seed in seeds]
+    )
     if side == "hooks alone":
         for conv in runs.model.convs:
             conv.register_forward_hook(lambda module, inputs, output: None)

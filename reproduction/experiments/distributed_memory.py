@@ -22,8 +22,8 @@ import torch
 
 from graphjoule.graph import Propagation
 from graphjoule.parallel import joined_processes, launch, load_part, read_partition, write_partition
-from graphjoule.tasks import NodeTask
-from graphjoule.training import Runs, describe_device, load_recipe, versions
+from graphjoule.tasks import Task
+from graphjoule.training import SeedBatch, architecture_of, describe_device, load_recipe, versions
 from reproduction.bench import CitationGraph
 from reproduction.experiments.record import write_record
 
@@ -69,7 +69,7 @@ class Part:
         return 3 * self.layers * self.halo * 4 * self.width
 
 
-def ring_of_neighbours() -> NodeTask:
+def ring_of_neighbours() -> Task:
     """Every node knows seven of the twenty nodes after it, in a ring: a graph with locality."""
     generator = torch.Generator().manual_seed(0)
     steps = torch.rand(NODES, 20, generator=generator).argsort(dim=1)[:, : EDGES // NODES + 1] + 1
@@ -77,7 +77,7 @@ def ring_of_neighbours() -> NodeTask:
     col = (row + steps.flatten()) % NODES
     like = CitationGraph(NODES, 1000, FEATURES).task("ring")
     graph = Propagation.from_edge_index(torch.stack([row, col]), num_nodes=NODES, symmetrize=True)
-    return NodeTask("ring", like.features, graph, like.labels, like.num_classes, None, like.fixed_splits, "public")
+    return Task("ring", like.features, graph, like.targets, like.objective, like.fixed_splits, "public")
 
 
 GRAPHS = {"random": lambda: CitationGraph(NODES, EDGES, FEATURES).task("random"), "ring": ring_of_neighbours}
@@ -98,7 +98,7 @@ def measure_rank(parts, out):
         recipe = load_recipe(
             "egnn", "synthetic", LAYERS, {"split": "public", "hidden_channels": WIDTH, "epochs": EPOCHS}
         )
-        runs = Runs(recipe, task, [0], [task.split("public")])
+        runs = SeedBatch(architecture_of(recipe), recipe, task, [0], [task.split("public")])
         gc.collect()
         held = resident("VmRSS") - before
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here

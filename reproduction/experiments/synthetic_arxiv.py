@@ -14,13 +14,13 @@ import gzip
 from collections.abc import Iterable
 from pathlib import Path
 
-from graphjoule.tasks import DATASETS, NodeTask
+from graphjoule.tasks import DATASETS, Task
 from reproduction.bench import CASES
 
 DECIMALS = 6  # as many as OGB writes
 
 
-def write_ogb(task: NodeTask, folder: Path) -> None:
+def write_ogb(task: Task, folder: Path) -> None:
     """Write a task with dense features and a public split in OGB's layout."""
     row, col = task.graph.row(), task.graph.col
     edges = [(i, j) for i, j in zip(row.tolist(), col.tolist(), strict=True) if i < j]
@@ -29,7 +29,7 @@ def write_ogb(task: NodeTask, folder: Path) -> None:
     _write(folder / "raw/num-node-list.csv.gz", [[task.num_nodes]])
     _write(folder / "raw/num-edge-list.csv.gz", [[len(edges)]])
     _write(folder / "raw/edge.csv.gz", edges)
-    _write(folder / "raw/node-label.csv.gz", task.labels.view(-1, 1).tolist())
+    _write(folder / "raw/node-label.csv.gz", task.targets.view(-1, 1).tolist())
     _write(folder / "raw/node-feat.csv.gz", (line.tolist() for line in features))
     for name, part in (("train", split.train), ("valid", split.val), ("test", split.test)):
         _write(folder / "split/time" / f"{name}.csv.gz", part.view(-1, 1).tolist())

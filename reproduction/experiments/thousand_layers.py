@@ -45,7 +45,7 @@ def main():
     result = fit(recipe, task, range(given.seeds), device=device)
     ready = task.to(device)
     energies = [layer_energies(model.to(device), ready) for model in result.models]
-    c_min, c_max = recipe.options["c_min"], recipe.options["c_max"]
+    c_min, c_max = recipe.model.options["c_min"], recipe.model.options["c_max"]
 
     folder, name = given.out, f"egnn-cora-{given.layers}-{device.type}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def networks(task, layers):
     dense = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
     edges = torch.stack([task.graph.row(), task.graph.col.long()])
     edge_index = edges[:, edges[0] != edges[1]]
-    model = GCN(task.num_features, 64, layers, task.num_classes)
+    model = GCN(task.num_features, 64, layers, task.out_channels)
     yield "PyG's GCN", model.eval(), (dense, edge_index)
 
 

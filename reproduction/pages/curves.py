@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any, Final
 
-from graphjoule import Record
+from graphjoule import Recipe, Record
 from graphjoule.report.drawings import Evidence
 from graphjoule.studies import Cell
 from reproduction.pages.phrases import counted, short_number
@@ -32,7 +32,7 @@ def budget_table(evidence: Evidence) -> str:
     """The deepest networks that a study trains for as long as their recipes say, had they the epochs of deeper ones."""
     lines = []
     for (dataset, model), cells in _by_network(evidence.cells).items():
-        capped = [cell.recipe.epochs for cell in cells if cell.base]
+        capped = [cell.recipe.train.epochs for cell in cells if cell.base]
         whole = [(cell, runs) for cell in cells if not cell.base and (runs := _with_curves(evidence, cell))]
         if capped and whole:
             deepest, runs = whole[-1]
@@ -63,7 +63,7 @@ def _by_network(cells: Sequence[Cell]) -> dict[tuple[str, str], list[Cell]]:
 def _accuracy(record: Record, epochs: int) -> float:
     """The validation accuracy of the epoch that a run would have chosen among its first ones."""
     losses, accuracies = (record.curve[name][:epochs] for name in ("val_loss", "val_accuracy"))
-    by_loss = record.recipe["select_on"] == "val_loss"
+    by_loss = Recipe.from_fields(record.recipe).train.select_on == "loss"
     scores = [
         inf if loss is None else loss if by_loss else -(accuracy or 0.0)
         for loss, accuracy in zip(losses, accuracies, strict=True)
@@ -105,7 +105,8 @@ def _of_the_seed(evidence: Evidence, cell: Cell, blown: Record) -> Iterator[tupl
     yield blown, {}
     place = cell.model, cell.dataset, cell.num_layers
     for recipe in evidence.recorded.recipes():
-        if (recipe.model, recipe.dataset, recipe.num_layers) == place and (changes := cell.recipe.changes(recipe)):
+        found = recipe.model.name, recipe.data.name, recipe.model.num_layers
+        if found == place and (changes := cell.recipe.changes(recipe)):
             others = _with_losses(evidence.recorded.of(recipe))
             yield from ((other, changes) for other in others if other.seed == blown.seed)
 
@@ -114,10 +115,10 @@ def _row(record: Record, changes: dict[str, Any]) -> str:
     epoch = _epoch_of_blow_up(record)
     words = [
         *[record.dataset, record.model, f"{record.num_layers:,}", str(record.seed)],
-        ", ".join(f"{key} = {value}" for key, value in changes.items()),
+        ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in changes.items()),
         str(record.epochs_run),
         "none" if epoch is None else f"epoch {epoch}",
         short_number(max(_losses(record))),
-        f"{100 * (record.val_accuracy or 0.0):.1f}",
+        f"{100 * (record.val_score or 0.0):.1f}",
     ]
     return f"| {' | '.join(words)} |"

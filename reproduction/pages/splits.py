@@ -47,10 +47,10 @@ def _rows(evidence: Evidence, dataset: str) -> tuple[list[int], list[_Row]]:
     """The steady cells of a dataset, and the seeds that all of them were run with."""
     found: list[tuple[Cell, Mapping[int, float]]] = []
     for cell in evidence.cells:
-        has_own_splits = cell.recipe.split_seed is None and cell.recipe.split.startswith("per-class")
+        has_own_splits = cell.recipe.data.split_seed is None and cell.recipe.data.split.startswith("per-class")
         if cell.dataset == dataset and cell.reference is not None and has_own_splits:
             runs = evidence.recorded.of(cell.recipe)
-            tested = {seed: 100 * run.test_accuracy for seed, run in runs.items() if run.test_accuracy is not None}
+            tested = {seed: 100 * run.test_score for seed, run in runs.items() if run.test_score is not None}
             if len(tested) > 2 and statistics.stdev(tested.values()) < _STEADY:
                 found.append((cell, tested))
     seeds = sorted(set.intersection(*(set(tested) for _, tested in found))) if found else []

@@ -1,122 +1,107 @@
-"""See, control and push the depth of a graph neural network by its Dirichlet energy."""
+"""See, control and push the depth of a graph neural network by its Dirichlet energy.
 
-from typing import TYPE_CHECKING
+This is the one door. More is behind `graphjoule.nn`, `.measures`, `.terms`, `.tasks`, `.training`, `.theory`, `.trace`
+and `.parallel`. Everything is imported when it is first asked for, so that the command line answers at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
-from graphjoule.graph.features import SparseFeatures
-from graphjoule.measures import DEFAULT_MEASURES, MEASURES
-from graphjoule.measures.distances import mad, mad_gap
-from graphjoule.measures.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
-from graphjoule.measures.energy import (
-    combinatorial_energy,
-    dirichlet_energy,
-    kernel_distance,
-    random_walk_energy,
-    rayleigh_quotient,
-)
-from graphjoule.measures.energy_parts import class_energies, component_energies
-from graphjoule.measures.spectrum import energy_by_band
-from graphjoule.nn import (
-    APPNP,
-    EGNN,
-    GCN,
-    GCNII,
-    MODELS,
-    SGC,
-    DropEdgeGCN,
-    EGNNConv,
-    GCNConv,
-    JKNet,
-    PairNormGCN,
-    SReLU,
-)
-from graphjoule.parallel.partition import cut_nodes
-from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.tasks import DATASETS, NodeTask, load_task
-from graphjoule.tasks.archive import load_npz
-from graphjoule.tasks.files import load_tables
-from graphjoule.terms import EnergyConstraint, OrthogonalPenalty
-from graphjoule.theory import Setting, audit, weight_report
-from graphjoule.trace import Trace
-from graphjoule.trace.diagnosis import Diagnosis, diagnose
-from graphjoule.trace.limits import Limits, limits
-from graphjoule.training import fit
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.records import Record, read_records, summarise
-from graphjoule.training.saving import load_model
-from graphjoule.training.trained import load
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:
-    from graphjoule.classifier import EGNNClassifier
+    from graphjoule.classifier import EGNNClassifier as EGNNClassifier
+    from graphjoule.fitting import fit as fit
+    from graphjoule.graph import Propagation as Propagation
+    from graphjoule.measures import MEASURES as MEASURES
+    from graphjoule.measures import dirichlet_energy as dirichlet_energy
+    from graphjoule.nn import EGNN as EGNN
+    from graphjoule.nn import MODELS as MODELS
+    from graphjoule.predicting import load as load
+    from graphjoule.tasks import DATASETS as DATASETS
+    from graphjoule.tasks import Task as Task
+    from graphjoule.tasks import load_task as load_task
+    from graphjoule.tasks.files import load_tables as load_tables
+    from graphjoule.terms import EnergyConstraint as EnergyConstraint
+    from graphjoule.terms import OrthogonalPenalty as OrthogonalPenalty
+    from graphjoule.terms import Term as Term
+    from graphjoule.theory import audit as audit
+    from graphjoule.trace import Trace as Trace
+    from graphjoule.trace.diagnosis import diagnose as diagnose
+    from graphjoule.trace.limits import limits as limits
+    from graphjoule.training import Recipe as Recipe
+    from graphjoule.training import Record as Record
+    from graphjoule.training import load_recipe as load_recipe
+    from graphjoule.training import read_records as read_records
 
 __all__ = [
-    "APPNP",
     "DATASETS",
-    "DEFAULT_MEASURES",
     "EGNN",
-    "GCN",
-    "GCNII",
     "MEASURES",
     "MODELS",
-    "SGC",
-    "Diagnosis",
-    "DropEdgeGCN",
     "EGNNClassifier",
-    "EGNNConv",
     "EnergyConstraint",
-    "GCNConv",
     "GraphjouleError",
-    "JKNet",
-    "Limits",
-    "NodeTask",
     "OrthogonalPenalty",
-    "PairNormGCN",
     "Propagation",
     "Recipe",
     "Record",
-    "SReLU",
-    "Setting",
-    "SparseFeatures",
+    "Task",
+    "Term",
     "Trace",
     "__version__",
     "audit",
-    "class_energies",
-    "combinatorial_energy",
-    "component_energies",
-    "cut_nodes",
     "diagnose",
     "dirichlet_energy",
-    "effective_rank",
-    "energy_by_band",
-    "evaluate_in_blocks",
-    "feature_correlation",
     "fit",
-    "kernel_distance",
     "limits",
     "load",
-    "load_model",
-    "load_npz",
     "load_recipe",
     "load_tables",
     "load_task",
-    "mad",
-    "mad_gap",
-    "mean_pair_cosine",
-    "random_walk_energy",
-    "rayleigh_quotient",
     "read_records",
-    "stable_rank",
-    "summarise",
-    "weight_report",
 ]
 
+_HOMES = {
+    "DATASETS": "tasks",
+    "EGNN": "nn",
+    "MEASURES": "measures",
+    "MODELS": "nn",
+    "EGNNClassifier": "classifier",
+    "EnergyConstraint": "terms",
+    "OrthogonalPenalty": "terms",
+    "Propagation": "graph",
+    "Recipe": "training",
+    "Record": "training",
+    "Task": "tasks",
+    "Term": "terms",
+    "Trace": "trace",
+    "audit": "theory",
+    "diagnose": "trace.diagnosis",
+    "dirichlet_energy": "measures",
+    "fit": "fitting",
+    "limits": "trace.limits",
+    "load": "predicting",
+    "load_recipe": "training",
+    "load_tables": "tasks.files",
+    "load_task": "tasks",
+    "read_records": "training",
+}
+_ROOMS = ("nn", "measures", "terms", "tasks", "training", "trace", "theory", "graph", "parallel")
 
-def __getattr__(name: str) -> object:
-    """`EGNNClassifier` at first use: scikit-learn's base classes take seconds to import."""
-    if name == "EGNNClassifier":
-        from graphjoule.classifier import EGNNClassifier
 
-        return EGNNClassifier
+def __getattr__(name: str) -> Any:
+    """A public name at its first use; of a name that is elsewhere the error says where."""
+    if name in _HOMES:
+        value = globals()[name] = getattr(import_module(f"graphjoule.{_HOMES[name]}"), name)
+        return value
+    if not name.startswith("_"):
+        for room in _ROOMS:
+            if name in getattr(import_module(f"graphjoule.{room}"), "__all__", ()):
+                raise AttributeError(f"module 'graphjoule' has no attribute {name!r}; it is in graphjoule.{room}")
     raise AttributeError(f"module 'graphjoule' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,4 +1,4 @@
-"""The one error a user of graphjoule meets."""
+"""The one error a user of graphjoule meets, and how its sentences say lists and numbers."""
 
 from collections.abc import Iterable
 
@@ -18,3 +18,12 @@ def choices(names: Iterable[object]) -> str:
     'cora, pubmed'
     """
     return ", ".join(sorted(str(name) for name in names))
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with its noun in the singular or the plural.
+
+    >>> counted(1, "node"), counted(2000, "node"), counted(0, "class", "classes")
+    ('1 node', '2,000 nodes', '0 classes')
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -1,26 +1,37 @@
-"""Files that are whole or not there: written beside their place, then moved into it."""
+"""Files that are whole or not there, folders that are ours to write in, and locks that end with their process."""
 
 import json
 import math
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from graphjoule.errors import GraphjouleError
+from filelock import FileLock, Timeout
+
+from graphjoule.errors import GraphjouleError, counted
 
 __all__ = [
+    "FLEETING",
+    "check_free",
+    "each_once",
     "ensure_folder",
+    "file_lock",
+    "foreign_names",
     "json_text",
     "reason",
+    "remove_temporaries",
     "sync_folder",
     "without_nan",
     "write_bytes",
     "write_json",
     "write_text",
 ]
+
+FLEETING: Final = ".graphjoule-"
+"""How the name of everything begins that a command removes when it is done; what a kill has left is ours by it."""
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -34,7 +45,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         GraphjouleError: The file cannot be written; what stood there before is untouched.
     """
     path = Path(path)
-    temporary = path.parent / f".{path.name[:32]}.{secrets.token_hex(4)}.tmp"
+    temporary = _temporary(path.parent)
     try:
         _write_through(temporary, data)
         os.replace(temporary, path)  # noqa: PTH105 - Path.replace is the same call under a vaguer name
@@ -92,7 +103,7 @@ def ensure_folder(path: str | os.PathLike[str]) -> Path:
         GraphjouleError: It cannot be created or written to.
     """
     path = Path(path)
-    probe = path / f".{secrets.token_hex(4)}.tmp"
+    probe = _temporary(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch()  # asking for permissions is not enough: root is told yes, a read-only disk says no
@@ -101,6 +112,16 @@ def ensure_folder(path: str | os.PathLike[str]) -> Path:
     finally:
         _remove(probe)
     return path
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove the half-written files that killed processes left in a folder; whoever calls must know that none lives."""
+    for path in folder.glob(f"{FLEETING}*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _temporary(folder: Path) -> Path:
+    return folder / f"{FLEETING}{secrets.token_hex(4)}.tmp"
 
 
 def _write_through(path: Path, data: bytes) -> None:
@@ -128,3 +149,80 @@ def _remove(path: Path) -> None:
 def reason(error: OSError) -> str:
     """The system's words for what went wrong, to end an error sentence with."""
     return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[bool]:
+    """Try to hold a lock file; the system lets go of it when the process dies.
+
+    The file stays when the lock ends: removing it would let one process lock the old file and another the new one.
+
+    Args:
+        path: The lock file; its folder is made if there is none.
+
+    Returns:
+        Whether the lock is ours, as the context's value; False if another process or thread holds it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with file_lock(Path(folder, "a")) as mine, file_lock(Path(folder, "a")) as too:
+    ...         mine, too
+    (True, False)
+    """
+    ensure_folder(path.parent)
+    lock = FileLock(path, is_singleton=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    except (OSError, NotImplementedError) as error:  # some network disks have no locks
+        why = reason(error) if isinstance(error, OSError) else "this disk has no locks"
+        raise GraphjouleError(f"Cannot lock {path}: {why}; choose a folder on another disk.") from error
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def check_free(folder: Path, own: Collection[str] = ()) -> None:
+    """Refuse to begin in a folder that holds what we did not write, so that nothing of it can be overwritten.
+
+    Every command that fills a folder calls this before its first file, unless the folder's own description says that
+    the command, or an earlier call of it, has begun there. From then on the names that it uses there are its own.
+
+    Args:
+        folder: where to begin; it need not exist.
+        own: names that a kill can leave before that description is there.
+
+    Raises:
+        GraphjouleError: something else is there, or the folder cannot be looked into.
+    """
+    if found := foreign_names(folder, own):
+        others = f" and {counted(len(found) - 1, 'other thing')}" if len(found) > 1 else ""
+        raise GraphjouleError(
+            f"{folder} holds {found[0]}{others}, and nothing there says that graphjoule wrote it; choose a new or an "
+            "empty folder with `out`."
+        )
+
+
+def foreign_names(folder: Path, own: Collection[str] = ()) -> list[str]:
+    """The names in a folder that are neither among `own` nor of files that are ours while they are written."""
+    try:
+        return sorted(
+            path.name
+            for path in (folder.iterdir() if folder.is_dir() else ())
+            if path.name not in own and not path.name.startswith(FLEETING)
+        )
+    except OSError as error:
+        raise GraphjouleError(f"Cannot use {folder} as an output folder: {reason(error)}.") from error
+
+
+def each_once(paths: Iterable[Path]) -> list[Path]:
+    """The paths in their order, of those that lead to the same file only one: the file itself before a link to it."""
+    paths = list(dict.fromkeys(paths))
+    kept: dict[str, Path] = {}
+    for path in sorted(paths, key=Path.is_symlink):
+        kept.setdefault(os.path.realpath(path), path)
+    chosen = set(kept.values())
+    return [path for path in paths if path in chosen]

@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 
 from graphjoule.classifier import EGNNClassifier
 from graphjoule.errors import GraphjouleError
+from graphjoule.predicting import mean_probabilities
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training.trained import mean_probabilities
 from tests.training import NUM_NODES, small_task
 
 QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 40, "lr": 0.05, "dropout": 0.0, "num_neighbors": 5}
@@ -36,8 +36,8 @@ def test_scikit_learns_estimator_checks(estimator, check):
 
 
 def test_the_one_check_that_cannot_hold_takes_minus_1_for_a_class():
-    # By default -1 means unknown, as in sklearn.semi_supervised; with unlabeled=None the check holds, see above.
-    with pytest.raises((GraphjouleError, AssertionError, ValueError)):
+    # By default -1 is refused, as it means unknown in sklearn.semi_supervised; with unlabeled=None the check holds.
+    with pytest.raises(GraphjouleError, match="unlabeled=None for a class"):
         check_classifiers_classes("EGNNClassifier", quick())
 
 
@@ -67,7 +67,7 @@ def test_few_labels_and_many_unlabelled_rows_are_enough():
     y = np.full(200, -1)
     for label in (0, 1):
         y[np.flatnonzero(truth == label)[:10]] = label
-    model = quick(num_layers=8, hidden_channels=16, epochs=150).fit(x, y)
+    model = quick(num_layers=8, hidden_channels=16, epochs=150, unlabeled=-1).fit(x, y)
     assert (model.transduction_ == truth).mean() > 0.85
     assert model.label_distributions_.shape == (200, 2)
     assert model.score(x, y) == (model.predict(x) == truth)[y >= 0].mean()  # unlabelled rows do not count
@@ -80,7 +80,7 @@ def test_labels_of_any_kind_and_any_marker(iris):
     assert named.classes_.tolist() == ["setosa", "versi", "virgi"]
     assert set(named.predict(x)) <= set(names)
     assert quick(unlabeled=None).fit(x, y - 1).classes_.tolist() == [-1, 0, 1]
-    assert quick().fit(x, y - 1).classes_.tolist() == [0, 1]
+    assert quick(unlabeled=-1).fit(x, y - 1).classes_.tolist() == [0, 1]
 
 
 def test_new_rows_are_predicted_one_by_one_or_together_alike(iris, fitted):
@@ -97,7 +97,7 @@ def test_a_graph_in_any_form_trains_the_same(form):
     row, col = task.graph.row(), task.graph.col.long()
     edges = torch.stack([row, col])[:, row != col]
     adjacency = sp.csr_matrix((np.ones(edges.size(1)), edges.numpy()), shape=(NUM_NODES, NUM_NODES))
-    x, y = task.features, task.labels
+    x, y = task.features, task.targets
     given = {
         "pair": ((x, edges), y),
         "adjacency": ((x.numpy(), adjacency), y.numpy()),
@@ -169,12 +169,24 @@ def test_bad_parameters_are_sentences(iris, changes, said):
         quick(**changes).fit(*iris)
 
 
+def test_scores_that_are_not_finite_are_no_prediction(iris):
+    x, y = iris
+    model = quick(standardize=False).fit(x, y)
+    next(model.models_[0].parameters()).data.fill_(torch.nan)
+    for call in (model.predict, model.predict_proba):
+        with pytest.raises(GraphjouleError, match=r"The scores of \d+ nodes of \d+ are not finite.*weights"):
+            call(x)
+
+
 def test_what_does_not_fit_is_a_sentence(iris, fitted):
     x, y = iris
     task = small_task()
     cases = [
-        (lambda: quick().fit(x, np.where(y == 0, 0, -1)), "The labels have one class, 0; at least two classes"),
-        (lambda: quick().fit(x, np.full(150, -1)), "No label is known"),
+        (
+            lambda: quick(unlabeled=-1).fit(x, np.where(y == 0, 0, -1)),
+            "The labels have one class, 0; at least two classes",
+        ),
+        (lambda: quick(unlabeled=-1).fit(x, np.full(150, -1)), "No label is known"),
         (lambda: quick().fit((task.features, task.graph)), "This graph has no labels"),
         (lambda: quick().fit((task.features, task.graph), y), r"y has shape \[150\]; expected \[30\]"),
         (lambda: quick().fit(task).predict(x), "was fitted with a graph"),

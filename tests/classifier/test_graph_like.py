@@ -20,7 +20,7 @@ def test_a_pair_in_any_of_its_forms_is_the_same_graph(x, graph):
     given = read_graph_like((x, graph))
     assert given.features.equal(torch.from_numpy(X).float())
     assert given.graph.to_dense().equal(path3().graph().to_dense())
-    assert given.labels is None
+    assert given.targets is None
 
 
 def test_weights_of_an_adjacency_count():
@@ -37,7 +37,7 @@ def test_sparse_features_stay_sparse():
 
 def test_a_task_brings_its_labels_under_their_names(tiny_task):
     given = read_graph_like(tiny_task)
-    assert given.labels[given.is_known].tolist() == [0, 0, 0, 1, 1]
+    assert given.targets[given.is_known].tolist() == [0, 0, 0, 1, 1]
     assert given.is_known.tolist() == [True] * 5 + [False]
 
 
@@ -48,7 +48,7 @@ def test_pygs_data_with_and_without_labels_and_weights():
     full = read_graph_like(
         Data(torch.ones(3, 2), DIRECTED, y=torch.tensor([[1], [-1], [0]]), edge_weight=torch.tensor([2.0, 3.0]))
     )
-    assert (full.labels.tolist(), full.is_known.tolist()) == ([1, -1, 0], [True, False, True])
+    assert (full.labels.tolist(), full.is_known) == ([1, -1, 0], None)  # what -1 means, the classifier is told
     assert full.graph.degree.tolist() == [2, 5, 3]
 
 

@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphjoule.cli.beforehand import check_model
+from graphjoule.cli.preflight import check_model
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
+from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
-from graphjoule.tasks import DATASETS, NodeTask, load_task, raw
+from graphjoule.tasks import DATASETS, Task, load_task, raw
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.splits import fixed_split
-from graphjoule.training import fit
 from graphjoule.training.folder import About, RunFolder
 from graphjoule.training.recipe import load_recipe
 
@@ -34,6 +35,9 @@ BAD = {
         ["--dataset", "coar"],
         f"Unknown dataset 'coar'; expected one of: {choices(DATASETS)}.",
     ),
+    "no dataset": (["--dataset", ""], f"Unknown dataset ''; expected one of: {choices(DATASETS)}."),
+    "no dataset after =": (["--dataset="], f"Unknown dataset ''; expected one of: {choices(DATASETS)}."),
+    "no model": (["--model", ""], f"The choices are: {choices(MODELS)}."),
     "unknown model": (["--model", "gnn"], '"gnn" is not a model'),
     "unknown model lists the choices": (["--model", "gat"], f"The choices are: {choices(MODELS)}."),
     "unknown key": (["--set", "cmin=0.3"], '"cmin" is not a setting of egnn, did you mean "c_min"?'),
@@ -81,6 +85,17 @@ BAD = {
 @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
 def test_one_sentence_and_nothing_left_behind(here, arguments, said):
     assert said in refused(here, "train", *arguments)
+
+
+FILES = ("--nodes", "--edges", "--npz", "--recipe", "--out", "--parts", "--data-root")
+COLUMNS = ("--id", "--label", "--features", "--one-hot", "--source", "--target", "--weight")
+
+
+@pytest.mark.parametrize("option", [*FILES, *COLUMNS, "--constraint", "--device", "--set"])
+def test_an_empty_value_is_not_taken_for_the_default_or_this_folder(here, option):
+    expected = f"{option} is ''; expected a value, as graphjoule train --help says, or no {option}."
+    assert expected in refused(here, "train", option, "")
+    assert expected in refused(here, "train", "--layers", "2", f"{option}=", *TINY)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -196,7 +211,7 @@ MASKS = [torch.tensor(mask).bool() for mask in ([1, 1, 0, 0], [0, 0, 1, 0], [0, 
 
 def make_task(x=X, edges=EDGES, labels=LABELS, masks=MASKS, num_classes=2):
     graph = Propagation.from_edge_index(edges, num_nodes=4)
-    return NodeTask("own", x, graph, labels, num_classes, fixed_splits=(fixed_split("public", *masks),))
+    return Task("own", x, graph, labels, Classification(num_classes), fixed_splits=(fixed_split("public", *masks),))
 
 
 def changed(tensor, at, value):

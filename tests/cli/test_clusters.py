@@ -80,7 +80,7 @@ def test_two_processes_share_the_steps_and_train_what_one_trains(command, here):
     assert two.device.endswith("2 processes")
     assert two.curve["train_loss"] == pytest.approx(one.curve["train_loss"], rel=1e-4)
     assert two.curve["val_loss"] == pytest.approx(one.curve["val_loss"], rel=1e-4)
-    assert two.test_accuracy == pytest.approx(one.test_accuracy, abs=2e-3)
+    assert two.test_score == pytest.approx(one.test_score, abs=2e-3)
 
 
 def test_processes_without_a_group_of_clusters_each_are_told_so(here):

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from graphjoule.cli.demo import change_when_shuffled, energy_table, layer_energies
+from graphjoule.fitting import fit
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.tasks import load_task
-from graphjoule.training import build_model, fit
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 
 from . import run
@@ -52,7 +53,7 @@ def test_the_accuracy_told_is_that_of_training_the_recipe(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     out = run("demo", "--layers", "2", "--epochs", "3").out
     record = fit(load_recipe("gcn", "digits", 2, {"epochs": 3}), load_task("digits"), device="cpu").records[0]
-    assert f"GCN  2 layers: {100 * record.test_accuracy:.1f} % of test images right" in out
+    assert f"GCN  2 layers: {100 * record.test_score:.1f} % of test images right" in out
 
 
 def test_energies_are_those_of_the_layers_outputs():

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from graphjoule.cli.train import predict_all
+from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
+from graphjoule.predicting import load
 from graphjoule.tasks import load_task
-from graphjoule.training import fit
+from graphjoule.training import FitResult, fit
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
-from graphjoule.training.trained import load
+from graphjoule.training.saving import read_model, save_model
+from training import small_recipe, small_task
 
 from . import TINY, run
 
@@ -108,9 +113,15 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
         assert blue + red == pytest.approx(1, abs=1e-6)
         assert row["label"] == ("blue" if blue > red else "red")
     records = list(read_records(folder / "records.jsonl"))
-    assert {(record.dataset, record.split, record.test_accuracy) for record in records} == {
+    assert {(record.dataset, record.split, record.test_score) for record in records} == {
         ("nodes.csv", "stratified-20-0", None)
     }
+
+
+def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_result_is(here):
+    (here / "nodes.csv").rename(here / "predictions.csv")
+    said = refused(here, "train", "--nodes", "predictions.csv", *OWN[2:], "--features", "x", *TINY, "--out", ".")
+    assert ". holds edges.csv and 1 other thing, and nothing there says that graphjoule wrote it" in said
 
 
 def test_it_learns_what_there_is_to_learn(here):
@@ -136,11 +147,40 @@ def test_without_edges_neighbours_are_linked_and_it_is_said(here, caplog):
     assert "no edges given: linking every node with its 3 nearest" in caplog.text
 
 
+@pytest.mark.parametrize("value", ["1", "0", "-2.5"])
+@pytest.mark.parametrize("model", ["egnn", "gcn", "sgc"])
+def test_where_all_features_are_constant_the_edges_speak(here, caplog, model, value):
+    # Eight stars: only the number of edges tells a hub from its leaves.
+    nodes = [[f"s{i}n{j}", value, "leaf" if j else "hub"] for i in range(8) for j in range(5)]
+    write_csv(here / "stars.csv", ["id", "dummy", "label"], *nodes)
+    links = [[f"s{i}n0", f"s{i}n{j}"] for i in range(8) for j in range(1, 5)]
+    write_csv(here / "links.csv", ["source", "target"], *links)
+    files = ("--nodes", "stars.csv", "--edges", "links.csv")
+    learn = ("--layers", "2", "--epochs", "60", "--set", "lr=0.1", "--set", "dropout=0.0", "--device", "cpu")
+    result = run("train", *files, "--model", model, *(learn if model == "gcn" else TINY), "--out", "run")
+    assert (result.code, result.err) == (0, "")
+    assert "stars.csv: every feature is constant and is kept, scaled to size 1; the edges alone tell" in caplog.text
+    rows = rows_of(here / "run" / "predictions.csv")
+    assert rows[0]["probability_hub"] != rows[1]["probability_hub"]
+    if model == "gcn":
+        assert [row["label"] for row in rows] == [label for *_, label in nodes]
+    assert run("predict", "run", *files, "--out", "again.csv").code == 0
+    assert rows_of(here / "again.csv") == rows
+
+
+def test_constant_features_have_no_nearest_neighbours(here):
+    write_csv(here / "same.csv", ["a", "city", "label"], *([1, "rome", "xy"[i % 2]] for i in range(20)))
+    for command in (["train", *TINY], ["audit"]):
+        said = refused(here, *command, "--nodes", "same.csv", "--one-hot", "city")
+        assert "same.csv: every feature is constant, so that no node is nearer than another; give the edges" in said
+    assert run("train", *TINY, "--nodes", "nodes.csv", "--one-hot", "city", "--features", "city").code == 0
+
+
 def test_the_split_of_a_recipe_wins_over_the_default(here):
     run("train", *OWN, "--features", "x", *TINY, "--set", "split=per-class-3-3", "--out", "run")
     (record,) = read_records(here / "run" / "records.jsonl")
     assert record.split == "per-class-3-3"
-    assert record.test_accuracy is not None
+    assert record.test_score is not None
 
 
 def test_a_file_called_like_a_dataset_is_still_ones_own(here):
@@ -256,6 +296,29 @@ def test_a_failed_run_leaves_no_model_that_predicts(here):
     assert "a run that failed" in refused(here, "predict", "copy.safetensors")
 
 
+def test_predict_refuses_scores_that_are_not_finite(here, trained):
+    saved = read_model(trained / "model-seed-1.safetensors")
+    next(saved.model.parameters()).data.fill_(torch.nan)
+    save_model(trained / "model-seed-1.safetensors", saved.model, saved.recipe, seed=1, data=saved.data)
+    for only in ((), ("--seed", "1")):
+        assert "The scores of 40 nodes of 40 are not finite" in refused(here, "predict", "run", *only)
+    assert run("predict", "run", "--seed", "0").code == 0
+
+
+def test_the_predictions_of_a_training_leave_out_the_run_that_failed(tmp_path):
+    task, recipe = small_task(), small_recipe()
+    result = fit(recipe, task, [0, 1])
+    failed = result.records[1].model_copy(update={"status": "failed", "failure": "epoch 1"})
+    next(result.models[1].parameters()).data.fill_(torch.nan)
+    both = FitResult([result.records[0], failed], result.models, tmp_path)
+    alone = FitResult(result.records[:1], result.models[:1], tmp_path)
+    written = [predict_all(recipe, task, runs, "cpu").read_bytes() for runs in (both, alone)]
+    assert written[0] == written[1]
+    with pytest.raises(GraphjouleError, match="30 nodes of 30 are not finite"):
+        predict_all(recipe, task, FitResult(result.records, result.models, tmp_path), "cpu")
+    assert (tmp_path / "predictions.csv").read_bytes() == written[1]
+
+
 def test_a_category_that_the_model_does_not_know_is_refused_and_a_blank_is_not(here, trained):
     text = (here / "nodes.csv").read_text()
     (here / "nodes.csv").write_text(text.replace("rome", "bern"))
@@ -339,7 +402,8 @@ def test_a_folder_or_no_file_instead_of_a_file(here):
     for option in ("--nodes", "--npz"):
         assert "folder is a folder; expected a file" in refused(here, "train", option, "folder")
         assert "There is no file no.csv" in refused(here, "train", option, "no.csv")
-        assert "The name of a file is empty" in refused(here, "train", option, "")
+        assert f"{option} is ''; expected a value" in refused(here, "train", option, "")
+        assert "The name of a file is empty, or '.'" in refused(here, "train", option, ".")
     said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
     assert "folder is a folder; expected a file" in said
 

@@ -62,7 +62,7 @@ def test_the_command_on_the_page_repeats_the_training(study, tmp_path):
     assert run(*shlex.split(command)[1:], "--device", "cpu", "--out", again).code == 0
     first, second = (list(read_records(folder / "records.jsonl")) for folder in (study / "a/egnn", again))
     assert [record.run_id for record in second] == [record.run_id for record in first]
-    assert [record.test_accuracy for record in second] == [record.test_accuracy for record in first]
+    assert [record.test_score for record in second] == [record.test_score for record in first]
 
 
 def test_records_alone_are_enough(study, tmp_path):
@@ -75,6 +75,45 @@ def test_records_alone_are_enough(study, tmp_path):
     assert "There are records of these runs but no models" in text
     (told,) = data_of(tmp_path / "report.html")["cells"]
     assert told["states"] == []
+    assert len(told["curves"]["x"]) == 2
+
+
+def test_links_count_no_run_twice_and_loops_end(study, tmp_path):
+    root, out = tmp_path / "above/runs", tmp_path / "page.html"
+    root.mkdir(parents=True)
+    shutil.copytree(study / "gcn", root / "b/gcn")
+    shutil.copytree(study / "gcn", tmp_path / "above/other")  # reached by a link to the folder above alone
+    (root / "a").mkdir()
+    (root / "a/latest").symlink_to(root / "b/gcn")
+    (root / "elsewhere").symlink_to(study / "a")
+    for name in ("loop", "again"):
+        (root / "b" / name).symlink_to(root)
+    (root / "up").symlink_to(root.parent)
+    assert run("report", root, "--no-energy", "--out", out).code == 0
+    assert [one["pick"]["model"] for one in data_of(out)["cells"]] == ["egnn", "gcn"]
+    assert "b/gcn" in out.read_text()
+    assert "a/latest" not in out.read_text()
+
+
+def test_a_file_of_records_counts_once_through_links(study, tmp_path):
+    shutil.copy(study / "a/egnn/records.jsonl", tmp_path / "some.jsonl")
+    (tmp_path / "first.jsonl").symlink_to(tmp_path / "some.jsonl")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert run("report", tmp_path).code == 0
+    assert len(data_of(tmp_path / "report.html")["cells"]) == 1
+    assert "some.jsonl" in (tmp_path / "report.html").read_text()
+
+
+def test_a_line_that_is_no_record_is_left_out_and_named(study, tmp_path):
+    lines = (study / "a/egnn/records.jsonl").read_text().splitlines()
+    nested, other = "[" * 100_000 + "]" * 100_000, json.loads(lines[1]) | {"recipe": {}, "run_id": "other"}
+    (tmp_path / "some.jsonl").write_text("\n".join([nested, lines[0], json.dumps(other)]) + "\n")
+    with pytest.warns(UserWarning, match="left out") as caught:
+        assert run("report", tmp_path).code == 0
+    first, second = (str(warning.message) for warning in caught)
+    assert first == f"{tmp_path / 'some.jsonl'}, line 1 is not a whole record and is left out."
+    assert second.startswith(f"{tmp_path / 'some.jsonl'}: the run other is left out. This is not a recipe")
+    (told,) = data_of(tmp_path / "report.html")["cells"]
     assert len(told["curves"]["x"]) == 2
 
 

@@ -57,6 +57,22 @@ def test_the_ledgers_lie_beside_the_runs(here):
     assert (here / "mine/table1.csv").read_text().startswith("study,dataset,model,num_layers")
 
 
+def test_a_folder_with_files_that_are_not_a_studys_is_refused(here):
+    (here / "table1.md").write_text("mine")
+    result = run("study", "table1", *TINY, *QUICK, "--seeds", "1", "--out", ".")
+    assert result.code == 2
+    assert ". holds table1.md, and nothing there says that graphjoule wrote it; choose a new or an empty" in result.err
+    assert [(path.name, path.read_text()) for path in here.iterdir()] == [("table1.md", "mine")]
+
+
+def test_a_study_that_had_nothing_to_train_knows_its_ledgers_again(here):
+    asked = ("study", "table1", *TINY, *QUICK, "--seeds", "1")
+    run(*asked, "--out", "first")
+    for _ in range(2):
+        assert run(*asked, "--out", "second", "--records", "first").code == 0
+    assert (here / "second/table1.md").exists()
+
+
 def test_a_ledger_is_made_from_records_and_trains_nothing(here, monkeypatch):
     run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--out", "mine")
     (path, _) = sorted((here / "mine").glob("*/records.jsonl"))

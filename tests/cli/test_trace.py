@@ -9,8 +9,8 @@ from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import MODELS
 from graphjoule.tasks import load_task
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training import build_model
-from graphjoule.training.examine import examine, graph_layers, initialised
+from graphjoule.training.build import build_model, initialised
+from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.saving import load_model
 
@@ -199,7 +199,7 @@ def test_help_has_examples_and_every_option():
 def test_an_initialised_network_is_what_training_builds():
     task, recipe = load_task("digits"), load_recipe("gcn", "digits", 3)
     before = torch.get_rng_state()
-    model = initialised(recipe, task.num_features, task.num_classes, 4)
+    model = initialised(recipe, task.num_features, task.out_channels, 4)
     assert torch.get_rng_state().equal(before)
     expected = build_model(recipe, task, 4)
     assert all(a.equal(b) for a, b in zip(model.parameters(), expected.parameters(), strict=True))

@@ -9,8 +9,9 @@ import pytest
 
 import graphjoule
 from graphjoule.cli import progress as cli_progress
+from graphjoule.fitting import fit
 from graphjoule.tasks import load_task
-from graphjoule.training import Progress, fit
+from graphjoule.training import Progress
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model
@@ -48,10 +49,10 @@ def test_the_installed_command_trains_and_tells_a_program_the_result(command, he
     assert (result["n"], result["num_failed"], result["records"]) == (2, 0, "runs/digits-egnn-2/records.jsonl")
     records = list(read_records(here / result["records"]))
     assert sorted(r.seed for r in records) == [3, 7]
-    accuracies = [r.test_accuracy for r in records]
+    accuracies = [r.test_score for r in records]
     assert result["test_mean"] == pytest.approx(sum(accuracies) / 2)
     assert result["test_std"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
-    assert result["val_mean"] == pytest.approx(sum(r.val_accuracy for r in records) / 2)
+    assert result["val_mean"] == pytest.approx(sum(r.val_score for r in records) / 2)
     assert result["seconds"] == pytest.approx(sum(r.seconds for r in records), abs=1e-3)
     assert "Traceback" not in done.stderr
     assert "egnn, 2 layers, digits: test accuracy" in done.stderr
@@ -69,7 +70,7 @@ def test_the_installed_command_knows_its_version_in_another_language_and_without
 def test_without_json_the_result_is_told_in_words_on_standard_output(here):
     result = run("train", *TINY, "--seeds", "2", "--out", "run")
     records = list(read_records(here / "run" / "records.jsonl"))
-    mean = 50 * sum(r.test_accuracy for r in records)
+    mean = 50 * sum(r.test_score for r in records)
     assert (result.code, result.err) == (0, "")
     assert f"egnn, 2 layers, digits: test accuracy {mean:.2f} ± " in result.out
     assert "(n = 2), validation " in result.out
@@ -91,7 +92,7 @@ def test_the_command_trains_what_fit_trains(here):
     assert all(Recipe.model_validate(record.recipe) == recipe for record in records)
     expected = fit(recipe, load_task("digits"), [3, 7], device="cpu")
     assert [r.curve for r in records] == [r.curve for r in expected.records]
-    assert [r.test_accuracy for r in records] == [r.test_accuracy for r in expected.records]
+    assert [r.test_score for r in records] == [r.test_score for r in expected.records]
     model = load_model(here / "run" / "model-seed-7.safetensors")
     assert all(a.equal(b) for a, b in zip(model.parameters(), expected.models[1].parameters(), strict=True))
 
@@ -129,6 +130,15 @@ def test_every_training_gets_a_folder_of_its_own_and_resume_finds_the_newest_wit
 
     fresh = run(*arguments, "--set", "lr=0.5", "--resume")  # nothing to go on with: it begins
     assert json.loads(fresh.out)["records"] == "runs/digits-egnn-32-4/records.jsonl"
+
+
+def test_a_folder_that_holds_something_else_is_passed_over(here):
+    (here / "runs/digits-egnn-2").mkdir(parents=True)
+    (here / "runs/digits-egnn-2/notes.txt").write_text("mine")
+    for more in ([], ["--resume"]):
+        told = json.loads(run("train", *TINY, "--json", *more).out)
+        assert told["records"] == "runs/digits-egnn-2-2/records.jsonl"
+    assert [path.name for path in (here / "runs/digits-egnn-2").iterdir()] == ["notes.txt"]
 
 
 def test_resuming_a_finished_training_tells_the_same(here):

@@ -119,7 +119,7 @@ def test_a_storage_of_its_own_and_a_name(here):
     result = run("tune", *TINY, "--storage", "shared/all.log", "--name", "mine", "--json", "--timeout", "1e9")
     told = json.loads(result.out)
     assert (told["name"], told["storage"]) == ("mine", "shared/all.log")
-    assert (here / "shared/best.toml").exists()
+    assert (here / "shared/mine/best.toml").exists()
     other = run("tune", *TINY, "--storage", "shared/all.log", "--name", "second", "--out", "other", "--set", "lr=0.1")
     assert other.code == 0
     assert "weight_decay" in (here / "other/trials.csv").read_text().splitlines()[0]
@@ -322,6 +322,21 @@ def test_another_search_in_the_same_place_is_refused(here):
     )
     assert "The search 'digits-sgc-2' in runs/tune/digits-sgc-2/journal.log was begun with something else" in said
     assert "choose another --storage or --name" in said
+
+
+def test_a_folder_that_holds_something_else_is_refused(here):
+    (here / "notes.txt").write_text("mine")
+    assert ". holds notes.txt, and nothing there says that graphjoule" in refused(here, *TINY, "--out", ".")
+
+
+def test_beside_a_journal_a_search_has_a_folder_of_its_own_unless_it_has_marked_that_one(here):
+    (here / "notes.txt").write_text("mine")
+    assert run("tune", *TINY, "--storage", "all.log").code == 0
+    assert (here / "digits-sgc-2/best.toml").exists()
+    assert run("tune", *TINY, "--name", "b", "--out", "old", "--storage", "old/all.log").code == 0
+    (here / "old/best.toml").unlink()
+    assert run("tune", *TINY, "--name", "b", "--storage", "old/all.log").code == 0
+    assert (here / "old/best.toml").exists()
 
 
 @pytest.mark.parametrize("more", [[], ["--storage", "elsewhere.log"]])

@@ -117,7 +117,7 @@ def test_isolated_nodes_keep_their_place():
     assert graph.degree.tolist() == [0, 1, 1, 0, 0]
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8, torch.uint16, torch.uint64])
 def test_any_integer_dtype_names_nodes(dtype):
     assert Propagation.from_edge_index(PAIR.to(dtype)).to_dense().tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
@@ -171,6 +171,18 @@ def test_the_default_dtype_is_torchs():
         ([0, 1], {}, r"shape \[2\]; expected \[2, num_edges\]"),
         ([[], []], {}, r"dtype torch.float32"),
         ([[0, 1], [1, 0]], {"num_nodes": 0}, r"0 nodes; at least one"),
+        ([[0, 1], [1, 0]], {"num_nodes": 2.7}, r"num_nodes is 2\.7; expected a whole number"),
+        ([[0, 1], [1, 0]], {"edge_weight": torch.ones(2, dtype=torch.complex64)}, r"complex64; expected real numbers"),
+        (
+            [[0, 1, 1, 2], [1, 0, 2, 1]],
+            {"edge_weight": torch.full((4,), 1e308, dtype=torch.float64)},
+            r"weights of the edges at node 1 add up to more than the largest number, 1\.8e\+308; .*divide all weights",
+        ),
+        (
+            [[0, 0, 1, 1], [1, 1, 0, 0]],
+            {"edge_weight": torch.full((4,), 1e308, dtype=torch.float64)},
+            r"weights of the edges at node 0 add up to more",
+        ),
         ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1.0])}, r"edge_weight has shape \[1\]; expected \[2\]"),
         ([[0, 1], [1, 0]], {"edge_weight": torch.ones(2, 1)}, r"edge_weight has shape \[2, 1\]; expected \[2\]"),
         ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1, torch.nan])}, r"edge_weight\[1\] is nan; .*finite"),
@@ -188,6 +200,18 @@ def test_the_default_dtype_is_torchs():
 def test_what_cannot_be_a_graph_is_refused_with_a_sentence(edge_index, options, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
         build(edge_index, **options)
+
+
+def test_a_node_number_that_would_turn_negative_is_refused():
+    edges = torch.tensor([[0, -1], [-1, 0]]).to(torch.uint64)
+    with pytest.raises(GraphjouleError, match=f"edge_index has the number {2**64 - 1}; expected numbers below"):
+        Propagation.from_edge_index(edges, num_nodes=2)
+
+
+@pytest.mark.parametrize("weight", [1e20, 1e200, 1.7e308])
+def test_large_weights_drown_the_self_loop_and_nothing_else(weight):
+    p = build([[0, 1], [1, 0]], edge_weight=torch.full((2,), weight, dtype=torch.float64)).to_dense()
+    torch.testing.assert_close(p, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
 
 
 def test_no_edges_and_no_node_count_asks_for_the_count():

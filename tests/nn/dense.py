@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.nn import APPNP, EGNN, GCN, GCNII, SGC, DropEdgeGCN, GraphModel, JKNet, PairNormGCN
+from graphjoule.nn import APPNP, EGNN, GCN, GCNII, SGC, DropEdgeGCN, GraphModel, JKNet, PairNormGCN, ResGCN
 from graphjoule.ops import dropout
 
 EPS = 1e-5  # torch's batch norm
@@ -104,6 +104,14 @@ def gcnii(model: GCNII, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys:
     return linear(dropout(h, model.dropout, keys[-1]), state, "head")
 
 
+def resgcn(model: ResGCN, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: Sequence[Tensor | None]) -> Tensor:
+    h = linear(dropout(x, model.dropout, keys[0]), state, "encoder.first").clamp(min=0)
+    for k in range(model.num_layers):
+        dropped_h = dropout(h, model.dropout, keys[k + 1])
+        h = h + convolved(dropped_h, state, p, f"convs.{k}", model.training).clamp(min=0)
+    return linear(dropout(h, model.dropout, keys[-1]), state, "head")
+
+
 def convolved(h: Tensor, state: Mapping[str, Tensor], p: Tensor, name: str, training: bool) -> Tensor:
     """GCN's layer without its activation."""
     h = p @ h @ state[f"{name}.linear.weight"].t() + state[f"{name}.bias"]
@@ -148,4 +156,5 @@ DENSE: dict[type[GraphModel], Any] = {
     JKNet: jknet,
     APPNP: appnp,
     GCNII: gcnii,
+    ResGCN: resgcn,
 }

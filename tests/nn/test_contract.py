@@ -30,6 +30,7 @@ VARIANTS = {
     "sgc": [{}, {"batch_norm": True}],
     "jknet": [{}, {"batch_norm": True}],
     "appnp": [{}, {"alpha": 0.3, "edge_dropout": 0.0}, {"edge_dropout": 0.8, "batch_norm": True}],
+    "resgcn": [{}, {"batch_norm": False}],
     "gcnii": [{}, {"alpha": 0.4, "theta": 1.2}, {"batch_norm": True}],
 }
 DROPPING = [name for name, model in MODELS.items() if "dropout" in inspect.signature(model).parameters]

@@ -4,16 +4,15 @@ import torch
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import Group
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import pack_features
 from graphjoule.training.recipe import Recipe, load_recipe
 
 NUM_NODES, NUM_CLASSES = 41, 3
 
 
-def ring_task(
-    *, sparse: bool = False, train: torch.Tensor | None = None, edges: torch.Tensor | None = None
-) -> NodeTask:
+def ring_task(*, sparse: bool = False, train: torch.Tensor | None = None, edges: torch.Tensor | None = None) -> Task:
     """Rings with chords over 40 nodes and one isolated node; labels come from the features through noise."""
     generator = torch.Generator().manual_seed(0)
     ring = torch.arange(NUM_NODES - 1)
@@ -26,12 +25,12 @@ def ring_task(
     order = torch.randperm(NUM_NODES, generator=generator)
     train = order[:11] if train is None else train
     rest = order[~torch.isin(order, train)]
-    return NodeTask(
+    return Task(
         name="ring",
         features=pack_features(x),
         graph=Propagation.from_edge_index(edges, num_nodes=NUM_NODES, symmetrize=True),
-        labels=classes,
-        num_classes=NUM_CLASSES,
+        targets=classes,
+        objective=Classification(NUM_CLASSES),
         fixed_splits=(Split("public", None, train, rest[:12], rest[12:]),),
         default_split="public",
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import fold_in, make_key
-from graphjoule.parallel.cluster_batch import Clusters, feature_rows, induced_graph
+from graphjoule.parallel.clusters import Clusters, feature_rows, induced_graph
 from tests.graphs import edge_lists, few, normal, random_edges
 
 PART = torch.tensor([2, 0, 1, 1, 0, 2, 2, 3, 4, 4])

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
+from graphjoule.predicting import mean_probabilities, read_runs
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training import fit, loop
+from graphjoule.training import loop
 from graphjoule.training.records import read_records
-from graphjoule.training.trained import mean_probabilities, read_runs
 from tests.training import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 
 CLUSTERS = {"clusters": 6, "clusters.per_step": 2}
@@ -25,7 +26,7 @@ def test_a_record_says_that_it_was_clusters_and_by_which_settings(tmp_path):
         "validate_every": 1,
     }
     assert record.run_id != fit(small_recipe(), small_task()).records[0].run_id
-    assert 0 <= record.test_accuracy <= 1
+    assert 0 <= record.test_score <= 1
     assert record.selected_epoch is not None
 
 
@@ -49,10 +50,10 @@ def test_the_recorded_accuracies_are_those_of_the_models_forward():
     task = small_task()
     result = fit(small_recipe("gcn", **CLUSTERS, lr=0.1, patience=3, epochs=20), task, range(3))
     for record, model in zip(result.records, result.models, strict=True):
-        right = model(task.features, task.graph).argmax(dim=1) == task.labels
+        right = model(task.features, task.graph).argmax(dim=1) == task.targets
         split = task.split("public")
-        assert record.val_accuracy == pytest.approx(right[split.val].double().mean().item(), abs=1e-6)
-        assert record.test_accuracy == pytest.approx(right[split.test].double().mean().item(), abs=1e-12)
+        assert record.val_score == pytest.approx(right[split.val].double().mean().item(), abs=1e-6)
+        assert record.test_score == pytest.approx(right[split.test].double().mean().item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("stop_at", [1, 4, 7])
@@ -89,11 +90,11 @@ def test_a_run_ends_in_the_epoch_that_stops_it_however_seldom_a_device_is_looked
 def test_progress_tells_the_last_validation_there_was():
     told = []
     (record,) = fit(small_recipe("gcn", **SELDOM), small_task(), [0], device="cpu", on_progress=told.append).records
-    assert all(math.isnan(progress.val_loss) and math.isnan(progress.val_accuracy) for progress in told[:3])
+    assert all(math.isnan(progress.val_loss) and math.isnan(progress.val_score) for progress in told[:3])
     for progress in told[3:]:
         at = progress.epoch - progress.epoch % 4 - 1
         assert progress.val_loss == pytest.approx(record.curve["val_loss"][at], rel=1e-4)  # curves are rounded
-        assert progress.val_accuracy == pytest.approx(record.curve["val_accuracy"][at], rel=1e-4)
+        assert progress.val_score == pytest.approx(record.curve["val_accuracy"][at], rel=1e-4)
     assert [progress.train_loss for progress in told] == pytest.approx(record.curve["train_loss"], rel=1e-4)
 
 
@@ -101,7 +102,7 @@ def test_prediction_is_made_in_blocks_and_agrees_with_the_forward(tmp_path):
     task = small_task()
     fit(small_recipe(**CLUSTERS), task, [0, 1], out=tmp_path / "run")
     runs, given = read_runs(tmp_path / "run"), ModelInput.of(task)
-    assert runs.recipe.clusters is not None
+    assert runs.recipe.train.clusters is not None
     exact = mean_probabilities(list(runs.models.values()), small_recipe(), given)
     torch.testing.assert_close(runs.probabilities(given), exact, rtol=1e-5, atol=1e-6)
 

@@ -1,11 +1,11 @@
 import pytest
 import torch
+from graphjoule.bench.synthetic import CitationGraph
 
+from graphjoule.fitting import fit
 from graphjoule.nn import MODELS
 from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.training import fit
 from graphjoule.training.recipe import load_recipe
-from reproduction.bench import CitationGraph
 
 pytestmark = [
     pytest.mark.gpu,

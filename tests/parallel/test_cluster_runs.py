@@ -7,10 +7,10 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.group import ALONE, Group
 from graphjoule.nn import MODELS
-from graphjoule.parallel.cluster_batch import Clusters
-from graphjoule.parallel.cluster_runs import ClusterRuns
+from graphjoule.parallel.clusters import ClusterBatch, Clusters
 from graphjoule.parallel.partition import cut_nodes
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.seed_batch import Runs
 from reproduction.bench import CitationGraph
 from tests.ops.live_bytes import LiveBytes
@@ -20,23 +20,25 @@ CPU = torch.device("cpu")
 STILL = {"dropout": 0.0, "output_dropout": 0.0}
 
 
-def cluster_runs(recipe, task, part, seed=0, group: Group = ALONE) -> ClusterRuns:
-    split = task.split(recipe.split, seed)
-    return ClusterRuns(recipe, task, [seed], [split], Clusters(part), device=CPU, group=group)
+def cluster_runs(recipe, task, part, seed=0, group: Group = ALONE) -> ClusterBatch:
+    split = task.split(recipe.data.split, seed)
+    return ClusterBatch(recipe, task, [seed], [split], Clusters(part), device=CPU, group=group)
 
 
 def without_dropout(model: str) -> dict[str, float]:
     return {name: 0.0 for name in STILL if name in MODELS[model].__init__.__kwdefaults__}
 
 
-def three_components() -> NodeTask:
+def three_components() -> Task:
     """Small task without its bridges, nodes of each ring numbered in turn; training nodes 5, 3 and 1 to a ring."""
     ring = torch.arange(30)
     base = small_task()
     train = torch.tensor([0, 3, 6, 9, 12, 1, 4, 7, 2])
     split = Split("uneven", None, train, torch.arange(15, 24), torch.arange(24, 30))
     graph = Propagation.from_edge_index(torch.stack([ring, (ring + 3) % 30]), symmetrize=True)
-    return NodeTask("rings", base.features, graph, base.labels, 3, fixed_splits=(split,), default_split="uneven")
+    return Task(
+        "rings", base.features, graph, base.targets, Classification(3), fixed_splits=(split,), default_split="uneven"
+    )
 
 
 @pytest.mark.parametrize("model", ["egnn", "gcn", "sgc", "gcnii"])
@@ -183,7 +185,7 @@ class _Thread(Group):
         return total
 
 
-def trained_by(num_threads: int, recipe, task, part, epochs: int = 3) -> list[ClusterRuns]:
+def trained_by(num_threads: int, recipe, task, part, epochs: int = 3) -> list[ClusterBatch]:
     barrier, board = threading.Barrier(num_threads), [torch.empty(0)] * num_threads
     runs = [cluster_runs(recipe, task, part, group=_Thread(rank, barrier, board)) for rank in range(num_threads)]
     threads = [threading.Thread(target=lambda r=r: [r.train_epoch() for _ in range(epochs)]) for r in runs]

@@ -8,8 +8,8 @@ import torch
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import make_key
 from graphjoule.parallel import load_part, read_partition, write_partition
-from graphjoule.tasks import NodeTask, Split, load_task
-from graphjoule.training import build_model
+from graphjoule.tasks import Split, Task, load_task
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
 from reproduction.bench import CitationGraph
@@ -29,7 +29,7 @@ MODELS = {
 }
 
 
-def runs_of(task: NodeTask, recipe, seeds, splits) -> Runs:
+def runs_of(task: Task, recipe, seeds, splits) -> Runs:
     """Runs in the dtype of the task."""
     torch.set_default_dtype(task.graph.dtype)
     try:
@@ -38,9 +38,9 @@ def runs_of(task: NodeTask, recipe, seeds, splits) -> Runs:
         torch.set_default_dtype(torch.float32)
 
 
-def epochs_of(task: NodeTask, recipe, seeds, num_epochs=EPOCHS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def epochs_of(task: Task, recipe, seeds, num_epochs=EPOCHS) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Curve, the last parameters and the first gradient of some runs."""
-    splits = [task.split(recipe.split, seed) for seed in seeds]
+    splits = [task.split(recipe.data.split, seed) for seed in seeds]
     runs = runs_of(task, recipe, seeds, splits)
     before = runs.parameters.clone()
     runs.train_epoch()
@@ -107,7 +107,7 @@ def test_running_statistics_are_those_of_one_process(world, tmp_path):
 
 
 def buffers_of(task, recipe):
-    runs = runs_of(task, recipe, [0], [task.split(recipe.split)])
+    runs = runs_of(task, recipe, [0], [task.split(recipe.data.split)])
     for _ in range(3):
         runs.train_epoch()
     return {name: value.clone() for name, value in runs.buffers.items()}

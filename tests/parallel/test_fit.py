@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from graphjoule.cli import app
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.parallel import load_part, write_partition
 from graphjoule.parallel.joint_folder import JointFolder
-from graphjoule.training import TrainingInterrupted, fit
+from graphjoule.training import TrainingInterrupted
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
 

@@ -24,10 +24,10 @@ from graphjoule.cli import app
 from graphjoule.cli.processes import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
+from graphjoule.fitting import fit
 from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.parallel.launch import LOST, Ending, _patience, launch
 from graphjoule.tasks import DATASETS
-from graphjoule.training import fit
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model
@@ -52,7 +52,7 @@ def write_tables(folder: Path) -> list[str]:
         table.writerow(["id", *(f"x{k}" for k in range(task.num_features)), "label"])
         table.writerows(
             [i, *x, f"class {label}"]
-            for i, (x, label) in enumerate(zip(task.features.tolist(), task.labels.tolist(), strict=True))
+            for i, (x, label) in enumerate(zip(task.features.tolist(), task.targets.tolist(), strict=True))
         )
     with (folder / "edges.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -64,7 +64,7 @@ def write_tables(folder: Path) -> list[str]:
 
 def part_fit(group, parts, recipe, seeds, out):
     result = fit(recipe, load_part(parts, group.rank, group), seeds, device="cpu", out=out, checkpoint_every=2)
-    return [record.test_accuracy for record in result.records], [model.state_dict() for model in result.models]
+    return [record.test_score for record in result.records], [model.state_dict() for model in result.models]
 
 
 def job_of(out: Path, recipe, *, resume: bool = False) -> Job:
@@ -290,7 +290,7 @@ def test_parts_of_a_dataset_say_which(tmp_path, monkeypatch, endings):
     done = CliRunner().invoke(app, ["train", *options])
     assert done.exit_code == 2, done.exception
     assert [partition.data.name for partition in endings.partitions] == ["cora"]
-    assert endings.jobs[0].recipe.dataset == "cora"
+    assert endings.jobs[0].recipe.data.name == "cora"
 
 
 def test_parts_of_an_own_graph_want_its_files_too(tmp_path, endings):
@@ -325,7 +325,7 @@ def write_archive(path: Path, task) -> list[str]:
     adj.setdiag(0)
     pieces = {f"adj_{name}": getattr(adj, name) for name in ("data", "indices", "indptr", "shape")}
     masks = {f"{part}_mask": np.isin(nodes, getattr(split, part)) for part in ("train", "val", "test")}
-    np.savez(path, features=task.features.numpy(), labels=task.labels.numpy(), **pieces, **masks)
+    np.savez(path, features=task.features.numpy(), labels=task.targets.numpy(), **pieces, **masks)
     return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2"]
 
 
@@ -374,7 +374,7 @@ def test_parts_of_another_number_are_refused_before_anything_starts(tmp_path, en
 
 def test_a_partition_that_a_kill_left_is_used_again_unless_the_masks_have_changed(tmp_path, endings):
     options = [*write_archive(tmp_path / "a.npz", ring_task()), "--out", str(tmp_path / "out")]
-    parts = tmp_path / "out" / "parts-2"
+    parts = tmp_path / "out" / ".graphjoule-parts-2"
     done = CliRunner().invoke(app, ["partition", *options[:2], "--parts", "2", "--out", str(parts)])
     assert done.exit_code == 0, done.output
     left = read_partition(parts)
@@ -397,7 +397,7 @@ def test_a_training_that_breaks_off_keeps_its_parts_for_resume(tmp_path, endings
     done = CliRunner().invoke(app, ["train", *options])
     assert done.exit_code == 1
     assert "process 1 of 2 was killed by SIGKILL" in done.stderr
-    assert sorted(path.name for path in out.iterdir()) == ["parts-2", "run.json"]
+    assert sorted(path.name for path in out.iterdir()) == [".graphjoule-parts-2", "run.json"]
     CliRunner().invoke(app, ["train", *options, "--resume"])
     assert endings.partitions[0] == endings.partitions[1]
 
@@ -407,12 +407,33 @@ def test_a_training_that_is_done_leaves_no_parts_of_any_number(tmp_path, endings
     endings.ending = Ending(0)
     out, options = tmp_path / "out", write_archive(tmp_path / "a.npz", ring_task())
     endings.meanwhile = lambda job: fit(job.recipe, job.source.load(), job.seeds, device="cpu", out=out, resume=True)
-    write_partition(ring_task(), 3, out / "parts-3", "blocks")
+    write_partition(ring_task(), 3, out / ".graphjoule-parts-3", "blocks")
     done = CliRunner().invoke(app, ["train", *options, "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert len(endings.commands) == 1
     assert (out / "records.jsonl").exists()
-    assert not list(out.glob("parts-*"))
+    assert not list(out.glob("*parts-*"))
+
+
+def test_a_partition_of_the_users_in_the_run_folder_stays(tmp_path, endings):
+    endings.ending = Ending(0)
+    out, options = tmp_path / "out", write_archive(tmp_path / "a.npz", ring_task())
+    endings.meanwhile = lambda job: fit(job.recipe, job.source.load(), job.seeds, device="cpu", out=out, resume=True)
+    assert CliRunner().invoke(app, ["train", *options, "--out", str(out)]).exit_code == 0
+    mine = write_partition(ring_task(), 2, out / "parts-2", "blocks")
+    done = CliRunner().invoke(app, ["train", *options, "--out", str(out), "--resume"])
+    assert done.exit_code == 0, done.output
+    assert read_partition(out / "parts-2") == mine
+
+
+def test_a_folder_with_parts_and_no_training_is_refused_as_any_that_holds_something(tmp_path, endings):
+    options = write_archive(tmp_path / "a.npz", ring_task())
+    (tmp_path / "out/parts-2").mkdir(parents=True)
+    (tmp_path / "out/parts-2/part-7.safetensors").write_text("mine")
+    done = CliRunner().invoke(app, ["train", *options, "--out", str(tmp_path / "out")])
+    assert "holds parts-2, and nothing there says that graphjoule wrote it" in str(done.exception)
+    assert (tmp_path / "out/parts-2/part-7.safetensors").read_text() == "mine"
+    assert not endings.commands
 
 
 @pytest.mark.parametrize("split", ["nosuch", "per-class-5-0", "per-class-100-1"])
@@ -448,7 +469,7 @@ def test_processes_on_clusters_are_told_what_was_asked_for_and_not_what_the_prog
     assert (command, size) == ("rank", 2)
     assert not Path(path).exists()
     assert (job.seeds, job.is_json, job.source.npz) == ([3, 5], True, tmp_path / "a.npz")
-    assert job.recipe.clusters.parts == 4
+    assert job.recipe.train.clusters.parts == 4
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy, k
 from graphjoule.measures.energy_parts import component_energies
 from graphjoule.parallel import load_part, write_partition
 from graphjoule.trace import Trace
-from graphjoule.training import build_model
+from graphjoule.training.build import build_model
 
 from .tasks import ring_task, small_recipe
 

@@ -11,9 +11,8 @@ from graphjoule.cli import app
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures, normalize_rows
-from graphjoule.parallel import load_part, read_partition, write_partition
-from graphjoule.parallel.description import is_partition_of
-from graphjoule.parallel.part_files import remove_partition
+from graphjoule.parallel import load_part, part_files, read_partition, write_partition
+from graphjoule.parallel.part_files import is_partition_of, remove_partition
 from graphjoule.parallel.partition import cut_nodes
 
 from .tasks import Sized, ring_task
@@ -28,18 +27,18 @@ def parts_of(task, folder, num_parts=3, method="blocks"):
 def test_the_parts_together_are_the_task(tmp_path, sparse):
     task = ring_task(sparse=sparse)
     parts = parts_of(task, tmp_path)
-    dense, labels, p = torch.zeros(task.features.shape), torch.zeros_like(task.labels), torch.zeros(41, 41)
+    dense, labels, p = torch.zeros(task.features.shape), torch.zeros_like(task.targets), torch.zeros(41, 41)
     whole = task.features.to_dense() if sparse else task.features
     for part in parts:
         columns = torch.cat([part.nodes, halo_of(parts, part)])
         own = part.features.to_dense() if isinstance(part.features, SparseFeatures) else part.features
-        dense[part.nodes], labels[part.nodes] = own, part.labels
+        dense[part.nodes], labels[part.nodes] = own, part.targets
         p[part.nodes[:, None], columns] = part.graph.to_dense()
         assert part.graph.num_edges == task.graph.num_edges
         assert part.graph.column_degree.equal(task.graph.degree[columns])
         assert part.facts() == task.facts()
     assert dense.equal(whole)
-    assert labels.equal(task.labels)
+    assert labels.equal(task.targets)
     assert p.equal(task.graph.to_dense())
 
 
@@ -115,7 +114,7 @@ def test_weights_and_class_names_survive(tmp_path):
     graph = Propagation.from_edge_index(torch.stack([row, col]), weight, task.num_nodes)
     task = replace(task, graph=graph, class_names=("a", "b", "c"))
     part = parts_of(task, tmp_path)[2]
-    assert part.class_names == ("a", "b", "c")
+    assert part.objective.class_names == ("a", "b", "c")
     assert part.graph.value.equal(graph.value[part.graph.entries.index])
 
 
@@ -206,6 +205,70 @@ def test_a_partition_is_removed_and_nothing_else(tmp_path):
     remove_partition(tmp_path / "b")
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["notes.txt"]
     remove_partition(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["labels.safetensors", "part-0.safetensors", "notes.txt"])
+def test_a_folder_with_a_file_that_is_not_ours_is_refused(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    for cut in (
+        lambda: write_partition(ring_task(), 2, tmp_path, "blocks"),
+        lambda: CliRunner().invoke(app, ["partition", "--parts", "2", "--out", str(tmp_path)], catch_exceptions=False),
+    ):
+        with pytest.raises(GraphjouleError, match=f"holds {name}, and nothing there says that graphjoule wrote it"):
+            cut()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+class Killed(BaseException):
+    """From one moment on, nothing happens any more."""
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_partition_that_broke_off_is_not_whole_and_is_made_anew(tmp_path, monkeypatch, moment):
+    task, count = ring_task(), iter(range(10))
+
+    def or_die(write):
+        def operation(*given):
+            if next(count) == moment:
+                raise Killed
+            write(*given)
+
+        return operation
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    write_partition(task, 2, whole, "blocks")
+    with monkeypatch.context() as patch:
+        for name in ("write_json", "write_tensors"):
+            patch.setattr(part_files, name, or_die(getattr(part_files, name)))
+        with pytest.raises(Killed):
+            write_partition(task, 2, broken, "blocks")
+    assert len(list(broken.iterdir())) == moment
+    assert not is_partition_of(broken, task.facts(), task)
+    write_partition(task, 2, broken, "blocks")
+    assert is_partition_of(broken, task.facts(), task)
+    files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in (whole, broken)]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_removal_that_broke_off_can_be_done_again(tmp_path, monkeypatch, moment):
+    path, count, real = tmp_path / "parts", iter(range(10)), type(tmp_path).unlink
+    task = ring_task()
+    write_partition(task, 2, path, "blocks")
+
+    def unlink(path, missing_ok=False):
+        if next(count) == moment:
+            raise Killed
+        real(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "unlink", unlink)
+        with pytest.raises(Killed):
+            remove_partition(path)
+    assert is_partition_of(path, task.facts(), task) == (moment == 0)
+    write_partition(task, 2, path, "blocks")
+    remove_partition(path)
+    assert not path.exists()
 
 
 def test_the_number_of_processes_must_be_that_of_the_parts(tmp_path):

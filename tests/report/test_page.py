@@ -9,7 +9,9 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.report import AFTER, MOST_BYTES, Cell, paper_table, report_page, write_report
+from graphjoule.report.cell import variants
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.training.recipe import Recipe
 
 from .cells import cell, examination, record
 from .markup import Page
@@ -177,6 +179,14 @@ def test_cells_of_one_kind_are_told_apart_by_what_differs():
     assert [one["pick"]["variant"] for one in data_of(page)["cells"]] == ["c_min=0.3", "c_min=0.4"]
     twins = [replace(cell(), place=name) for name in ("a", "b")]
     assert [one["pick"]["variant"] for one in data_of(Page(report_page(twins, title="t")))["cells"]] == ["a", "b"]
+
+
+def test_telling_many_cells_apart_looks_at_each_a_few_times(monkeypatch):
+    cells = [cell(overrides={"lr": 0.001 * number}, traced=False) for number in range(1, 41)]
+    looks, settings = [], Recipe.settings
+    monkeypatch.setattr(Recipe, "settings", lambda recipe: looks.append(recipe) or settings(recipe))
+    assert variants(cells)[:2] == ["lr=0.001", "lr=0.002"]
+    assert len(looks) <= 3 * len(cells)
 
 
 def odd_cells():

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from graphjoule.studies import Cell, EnergyRecord, Plan, plan_study, record_files
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training.records import Record, read_records
 from tests.training import facts, small_task
 
@@ -13,7 +13,7 @@ CELLS = [Cell("gcn", "small", 2, overrides=QUICK), Cell("egnn", "small", 2, over
 SEEDS = [0, 1, 2]
 
 
-def load_small(name: str) -> NodeTask:
+def load_small(name: str) -> Task:
     return small_task()
 
 
@@ -30,7 +30,9 @@ def recorded_facts(out: Path) -> list[dict[str, object]]:
 def made_up(cell: Cell, seed: int, accuracy: float | None, **fields: object) -> Record:
     """A record of a run that never was; without an accuracy it failed."""
     measured = (
-        {"val_accuracy": 0.5, "test_accuracy": accuracy} if accuracy is not None else {"failure": "it is made up"}
+        {"val": {"accuracy": 0.5}, "test": {"accuracy": accuracy}}
+        if accuracy is not None
+        else {"failure": "it is made up"}
     )
     given = {"device": "none", "runs_at_once": 1, "seconds": 1.0, "curve": {}, "epochs_run": 10, **measured, **fields}
     return Record.of(cell.recipe, seed=seed, split_sha256="0", **given)
@@ -42,12 +44,12 @@ def energy_record(cell, seeds=(0, 1), energies=(9.0, 2.0, 1.0), **changes):
     fields = {
         "dataset": cell.dataset,
         "model": cell.model,
-        "recipe": cell.recipe.settings(),
+        "recipe": cell.recipe.model_dump(),
         "seeds": list(seeds),
         "first_layer": 0,
         "initial": runs,
         "trained": runs,
-        "test_accuracy": [0.5] * len(seeds),
+        "test_score": [0.5] * len(seeds),
         "epochs_run": [1] * len(seeds),
         "seconds": 1.0,
         "device": "none",

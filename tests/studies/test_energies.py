@@ -4,11 +4,12 @@ import json
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.studies import STUDIES, Cell
 from graphjoule.studies.energies import EnergyRecord, energies_of, measure_energies, read_energies
 from graphjoule.tasks import load_task
-from graphjoule.training import build_model, fit
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 
 from . import energy_record
@@ -19,13 +20,13 @@ def test_a_record_holds_the_energies_of_both_states(model, first_layer, num_ener
     recipe, task = load_recipe(model, "digits", 3, {"epochs": 2}), load_task("digits")
     result = fit(recipe, task, [4, 7], device="cpu")
     record = measure_energies(recipe, task, result.records, result.models, "cpu")
-    assert (record.dataset, record.model, record.recipe) == ("digits", model, recipe.settings())
+    assert (record.dataset, record.model, record.resolved) == ("digits", model, recipe)
     assert (record.seeds, record.first_layer, record.epochs_run) == ([4, 7], first_layer, [2, 2])
     for rows in (record.initial, record.trained, record.effective_rank, record.gradient):
         assert [len(row) for row in rows] == [num_energies] * 2  # the last layer of GCN gives class scores
     assert record.trained != record.initial
     assert record.initial[0] != record.initial[1]
-    assert record.test_accuracy == [run.test_accuracy for run in result.records]
+    assert record.test_score == [run.test_score for run in result.records]
     assert record.versions
 
 
@@ -48,6 +49,13 @@ def test_what_is_no_record_is_a_sentence(tmp_path):
 # Files.
 
 CORA = Cell("egnn", "cora", 64)
+
+
+def flat(recipe, without=""):
+    """A recipe as the records of before had it."""
+    own = {"model.name": "model", "data.name": "dataset"}
+    renamed = {own.get(key, key.partition(".")[2]): value for key, value in recipe.settings().items()}
+    return {key: value for key, value in renamed.items() if key != without}
 
 
 def test_records_are_found_in_any_form_and_other_files_left_aside(tmp_path):
@@ -83,7 +91,7 @@ def test_energies_are_those_of_the_cells_settings():
     assert energies_of(CORA, [few, many, wrong]) is many
     assert energies_of(other, [few, many, wrong]) is wrong
     assert energies_of(Cell("gcn", "cora", 64), [few, many, wrong]) is None
-    old = energy_record(CORA, recipe={k: v for k, v in CORA.recipe.settings().items() if k != "freeze_last_shift"})
+    old = energy_record(CORA, recipe=flat(CORA.recipe, without="freeze_last_shift"))
     assert energies_of(CORA, [old]) is old
     assert energies_of(Cell("egnn", "cora", 64, overrides={"freeze_last_shift": True}), [old]) is None
 
@@ -91,18 +99,18 @@ def test_energies_are_those_of_the_cells_settings():
 @pytest.mark.parametrize(
     "more",
     [
-        {"constraint": "penalty"},
-        {"constraint": "penalty", "constraint.c_min": 0.98},
-        {"orthogonal_penalty": 20.0},
-        {"orthogonal_penalty": 0.0},
-        {"clusters": 4},
+        {"terms.energy.method": "penalty"},
+        {"terms.energy.method": "penalty", "terms.energy.c_min": 0.98},
+        {"terms.orthogonal.gamma": 20.0},
+        {"terms.orthogonal.gamma": 0.0},
+        {"train.clusters.parts": 4},
     ],
     ids=str,
 )
 def test_what_only_a_cell_or_only_a_record_has_tells_them_apart(more):
     cell = Cell("egnn", "cora", 64, overrides=more)
     free, held = energy_record(CORA), energy_record(cell)
-    assert set(held.recipe) > set(free.recipe)
+    assert set(held.resolved.settings()) > set(free.resolved.settings())
     assert energies_of(CORA, [held]) is None
     assert energies_of(cell, [free]) is None
     assert energies_of(CORA, [held, free]) is free
@@ -119,6 +127,6 @@ def test_every_side_of_the_study_of_the_constraint_has_its_own_energies():
 
 def test_a_split_that_the_data_choose_is_whichever_was_recorded():
     cell = Cell("egnn", "citeseer", 2)
-    assert cell.recipe.split == "default"
-    record = energy_record(cell, recipe=cell.recipe.settings() | {"split": "public"})
+    assert cell.recipe.data.split == "default"
+    record = energy_record(cell, recipe=cell.recipe.with_settings({"split": "public"}).model_dump())
     assert energies_of(cell, [record]) is record

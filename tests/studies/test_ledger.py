@@ -93,7 +93,7 @@ def test_failed_runs_are_counted_and_in_no_mean():
 
 
 def test_only_runs_of_the_cells_own_settings_count():
-    other = Cell("egnn", "cora", 64, Variant(component="c_max", value="0.4", settings={"c_max": 0.4}))
+    other = Cell("egnn", "cora", 64, Variant(component="c_max", value="0.4", settings={"model.c_max": 0.4}))
     shallow = Cell("egnn", "cora", 16)
     assert row([*runs(50.0, 1.0, other), *runs(50.0, 1.0, shallow)]).outcome.verdict == "not run"
 
@@ -113,13 +113,13 @@ def test_of_a_run_that_is_recorded_twice_the_newest_counts_whatever_the_order():
 
 def test_a_record_of_settings_that_are_no_longer_known_is_left_out():
     fields = made_up(CELL, 0, 0.8).model_dump()
-    fields["recipe"]["options"]["forgotten"] = 1
+    fields["recipe"]["model"]["options"]["forgotten"] = 1
     assert list(Collection([made_up(CELL, 0, 0.8).model_validate(fields)])) == []
 
 
 def test_a_recipe_without_a_split_of_its_own_finds_the_runs_of_the_one_that_was_taken():
     recipe = load_recipe("egnn", "citeseer", 2)
-    assert recipe.split == "default"
+    assert recipe.data.split == "default"
     taken = Cell("egnn", "citeseer", 2, overrides={"split": "public"})
     assert list(Collection([made_up(taken, 4, 0.7)]).of(recipe)) == [4]
 
@@ -141,7 +141,7 @@ def test_another_reading_of_the_paper_is_told_where_it_changes_the_verdict():
 def test_every_choice_that_the_paper_leaves_open_has_its_column_where_it_changes_a_verdict(dataset, depth, key, value):
     (cell,) = STUDY.cells([dataset], ["egnn"], [depth])
     (other,) = STUDY.cells([dataset], ["egnn"], [depth], {key: value})
-    assert cell.recipe.settings()[key] != value
+    assert list(cell.recipe.changes(other.recipe).values()) == [value]
     records = [*runs(cell.reference, 0.4, cell), *runs(cell.reference - 2, 0.4, other)]
     text = ledger_text(STUDY, make_ledger(STUDY, [cell], Collection(records)))
     assert "| under another protocol |" in text
@@ -184,10 +184,8 @@ def test_markdown_has_a_line_per_cell_the_rule_and_the_commands_for_what_is_miss
     text = ledger_text(STUDY, ROWS, commands=missing_commands(STUDY, ROWS))
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 1 + 6
-    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | **worse** | public | val_loss |" in lines
-    assert (
-        "| arxiv | egnn | 2 | 68.4 |  | 0 |  |  | not run: data not available here | public | val_accuracy |" in lines
-    )
+    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | **worse** | public | loss |" in lines
+    assert "| arxiv | egnn | 2 | 68.4 |  | 0 |  |  | not run: data not available here | public | accuracy |" in lines
     assert "What is not run: `graphjoule study table1 --datasets cora --models egnn --layers 2,16`.  \n" in text
     assert "What is not run: `graphjoule study table1 --datasets arxiv --models egnn`.\n" in text
     assert "5 not run, 1 worse" in text

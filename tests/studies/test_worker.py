@@ -11,6 +11,7 @@ import torch
 
 from graphjoule import files
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.studies import (
     Cell,
     Collection,
@@ -23,7 +24,6 @@ from graphjoule.studies import (
     worker,
 )
 from graphjoule.studies.worker import Job
-from graphjoule.training import fit
 from graphjoule.training.environment import describe_device
 from tests.training import assert_same_training
 
@@ -36,7 +36,7 @@ def trained(monkeypatch):
     calls = []
 
     def remember(recipe, task, seeds, **options):
-        calls.append((recipe.model, list(seeds)))
+        calls.append((recipe.model.name, list(seeds)))
         return fit(recipe, task, seeds, **options)
 
     monkeypatch.setattr(worker, "fit", remember)
@@ -131,7 +131,7 @@ def test_energies_are_measured_where_they_are_asked_for(tmp_path, trained):
     assert recorded_facts(tmp_path) == before
     for job in plan.jobs:
         energies = EnergyRecord.read(job.energies_path)
-        assert (energies.model, energies.seeds) == (job.recipe.model, SEEDS)
+        assert (energies.model, energies.seeds) == (job.recipe.model.name, SEEDS)
         assert len(energies.trained) == 3
     del trained[:]
     do(tmp_path, small_plan(tmp_path, has_energies=True))
@@ -258,7 +258,7 @@ def test_the_time_is_judged_by_the_nearest_runs_on_the_same_device(tmp_path):
     assert pace.seconds(deep.recipe) == pytest.approx(5.0 * 32)  # layers
     assert pace.seconds(egnn.recipe) == pytest.approx(5.0)  # another model on the same data, for want of better
     assert pace.seconds(elsewhere.recipe) is None
-    short = gcn.recipe.model_copy(update={"epochs": 50})
+    short = gcn.recipe.with_settings({"epochs": 50})
     assert pace.seconds(short) == pytest.approx(2.5)
     pace.add(made_up(egnn, 0, 0.8, device="here", seconds=9.0, epochs_run=100))
     assert pace.seconds(egnn.recipe) == pytest.approx(9.0)

@@ -33,9 +33,9 @@ def write(tmp_path, **changes):
 def test_an_archive_is_a_task(tmp_path):
     names = {"class_names": np.array(["cat", "dog"]), "node_ids": np.array(["w", "x", "y", "z"])}
     task = load_npz(write(tmp_path, **names))
-    assert (task.name, task.class_names, task.node_ids) == ("graph.npz", ("cat", "dog"), ("w", "x", "y", "z"))
+    assert (task.name, task.objective.class_names, task.node_ids) == ("graph.npz", ("cat", "dog"), ("w", "x", "y", "z"))
     assert torch.equal(task.features, torch.from_numpy(FEATURES).float())  # as stored: not standardised
-    assert task.labels.tolist() == [0, 1, 1, -1]
+    assert task.targets.tolist() == [0, 1, 1, -1]
     assert task.graph.degree.tolist() == [2, 2.5, 0.5, 0]  # symmetric, weighted, without the self-loop
     assert task.default_split == "stratified-20-0"
     assert [file.role for file in task.source.files] == ["npz"]
@@ -86,14 +86,19 @@ def test_a_file_that_scipy_wrote_gets_a_hint(tmp_path):
 
 
 def test_classes_without_a_label_are_kept_by_their_names(tmp_path):
-    assert load_npz(write(tmp_path, class_names=np.array(["a", "b", "c"]))).num_classes == 3
+    assert load_npz(write(tmp_path, class_names=np.array(["a", "b", "c"]))).out_channels == 3
 
 
 def test_another_archive_needs_no_labels_and_as_many_features(tmp_path):
     given = load_npz_like(write(tmp_path, labels=None), 3)
-    assert given.labels.tolist() == [-1] * 4
+    assert given.targets.tolist() == [-1] * 4
     with pytest.raises(GraphjouleError, match=r"graph.npz has 3 features; the model was trained with 5\."):
         load_npz_like(write(tmp_path), 5)
+
+
+def test_whole_numbers_may_be_stored_as_floats(tmp_path):
+    floats = {f"adj_{key}": np.array(getattr(ADJACENCY, key), dtype=float) for key in ("indices", "indptr", "shape")}
+    assert load_npz(write(tmp_path, **floats)).facts().sha256 == load_npz(write(tmp_path)).facts().sha256
 
 
 BAD = {
@@ -113,6 +118,23 @@ BAD = {
     "negative index": ({"adj_indices": ADJACENCY.indices - 7}, "the arrays adj_* are no sparse matrix"),
     "rows that run backwards": ({"adj_indptr": np.array([0, 3, 1, 3, 3])}, "the arrays adj_* are no sparse matrix"),
     "one size": ({"adj_shape": np.array([4])}, "the arrays adj_* are no sparse matrix"),
+    "index with a fraction": (
+        {"adj_indices": ADJACENCY.indices + 0.7},
+        "adj_indices[0] is 1.7; expected a whole number",
+    ),
+    "row starts with fractions": ({"adj_indptr": ADJACENCY.indptr + 0.5}, "adj_indptr[0] is 0.5; expected a whole"),
+    "sizes with fractions": ({"adj_shape": np.array([4.9, 4.9])}, "adj_shape[0] is 4.9; expected a whole number"),
+    "indices of booleans": ({"adj_indices": ADJACENCY.indices > 0}, "graph.npz holds bool; expected numbers."),
+    "index beyond int64": (
+        {"adj_indices": ADJACENCY.indices.astype(np.uint64) + np.uint64(2**64 - 2)},
+        f"adj_indices[0] is {2**64 - 1}; expected a whole number",
+    ),
+    "label beyond int64": (
+        {"labels": np.array([0, 1, 1, 2**64 - 1], dtype=np.uint64)},
+        f"labels[3] is {2**64 - 1}; expected a whole number",
+    ),
+    "weights too large": ({"adj_data": np.full(3, 1e308)}, "weights of the edges at node 1 add up to more than"),
+    "equal class names": ({"class_names": np.array([7, 7])}, "classes 0 and 1 of task 'graph.npz' are both called '7'"),
     "negative weight": ({"adj_data": -ADJACENCY.data}, "adj_data[0] is -2.0; weights must be finite"),
     "NaN": ({"features": FEATURES * np.nan}, "The features hold nan at node 0, column 0"),
     "one class": ({"labels": np.zeros(4, dtype=int)}, "labels holds one class, 0; at least two are needed"),
@@ -129,7 +151,7 @@ BAD = {
         "names node 0 twice, in train and in val; the parts must not overlap",
     ),
     "mask too short": ({"train_mask": MASK[:3] == 0, "val_mask": MASK == 1}, "train_mask is for [3] nodes; expected 4"),
-    "mask of an unlabelled node": ({"train_mask": MASK == 3, "val_mask": MASK == 1}, "whose label is unknown"),
+    "mask of an unlabelled node": ({"train_mask": MASK == 3, "val_mask": MASK == 1}, "whose target is unknown"),
     "a matrix of SciPy's": (
         {piece: np.ones(1) for piece in ("data", "indices", "indptr", "shape")}
         | {f"adj_{piece}": None for piece in ("data", "indices", "indptr", "shape")},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.columns import build_features, measure_categories, measure_numbers, shorten
+from graphjoule.tasks.columns import build_features, keep_constant, measure_categories, measure_numbers, shorten
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
 from graphjoule.tasks.table import Header, Table
 from tests.graphs import few
@@ -61,6 +61,13 @@ def test_a_constant_column_becomes_zero(value):
     assert not dense(build_features(table, columns([column]))).any()
     other = make(x=[value + 5])  # on another graph it carries nothing either
     assert not dense(build_features(other, columns([column]))).any()
+
+
+@pytest.mark.parametrize(("value", "kept"), [(1.0, 1.0), (0.0, 1.0), (-7.3, -1.0), (1e300, 1.0), (5e-324, 1.0)])
+def test_a_constant_column_that_is_kept_has_size_one(value, kept):
+    table = make(x=[value] * 7)
+    column = keep_constant(measure_numbers("x", table.numbers["x"]))
+    assert dense(build_features(table, columns([column]))).tolist() == [[kept]] * 7
 
 
 def test_another_graph_is_scaled_with_the_first_ones_numbers():

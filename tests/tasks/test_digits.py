@@ -23,10 +23,10 @@ def nearest_by_hand(x, num_neighbors):
 def test_digits_are_the_images_and_their_labels():
     task = load_digits()
     stored = datasets.load_digits()
-    assert (task.num_nodes, task.num_features, task.num_classes) == (1797, 64, 10)
+    assert (task.num_nodes, task.num_features, task.out_channels) == (1797, 64, 10)
     assert (task.features * 16).equal(torch.from_numpy(stored.data).float())
-    assert task.labels.equal(torch.from_numpy(stored.target))
-    assert task.class_names == tuple(str(i) for i in range(10))
+    assert task.targets.equal(torch.from_numpy(stored.target))
+    assert task.objective.class_names == tuple(str(i) for i in range(10))
 
 
 def test_the_graph_links_each_image_with_its_eight_nearest():

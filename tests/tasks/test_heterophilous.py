@@ -48,9 +48,9 @@ def test_the_meaning_is_that_of_pygs_class(save, tmp_path, raw):
     save(raw)
     task = load_heterophilous(raw, tmp_path)
     data = HeterophilousGraphDataset(str(tmp_path), raw.task)[0]
-    assert (task.name, task.num_classes, task.graph.num_edges) == (raw.task, 2, NUM_NODES - 1)
+    assert (task.name, task.out_channels, task.graph.num_edges) == (raw.task, 2, NUM_NODES - 1)
     assert task.features.equal(data.x)
-    assert task.labels.equal(data.y)
+    assert task.targets.equal(data.y)
     adjacency = torch.eye(NUM_NODES, dtype=torch.bool)
     adjacency[data.edge_index[0], data.edge_index[1]] = True
     assert (task.graph.to_dense() > 0).equal(adjacency)
@@ -90,6 +90,11 @@ def test_a_pickle_inside_is_refused_and_not_run(save, tmp_path, trap):
         ({"edges": None}, "has no array 'edges'"),
         ({"edges": np.arange(6).reshape(2, 3)}, r"'edges' in .*npz has shape \[2, 3\]; expected \[num_edges, 2\]"),
         ({"edges": np.array([[0, 12]])}, "names node 12; with 12 nodes it must be 0 to 11"),
+        ({"edges": np.array([[0, 2**64 - 1]], dtype=np.uint64)}, r"edges\[0, 1\] is 18446744073709551615; expected"),
+        (
+            {"node_labels": np.array([0, 1] * 5 + [0, 2**64 - 1], dtype=np.uint64)},
+            r"node_labels\[11\] is 18446744073709551615; expected a whole number",
+        ),
         ({"edges": np.array([[0.0, 1.0]])}, "holds float64; expected"),
         ({"node_labels": np.zeros(11, dtype=int)}, r"expected three times \[number of splits, 11\]"),
         ({"train_masks": np.ones((10, 12))}, "holds float64; expected"),

@@ -43,10 +43,10 @@ def rewrite(path, change):
 
 
 def same(task, written):
-    assert (task.name, task.num_classes, task.class_names) == ("arxiv", CLASSES, None)
+    assert (task.name, task.out_channels, task.objective.class_names) == ("arxiv", CLASSES, None)
     torch.testing.assert_close(task.features, written.features, atol=1e-6, rtol=0)
     assert task.features.dtype == torch.float32
-    assert task.labels.equal(written.labels)
+    assert task.targets.equal(written.targets)
     assert task.graph.to_dense().equal(written.graph.to_dense())
     assert task.default_split == "public"
     assert task.split().sha256 == written.split("public").sha256
@@ -107,9 +107,9 @@ def test_classes_have_arxivs_names_where_the_file_is_there(root):
     path = root / "arxiv" / ARXIV.class_names
     path.parent.mkdir()
     path.write_bytes(gzip.compress(b"label idx,arxiv category\n0,arxiv cs na\n1,arxiv cs mm\n2,something else\n"))
-    assert load_ogb(MINI, root).class_names == ("cs.NA", "cs.MM", "something else")
+    assert load_ogb(MINI, root).objective.class_names == ("cs.NA", "cs.MM", "something else")
     path.write_bytes(gzip.compress(b"label idx,arxiv category\n0,arxiv cs na\n"))
-    assert load_ogb(MINI, root).class_names is None
+    assert load_ogb(MINI, root).objective.class_names is None
     path.write_bytes(b"no gzip")
     with pytest.raises(GraphjouleError, match=r"labelidx2arxivcategeory\.csv\.gz cannot be read"):
         load_ogb(MINI, root)

@@ -47,8 +47,12 @@ def adjacency(task):
 
 def test_a_task_from_two_tables(here):
     task = load(here)
-    assert (task.name, task.node_ids, task.class_names) == ("nodes.csv", ("a", "b", "c", "d", "e"), ("blue", "red"))
-    assert task.labels.tolist() == [1, 1, 0, -1, 0]
+    assert (task.name, task.node_ids, task.objective.class_names) == (
+        "nodes.csv",
+        ("a", "b", "c", "d", "e"),
+        ("blue", "red"),
+    )
+    assert task.targets.tolist() == [1, 1, 0, -1, 0]
     x = torch.tensor([[0.0, 5], [2, 7], [0, 7], [2, 5], [1, 6]])
     expected = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
     assert torch.allclose(dense(task.features), expected, atol=1e-6)
@@ -99,7 +103,7 @@ def test_columns_in_any_order_under_any_name(here):
     task = load(here, nodes, "ziel,start,w\nn1,n2,2\n", **options, **ends)
     assert task.source.columns.feature_names == ("kilo", "farbe=blau", "farbe=rot")
     assert task.num_features == 3
-    assert task.class_names == ("A", "B")
+    assert task.objective.class_names == ("A", "B")
     assert task.graph.degree.tolist() == [2, 2, 0, 0]
 
 
@@ -120,8 +124,8 @@ def test_ids_are_text_and_numbers_alike_and_compared_exactly(here):
 def test_labels_that_are_numbers_are_sorted_as_numbers(here):
     nodes = "id,x,label\na,1,10\nb,2,9\nc,3,2\nd,4,\n"
     task = load(here, nodes, "source,target\na,b\n")
-    assert task.class_names == ("2", "9", "10")
-    assert task.labels.tolist() == [2, 1, 0, -1]
+    assert task.objective.class_names == ("2", "9", "10")
+    assert task.targets.tolist() == [2, 1, 0, -1]
 
 
 def test_without_edges_the_nearest_are_linked_and_it_is_said(here, caplog):
@@ -271,6 +275,10 @@ BAD_EDGES = {
     "a blank end": ("source,target\n,b\n", "line 2, column 'source': the value is blank; an edge needs"),
     "one column": ("source\na\n", "line 1: there is one column, 'source'; an edge needs two"),
     "negative weight": ("source,target,weight\na,b,-1\n", "line 2, column 'weight': the weight -1.0 is negative"),
+    "weights too large": (
+        "source,target,weight\na,b,1\nb,c,1e308\nb,d,1e308\n",
+        "line 3, column 'weight': the weight 1e+308 is so large that the sum of all is no number any more",
+    ),
     "NaN weight": (
         "source,target,weight\na,b,nan\n",
         "line 2, column 'weight': 'nan' is not a finite number; a weight",
@@ -314,7 +322,7 @@ def like(here, nodes, edges=EDGES, **options):
     task = load(here, **options)
     write(here, nodes, edges)
     path = None if edges is None else "edges.csv"
-    return load_tables_like(task.source.columns, task.class_names, "nodes.csv", path)
+    return load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv", path)
 
 
 def test_the_same_files_read_again_are_the_same_to_the_bit(here):
@@ -322,22 +330,22 @@ def test_the_same_files_read_again_are_the_same_to_the_bit(here):
     again = like(here, NODES)
     assert torch.equal(dense(again.features), dense(task.features))
     assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
-    assert (again.labels.tolist(), again.node_ids) == (task.labels.tolist(), task.node_ids)
+    assert (again.targets.tolist(), again.node_ids) == (task.targets.tolist(), task.node_ids)
 
 
 def test_new_nodes_need_no_label_and_are_scaled_with_the_old_numbers(here):
     given = like(here, "y,extra,id,x\n6,?,q,1\n", "source,target\n")
     assert dense(given.features).tolist() == [[0.0, 0.0]]  # the training nodes' means
-    assert (given.labels.tolist(), given.node_ids) == ([-1], ("q",))
+    assert (given.targets.tolist(), given.node_ids) == ([-1], ("q",))
 
 
 def test_new_nodes_of_a_neighbour_graph_are_linked_among_themselves(here):
     task = load(here, edges=None, knn=1)
     write(here, "id,x,y\nq,1,6\nr,2,6\ns,9,6\n")
-    given = load_tables_like(task.source.columns, task.class_names, "nodes.csv")
+    given = load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv")
     assert given.graph.num_edges == 2
     write(here, "id,x,y\nq,1,6\n")
-    assert load_tables_like(task.source.columns, task.class_names, "nodes.csv").graph.num_nodes == 1
+    assert load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv").graph.num_nodes == 1
 
 
 def test_a_graph_trained_without_weights_ignores_them(here):
@@ -350,7 +358,7 @@ def test_a_weight_that_the_model_was_trained_with_is_no_option(here):
     task = load(here, edges="source,target,w\na,b,2\n", weight="w")
     write(here)
     with pytest.raises(GraphjouleError) as caught:
-        load_tables_like(task.source.columns, task.class_names, "nodes.csv", "edges.csv")
+        load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv", "edges.csv")
     assert "there is no column 'w', which the model was trained with; the columns are: source, target." in str(
         caught.value
     )

@@ -3,6 +3,7 @@ import pickle
 import shutil
 from functools import reduce
 from operator import xor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,14 @@ from torch_geometric.datasets import Planetoid
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.planetoid import CITESEER, CORA, PUBMED, check_sha256, load_planetoid, planetoid_files
+from graphjoule.tasks.planetoid import (
+    CITESEER,
+    CORA,
+    PUBMED,
+    load_planetoid,
+    planetoid_files,
+    read_checked,
+)
 
 
 @pytest.fixture
@@ -33,7 +41,7 @@ def cora_root(data_root, tmp_path):
 def test_sizes_and_public_split(data_root, raw, nodes, edges, features, classes, train):
     task = load_planetoid(raw, data_root)
     assert task.name == raw.name.lower()
-    assert (task.num_nodes, task.graph.num_edges, task.num_features, task.num_classes) == (
+    assert (task.num_nodes, task.graph.num_edges, task.num_features, task.out_channels) == (
         nodes,
         edges,
         features,
@@ -42,14 +50,14 @@ def test_sizes_and_public_split(data_root, raw, nodes, edges, features, classes,
     assert isinstance(task.features, SparseFeatures)
     split = task.split()
     assert (split.name, len(split.train), len(split.val), len(split.test)) == ("public", train, 500, 1000)
-    assert task.labels[split.train].bincount().tolist() == [20] * classes
+    assert task.targets[split.train].bincount().tolist() == [20] * classes
 
 
 def test_cora_is_what_pyg_reads(data_root, cora_root):
     task = load_planetoid(CORA, data_root)
     data = Planetoid(str(cora_root), "Cora")[0]
     assert task.features.to_dense().equal(data.x)
-    assert task.labels.equal(data.y)
+    assert task.targets.equal(data.y)
     adjacency = torch.zeros(2708, 2708, dtype=torch.bool)
     adjacency[data.edge_index[0], data.edge_index[1]] = True
     assert (task.graph.to_dense() > 0).equal(adjacency | torch.eye(2708, dtype=torch.bool))
@@ -69,6 +77,30 @@ def test_a_changed_file_is_refused_before_it_is_unpickled(cora_root, trap):
     (CORA.folder(cora_root) / "ind.cora.graph").write_bytes(pickle.dumps(trap))
     with pytest.raises(GraphjouleError, match=r"Cora/raw/ind\.cora\.graph has SHA-256 \w{64}, expected 58f13302"):
         load_planetoid(CORA, cora_root)
+    assert not trap.sprung.exists()
+
+
+def test_a_file_that_is_swapped_after_it_was_opened_is_not_read(cora_root, trap, monkeypatch):
+    open_path = Path.open
+
+    def open_and_swap(path, *args, **kwargs):
+        stream = open_path(path, *args, **kwargs)
+        with open_path(path.with_name("other"), "wb") as other:
+            pickle.dump(trap, other)
+        path.with_name("other").replace(path)
+        return stream
+
+    expected = load_planetoid(CORA, cora_root).facts().sha256
+    monkeypatch.setattr(Path, "open", open_and_swap)
+    assert load_planetoid(CORA, cora_root).facts().sha256 == expected
+    assert not trap.sprung.exists()
+
+
+def test_a_pickle_that_runs_code_is_refused_even_if_its_hash_is_the_expected_one(gapped, trap):
+    raw, root, *_ = gapped
+    (raw.folder(root) / "ind.citeseer.graph").write_bytes(pickle.dumps(trap))
+    with pytest.raises(GraphjouleError, match=r"raw/ind\.citeseer\.graph asks for \w+\.mkdir, which could run code"):
+        load_planetoid(planetoid_files("CiteSeer", hashes(raw.folder(root))), root)
     assert not trap.sprung.exists()
 
 
@@ -110,6 +142,11 @@ def test_citeseers_hashes_are_the_published_ones():
     assert f"{reduce(xor, hashes):x}" == "f52b3d47f5993912d7509b51e8090b6807228c4ba8c7d906f946868005c61c18"
 
 
+def hashes(folder):
+    """SHA-256 of the files of a CiteSeer, whatever they hold."""
+    return {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in CITESEER.files}
+
+
 @pytest.fixture
 def gapped(tmp_path):
     """A small CiteSeer: 502 papers, test papers 503, 505 and 502 in that order, and 504 in the graph only."""
@@ -122,19 +159,18 @@ def gapped(tmp_path):
     folder = CITESEER.folder(tmp_path)
     folder.mkdir(parents=True)
     for part, content in parts.items():
-        (folder / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=2))
+        (folder / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=3))
     (folder / "ind.citeseer.test.index").write_text("503\n505\n502\n")
-    sha256 = {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in CITESEER.files}
-    return planetoid_files("CiteSeer", sha256), tmp_path, words.toarray(), labels.argmax(1)
+    return planetoid_files("CiteSeer", hashes(folder)), tmp_path, words.toarray(), labels.argmax(1)
 
 
 def test_a_paper_that_stands_in_the_graph_alone_has_no_label(gapped):
     raw, root, _, labels = gapped
     task = load_planetoid(raw, root)
-    assert (task.name, task.num_nodes, task.graph.num_edges, task.num_classes) == ("citeseer", 506, 506, 3)
-    assert task.labels[504] == -1
-    assert task.labels[[503, 505, 502]].tolist() == labels[502:].tolist()
-    assert task.labels[:502].tolist() == labels[:502].tolist()
+    assert (task.name, task.num_nodes, task.graph.num_edges, task.out_channels) == ("citeseer", 506, 506, 3)
+    assert task.targets[504] == -1
+    assert task.targets[[503, 505, 502]].tolist() == labels[502:].tolist()
+    assert task.targets[:502].tolist() == labels[:502].tolist()
     assert task.split().test.tolist() == [502, 503, 505]
     drawn = task.split("per-class-5-5")
     assert 504 not in torch.cat([drawn.train, drawn.val, drawn.test])
@@ -159,4 +195,4 @@ def test_a_changed_citeseer_is_refused(gapped, trap):
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path):
     with pytest.raises(GraphjouleError, match=r"^The file shown/gone cannot be read \(No such file or directory\)\.$"):
-        check_sha256({"gone": "0" * 64}, tmp_path, "shown")
+        read_checked({"gone": "0" * 64}, tmp_path, "shown")

@@ -162,9 +162,9 @@ def test_indices_must_be_node_numbers():
 
 
 def test_check_labelled_names_part_and_node():
-    labels = torch.tensor([0, 1, -1])
+    labels = torch.tensor([True, True, False])
     check_labelled(make([0], [1], []), labels)
-    with pytest.raises(GraphjouleError, match="test part of split 'mine' names node 2, whose label is unknown"):
+    with pytest.raises(GraphjouleError, match="test part of split 'mine' names node 2, whose target is unknown"):
         check_labelled(make([0], [1], [2]), labels)
     with pytest.raises(GraphjouleError, match="val part of split 'mine' names node 3; with 3 nodes"):
         check_labelled(make([0], [3], []), labels)
@@ -208,10 +208,10 @@ def test_large_classes_are_cut_at_the_percentages():
 
 
 def test_a_seed_names_the_same_stratified_nodes_for_ever():
-    split = draw_split("stratified-20-20", torch.arange(20) % 2, 2, seed=7)
+    split = draw_split("stratified-20-20", torch.arange(20) % 2, ["a", "b"], seed=7)
     assert (split.name, split.seed) == ("stratified-20-20", 7)
     assert split.val.tolist() == [3, 7, 10, 16]  # written down once: records hold such hashes
-    assert split.sha256 != draw_split("stratified-20-20", torch.arange(20) % 2, 2, seed=8).sha256
+    assert split.sha256 != draw_split("stratified-20-20", torch.arange(20) % 2, ["a", "b"], seed=8).sha256
 
 
 def test_where_no_class_has_two_labels_it_is_said():

@@ -6,8 +6,9 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.splits import Split
-from graphjoule.tasks.task import NodeTask, pack_features
+from graphjoule.tasks.task import Task, pack_features
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
 
@@ -17,10 +18,10 @@ def make(**changes):
         "name": "toy",
         "features": torch.ones(4, 2),
         "graph": Propagation.from_edge_index(EDGES),
-        "labels": torch.tensor([0, 1, 0, 1]),
-        "num_classes": 2,
+        "targets": torch.tensor([0, 1, 0, 1]),
     }
-    return NodeTask(**(fields | changes))
+    objective = Classification(changes.pop("num_classes", 2), changes.pop("class_names", None))
+    return Task(**(fields | {"objective": objective} | changes))
 
 
 def index(*nodes):
@@ -33,8 +34,8 @@ def data(**changes):
 
 
 def test_sizes():
-    task = make(features=torch.ones(4, 3), labels=torch.tensor([0, 2, -1, 1]), num_classes=3)
-    assert (task.num_nodes, task.num_features, task.num_classes) == (4, 3, 3)
+    task = make(features=torch.ones(4, 3), targets=torch.tensor([0, 2, -1, 1]), num_classes=3)
+    assert (task.num_nodes, task.num_features, task.out_channels) == (4, 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +44,12 @@ def test_sizes():
         ({"features": torch.ones(3, 2)}, "features of task 'toy' have 3 rows; expected 4"),
         ({"features": torch.ones(4, 2).int()}, "floating-point dtype"),
         ({"features": torch.full((4, 2), torch.nan)}, "nan at node 0, column 0"),
-        ({"labels": torch.zeros(3).long()}, r"shape \[3\]; expected \[4\]"),
-        ({"labels": torch.zeros(4)}, "dtype torch.float32; expected an integer"),
-        ({"labels": torch.tensor([0, 1, 2, 1])}, "label of node 2 in task 'toy' is 2; expected 0 to 1"),
-        ({"labels": torch.tensor([0, -2, 1, 1])}, "label of node 1 in task 'toy' is -2"),
-        ({"labels": torch.full((4,), -1)}, "has no label"),
-        ({"num_classes": 1, "labels": torch.zeros(4).long()}, "has 1 class; at least two"),
+        ({"targets": torch.zeros(3).long()}, r"shape \[3\]; expected \[4\]"),
+        ({"targets": torch.zeros(4)}, "dtype torch.float32; expected an integer"),
+        ({"targets": torch.tensor([0, 1, 2, 1])}, "label of node 2 in task 'toy' is 2; expected 0 to 1"),
+        ({"targets": torch.tensor([0, -2, 1, 1])}, "label of node 1 in task 'toy' is -2"),
+        ({"targets": torch.full((4,), -1)}, "has no label"),
+        ({"num_classes": 1, "targets": torch.zeros(4).long()}, "has 1 class; at least two"),
         ({"class_names": ("a", "b", "c")}, "has 2 classes but 3 class names"),
         ({"default_split": "publik"}, "Unknown split 'publik' for task 'toy'"),
         ({"default_split": "public"}, "Unknown split 'public'"),
@@ -62,12 +63,12 @@ def test_bad_input_is_one_sentence(changes, sentence):
 
 def test_a_fixed_split_must_name_labelled_nodes():
     split = Split("mine", None, index(0), index(1), index(2))
-    with pytest.raises(GraphjouleError, match="names node 2, whose label is unknown"):
-        make(labels=torch.tensor([0, 1, -1, 1]), fixed_splits=(split,))
+    with pytest.raises(GraphjouleError, match="names node 2, whose target is unknown"):
+        make(targets=torch.tensor([0, 1, -1, 1]), fixed_splits=(split,))
 
 
 def test_labels_of_any_integer_dtype_become_int64():
-    assert make(labels=torch.tensor([0, 1, 0, 1], dtype=torch.uint8)).labels.dtype == torch.int64
+    assert make(targets=torch.tensor([0, 1, 0, 1], dtype=torch.uint8)).targets.dtype == torch.int64
 
 
 def test_split_by_name_by_rule_and_by_default():
@@ -92,7 +93,7 @@ def test_a_class_with_too_few_nodes_is_called_by_its_name():
 
 def test_to_changes_the_dtype_of_features_and_graph_only():
     task = make(features=SparseFeatures.from_dense(torch.eye(4))).to(dtype=torch.float64)
-    assert (task.features.dtype, task.graph.dtype, task.labels.dtype) == (torch.float64, torch.float64, torch.int64)
+    assert (task.features.dtype, task.graph.dtype, task.targets.dtype) == (torch.float64, torch.float64, torch.int64)
     assert task.features.to_dense().equal(torch.eye(4).double())
 
 
@@ -100,7 +101,7 @@ def test_to_changes_the_dtype_of_features_and_graph_only():
 def test_to_moves_all_and_splits_follow():
     task = make().to("cuda")
     split = task.split("per-class-1-1", seed=1)
-    assert all(t.is_cuda for t in (task.features, task.graph.value, task.labels, split.train, split.val, split.test))
+    assert all(t.is_cuda for t in (task.features, task.graph.value, task.targets, split.train, split.val, split.test))
     assert split.sha256 == make().split("per-class-1-1", seed=1).sha256
 
 
@@ -115,42 +116,42 @@ def test_features_are_sparse_only_below_a_quarter():
 
 def test_from_data_reads_masks_as_public():
     masks = {f"{part}_mask": torch.arange(4) == i for i, part in enumerate(("train", "val", "test"))}
-    task = NodeTask.from_data(data(**masks), name="mine")
-    assert (task.name, task.default_split, task.num_classes) == ("mine", "public", 2)
+    task = Task.from_data(data(**masks), name="mine")
+    assert (task.name, task.default_split, task.out_channels) == ("mine", "public", 2)
     split = task.split()
     assert (split.train.tolist(), split.val.tolist(), split.test.tolist()) == ([0], [1], [2])
 
 
 def test_from_data_without_masks_offers_a_drawn_split():
-    assert NodeTask.from_data(data()).split_names == ("per-class-20-30",)
+    assert Task.from_data(data()).split_names == ("per-class-20-30",)
 
 
 def test_from_data_with_two_masks_has_no_test_part_and_with_other_ones_is_refused():
     one, other = torch.arange(4) == 0, torch.arange(4) > 1
-    split = NodeTask.from_data(data(train_mask=other, val_mask=one)).split()
+    split = Task.from_data(data(train_mask=other, val_mask=one)).split()
     assert (split.name, split.train.tolist(), split.val.tolist(), split.test.tolist()) == ("public", [2, 3], [0], [])
     with pytest.raises(GraphjouleError, match="There is train_mask but no val_mask"):
-        NodeTask.from_data(data(train_mask=one))
+        Task.from_data(data(train_mask=one))
     with pytest.raises(GraphjouleError, match="There is val_mask and test_mask but no train_mask"):
-        NodeTask.from_data(data(val_mask=one, test_mask=other))
+        Task.from_data(data(val_mask=one, test_mask=other))
     with pytest.raises(GraphjouleError, match="must not overlap"):
-        NodeTask.from_data(data(train_mask=one, val_mask=one))
+        Task.from_data(data(train_mask=one, val_mask=one))
 
 
 def test_from_data_takes_weights_a_column_of_labels_and_isolated_nodes():
     weight = torch.tensor([1.0, 1.0, 2.0, 2.0, 3.0, 3.0])
     given = data(x=torch.ones(5, 2), y=torch.tensor([[0], [1], [0], [1], [-1]]), edge_weight=weight)
-    task = NodeTask.from_data(given)
+    task = Task.from_data(given)
     assert task.graph.degree.tolist() == [1, 3, 5, 3, 0]
-    assert task.labels.tolist() == [0, 1, 0, 1, -1]
+    assert task.targets.tolist() == [0, 1, 0, 1, -1]
     assert given.y.shape == (5, 1)
 
 
 def test_from_data_symmetrizes_only_when_told():
     directed = data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
     with pytest.raises(GraphjouleError, match="symmetrize=True"):
-        NodeTask.from_data(directed)
-    assert NodeTask.from_data(directed, symmetrize=True).graph.to_dense().equal(make().graph.to_dense())
+        Task.from_data(directed)
+    assert Task.from_data(directed, symmetrize=True).graph.to_dense().equal(make().graph.to_dense())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,8 @@ def test_from_data_symmetrizes_only_when_told():
         ({"x": None}, "has no tensor 'x'"),
         ({"y": None}, "has no tensor 'y'"),
         ({"x": torch.ones(4)}, r"shape \[4\]"),
-        ({"y": torch.full((4,), torch.nan)}, "labels of task 'data' have dtype torch.float32"),
+        ({"y": torch.full((4,), torch.nan)}, "has no target"),
+        ({"y": torch.tensor([0, 1, 0, -1]).to(torch.uint64)}, "'data' have the number 18446744073709551615; expected"),
         ({"y": torch.full((4,), -1)}, "has no label"),
         ({"y": torch.ones(4, 3).long()}, r"shape \[4, 3\]"),
         ({"edge_index": torch.tensor([[0, 4], [4, 0]])}, "names node 4"),
@@ -167,7 +169,7 @@ def test_from_data_symmetrizes_only_when_told():
 )
 def test_from_data_refuses_bad_data(changes, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
-        NodeTask.from_data(data(**changes))
+        Task.from_data(data(**changes))
 
 
 def test_the_shared_tiny_task_can_be_split(tiny_task):
@@ -176,16 +178,16 @@ def test_the_shared_tiny_task_can_be_split(tiny_task):
 
 
 def test_a_stratified_split_can_be_asked_for_and_be_the_default():
-    task = make(labels=torch.tensor([0, 0, 1, 1]), default_split="stratified-20-0")
+    task = make(targets=torch.tensor([0, 0, 1, 1]), default_split="stratified-20-0")
     split = task.split(seed=3)
     assert (split.name, len(split.train), len(split.val), len(split.test)) == ("stratified-20-0", 2, 2, 0)
     assert task.split("stratified-20-0", seed=3).sha256 == split.sha256
 
 
 def test_facts_say_what_a_task_is():
-    facts = make(labels=torch.tensor([0, 1, -1, 1])).facts()
+    facts = make(targets=torch.tensor([0, 1, -1, 1])).facts()
     assert (facts.num_nodes, facts.num_edges, facts.num_features, facts.num_labels) == (4, 3, 2, 3)
-    assert (facts.name, facts.num_classes, facts.class_names, facts.classes) == ("toy", 2, None, ("0", "1"))
+    assert (facts.name, facts.objective, facts.classes) == ("toy", Classification(2), ("0", "1"))
     assert make(class_names=("cat", "dog")).facts().classes == ("cat", "dog")
     assert TaskFacts.model_validate_json(facts.model_dump_json()) == facts
 
@@ -198,11 +200,28 @@ def test_the_hash_changes_with_features_graph_and_labels_and_with_nothing_else()
     others = [
         make(features=changed),
         make(features=SparseFeatures.from_dense(torch.eye(4))),
-        make(labels=torch.tensor([1, 0, 0, 1])),
+        make(targets=torch.tensor([1, 0, 0, 1])),
         make(graph=Propagation.from_edge_index(EDGES[:, :4], num_nodes=4)),
         make(graph=Propagation.from_edge_index(EDGES, torch.tensor([1.0, 1, 1, 1, 2, 2]))),
     ]
     assert len({base, *(task.facts().sha256 for task in others)}) == 6
+
+
+def test_a_label_that_would_turn_into_unknown_is_refused():
+    with pytest.raises(GraphjouleError, match="labels of task 'toy' have the number 18446744073709551615; expected"):
+        make(targets=torch.tensor([0, 1, 0, -1]).to(torch.uint64))
+    assert make(targets=torch.tensor([0, 1, 0, 1]).to(torch.uint64)).labels.dtype == torch.int64
+
+
+def test_equal_class_names_are_refused():
+    with pytest.raises(GraphjouleError, match=r"The classes 0 and 2 of task 'toy' are both called 'a'; names must"):
+        make(num_classes=3, class_names=("a", "b", "a"))
+
+
+def test_features_that_are_all_zero_have_a_hash_too():
+    empty = make(features=pack_features(torch.zeros_like(make().features)))
+    assert isinstance(empty.features, SparseFeatures)
+    assert empty.facts().sha256 != make().facts().sha256
 
 
 @pytest.mark.gpu

@@ -38,9 +38,9 @@ def test_the_meaning_is_that_of_pygs_class(save, tmp_path):
     save()
     task = load_wikics(WIKICS, tmp_path)
     data = WikiCS(str(tmp_path / "WikiCS"), is_undirected=True)[0]
-    assert (task.name, task.num_classes, task.graph.num_edges) == ("wikics", 3, 4)
+    assert (task.name, task.out_channels, task.graph.num_edges) == ("wikics", 3, 4)
     assert task.features.equal(data.x)
-    assert task.labels.equal(data.y)
+    assert task.targets.equal(data.y)
     adjacency = torch.eye(6, dtype=torch.bool)
     adjacency[data.edge_index[0], data.edge_index[1]] = True
     assert (task.graph.to_dense() > 0).equal(adjacency)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.nn import EGNN, GCN
 from graphjoule.ops import propagate
@@ -17,7 +18,7 @@ from graphjoule.tasks import load_task
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace
 from graphjoule.trace.diagnosis import diagnose
 from graphjoule.trace.symptoms import SYMPTOMS
-from graphjoule.training import build_model, fit
+from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 from tests.graphs import normal, random_edges
 

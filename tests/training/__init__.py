@@ -7,17 +7,18 @@ from pathlib import Path
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import pack_features
-from graphjoule.tensorfile import read_tensors
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
+from graphjoule.training.tensorfile import read_tensors
 
 NUM_NODES, NUM_CLASSES = 30, 3
 PUBLIC = Split("public", None, torch.arange(9), torch.arange(9, 18), torch.arange(18, 30))
 
 
-def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> NodeTask:
+def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> Task:
     """Three rings, one per class, with bridges; features tell the class through noise; all in the default dtype."""
     generator = torch.Generator().manual_seed(0)
     ring = torch.arange(NUM_NODES)
@@ -27,12 +28,12 @@ def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> N
     edges = torch.cat(
         [torch.stack([nodes, (nodes + step) % NUM_NODES]) for nodes, step in ((ring, 3), (ring[::4], 1))], 1
     )
-    return NodeTask(
+    return Task(
         name="small",
         features=pack_features(x.to(torch.get_default_dtype())),
         graph=Propagation.from_edge_index(edges, symmetrize=True),
-        labels=classes if labels is None else labels,
-        num_classes=NUM_CLASSES,
+        targets=classes if labels is None else labels,
+        objective=Classification(NUM_CLASSES),
         fixed_splits=(PUBLIC,),
         default_split="public",
     )

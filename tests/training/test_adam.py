@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from graphjoule.training.adam import adam_step
+from graphjoule.training.optimizer import adam_step
 
 RUNS, STEPS, LR = 3, 20, 0.01
 DECAYS = (0.0, 5e-4, 1e-1)  # of three groups of elements; a fourth group is frozen

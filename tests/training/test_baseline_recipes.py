@@ -35,15 +35,15 @@ every_cell = pytest.mark.parametrize(
 def test_a_baseline_is_trained_as_the_paper_says_for_its_dataset(model, dataset, num_layers):
     recipe, egnn = load_recipe(model, dataset, num_layers), load_recipe("egnn", dataset, num_layers)
     dropout, decay, lr, epochs = PAPER[dataset]
-    assert recipe.options.get("dropout", dropout) == dropout
-    assert (recipe.epochs, recipe.hidden_channels) == (epochs, 64)
+    assert recipe.model.options.get("dropout", dropout) == dropout
+    assert (recipe.train.epochs, recipe.model.hidden_channels) == (epochs, 64)
     if model in ONE_DECAY:
-        assert (recipe.weight_decay, recipe.lr) == ({"all": decay}, lr)
+        assert (recipe.train.weight_decay, recipe.train.lr) == ({"all": decay}, lr)
         assert recipe.sources["weight_decay.all"] == recipe.sources["lr"] == "paper"
     for name in ("patience", "select_on", "normalize_features", "split", "split_seed"):
         if (model, dataset, num_layers, name) not in DECIDED_OTHERWISE:
             assert getattr(recipe, name) == getattr(egnn, name), name
-    assert recipe.options.get("batch_norm", False) == (dataset == "arxiv" and model != "pairnorm")
+    assert recipe.model.options.get("batch_norm", False) == (dataset == "arxiv" and model != "pairnorm")
     assert not {"default", "override"} & {
         source for key, source in recipe.sources.items() if key not in ("split_seed", "batch_norm", "scale")
     }
@@ -54,7 +54,7 @@ def test_a_baseline_is_trained_as_the_paper_says_for_its_dataset(model, dataset,
 def test_edge_dropout_is_the_released_codes_at_every_depth_of_the_tables(model, dataset, num_layers):
     recipe = load_recipe(model, dataset, num_layers)
     rates = dict(zip(CELLS[dataset], EDGE_DROPOUT[model][dataset], strict=True))
-    assert recipe.options["edge_dropout"] == rates[num_layers]
+    assert recipe.model.options["edge_dropout"] == rates[num_layers]
     expected = "ours" if (model, dataset, num_layers) in OURS else "released code"
     assert recipe.sources["edge_dropout"] == expected
 
@@ -63,10 +63,10 @@ def test_edge_dropout_is_the_released_codes_at_every_depth_of_the_tables(model, 
 def test_gcnii_has_the_released_codes_strengths_and_decays(dataset, num_layers):
     recipe = load_recipe("gcnii", dataset, num_layers)
     decays = {"cora": (0.01, 5e-4), "pubmed": (5e-4, 5e-4), "physics": (0.01, 5e-5), "arxiv": (0.0, 0.0)}
-    assert tuple(recipe.weight_decay[group] for group in ("conv", "dense")) == decays[dataset]
-    assert recipe.lr == (1e-2 if dataset == "cora" else PAPER[dataset][2])
-    assert recipe.options["theta"] == (0.4 if dataset == "pubmed" else 0.5)
-    assert recipe.options["alpha"] == (0.5 if dataset == "arxiv" else 0.1)
+    assert tuple(recipe.train.weight_decay[group] for group in ("conv", "dense")) == decays[dataset]
+    assert recipe.train.lr == (1e-2 if dataset == "cora" else PAPER[dataset][2])
+    assert recipe.model.options["theta"] == (0.4 if dataset == "pubmed" else 0.5)
+    assert recipe.model.options["alpha"] == (0.5 if dataset == "arxiv" else 0.1)
     assert {recipe.sources[key] for key in ("theta", "alpha", "weight_decay.conv")} == {"released code"}
 
 

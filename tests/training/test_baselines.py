@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from graphjoule.fitting import fit
 from graphjoule.nn import MODELS
-from graphjoule.training.fit import fit
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
 

@@ -2,12 +2,12 @@ import json
 
 import pytest
 import torch
+from graphjoule.training.objective import build_model
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.nn import MODELS
 from graphjoule.terms import EnergyConstraint
-from graphjoule.training import fit
-from graphjoule.training.objective import build_model
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.training.records import read_records
 from tests.cli import run
@@ -43,12 +43,14 @@ def test_an_epoch_is_the_loop_that_anybody_would_write():
         runs = make_runs(recipe, task, [1], epochs=EPOCHS)
         model = build_model(recipe, task, 1)
         split = task.split("public", 1)
-        optimiser = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay["all"])
+        optimiser = torch.optim.Adam(
+            model.parameters(), lr=recipe.train.lr, weight_decay=recipe.train.weight_decay["all"]
+        )
         with EnergyConstraint(model, task.graph, 0.9, 1.0, layers="convs.*") as constraint:
             for _ in range(EPOCHS):
                 logits = model(task.features, task.graph)[split.train]
                 optimiser.zero_grad()
-                (torch.nn.functional.cross_entropy(logits, task.labels[split.train]) + constraint()).backward()
+                (torch.nn.functional.cross_entropy(logits, task.targets[split.train]) + constraint()).backward()
                 optimiser.step()
                 constraint.update()
         assert largest_difference(runs.current_model(0), model) <= 1e-10
@@ -151,10 +153,10 @@ def test_short_names_are_the_constraints_where_the_model_has_none_of_that_name()
 
 def test_a_models_own_limits_are_the_constraints_unless_it_is_told_otherwise():
     recipe = load_recipe("egnn", "cora", 64, {"constraint": "penalty", "c_min": 0.3})
-    assert recipe.options["c_min"] == recipe.constraint.c_min == 0.3
-    assert recipe.constraint.c_max == recipe.options["c_max"]
+    assert recipe.model.options["c_min"] == recipe.constraint.c_min == 0.3
+    assert recipe.constraint.c_max == recipe.model.options["c_max"]
     recipe = load_recipe("egnn", "cora", 64, {"constraint": "penalty", "c_min": 0.3, "constraint.c_min": 0.5})
-    assert (recipe.options["c_min"], recipe.constraint.c_min) == (0.3, 0.5)
+    assert (recipe.model.options["c_min"], recipe.constraint.c_min) == (0.3, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 import pytest
 import torch
 
-from graphjoule.training import fit
+from graphjoule.fitting import fit
 from graphjoule.training.seed_batch import Runs
 
 from . import facts, largest_difference, same_bits, small_recipe, small_task
@@ -66,14 +66,14 @@ def test_a_failed_run_is_recorded_with_its_curve_and_without_a_test_accuracy(mon
     result = fit(small_recipe(epochs=EPOCHS), small_task(), [0, 1, 2])
     record = result.records[1]
     assert [r.status for r in result.records] == ["done", "failed", "done"]
-    assert (record.seed, record.test_accuracy, record.epochs_run) == (1, None, BROKEN_AT + 1)
+    assert (record.seed, record.test_score, record.epochs_run) == (1, None, BROKEN_AT + 1)
     assert [len(values) for values in record.curve.values()] == [BROKEN_AT + 1] * 3
     assert record.curve["train_loss"][-1] is None
     assert None not in record.curve["train_loss"][:-1]
     assert record.selected_epoch < BROKEN_AT  # the best epoch so far is kept
     assert all(torch.isfinite(p).all() for p in result.models[1].parameters())
     assert (result.summary.n, result.summary.num_failed) == (2, 1)
-    done = [r.test_accuracy for r in (result.records[0], result.records[2])]
+    done = [r.test_score for r in (result.records[0], result.records[2])]
     assert result.summary.test_mean == pytest.approx(sum(done) / 2)
 
 
@@ -91,7 +91,7 @@ def test_the_other_runs_do_not_notice(monkeypatch, num_seeds):
             assert same_bits(ill.models[seed], well.models[seed])
         else:
             assert largest_difference(ill.models[seed], well.models[seed]) <= 1e-5
-            assert ill.records[seed].test_accuracy == well.records[seed].test_accuracy
+            assert ill.records[seed].test_score == well.records[seed].test_score
 
 
 def test_a_learning_rate_beyond_reason_fails_every_run_before_an_epoch_can_be_selected():
@@ -99,5 +99,5 @@ def test_a_learning_rate_beyond_reason_fails_every_run_before_an_epoch_can_be_se
     for record in result.records:
         assert record.status == "failed"
         assert "at epoch 0" in record.failure
-        assert (record.selected_epoch, record.val_loss, record.val_accuracy) == (None, None, None)
+        assert (record.selected_epoch, record.val_loss, record.val_score) == (None, None, None)
     assert (result.summary.n, result.summary.num_failed, result.summary.test_mean) == (0, 2, None)

@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.features import normalize_rows
 from graphjoule.ops import fold_in, make_key
-from graphjoule.tasks import NodeTask, Split
-from graphjoule.training import FitResult, build_model, fit
+from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
+from graphjoule.training.build import build_model
 
 from . import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task
 
@@ -19,37 +21,37 @@ STOPPING = {"lr": 0.1, "patience": 3, "epochs": 20}
 
 def plain_training(recipe, task, seed):
     """One run as a plain PyTorch loop: the model's own forward, torch's Adam, early stopping by hand."""
-    split = task.split(recipe.split, seed)
+    split = task.split(recipe.data.split, seed)
     model = build_model(recipe, task, seed)
-    x = normalize_rows(task.features) if recipe.normalize_features else task.features
+    x = normalize_rows(task.features) if recipe.data.normalize_features else task.features
     parameters = dict(model.named_parameters())
     groups = [
-        {"params": [parameters[name] for name in names], "weight_decay": recipe.weight_decay[group]}
+        {"params": [parameters[name] for name in names], "weight_decay": recipe.train.weight_decay[group]}
         for group, names in model.parameter_groups().items()
         if group != "frozen"
     ]
-    optimiser = torch.optim.Adam(groups, lr=recipe.lr)
+    optimiser = torch.optim.Adam(groups, lr=recipe.train.lr)
     run = SimpleNamespace(curve=[], best=math.inf, selected_epoch=None)
-    for epoch in range(recipe.epochs):
+    for epoch in range(recipe.train.epochs):
         model.train()
         optimiser.zero_grad()
         scores = model(x, task.graph, key=fold_in(make_key(seed), epoch))
-        loss = F.cross_entropy(scores[split.train], task.labels[split.train]) + model.penalty()
+        loss = F.cross_entropy(scores[split.train], task.targets[split.train]) + model.penalty()
         loss.backward()
         optimiser.step()
         model.eval()
         with torch.no_grad():
             scores = model(x, task.graph)
-        val_loss = F.cross_entropy(scores[split.val], task.labels[split.val]).item()
-        right = scores.argmax(dim=1) == task.labels
+        val_loss = F.cross_entropy(scores[split.val], task.targets[split.val]).item()
+        right = scores.argmax(dim=1) == task.targets
         val_accuracy = right[split.val].double().mean().item()
         run.curve.append((loss.item(), val_loss, val_accuracy))
-        score = val_loss if recipe.select_on == "val_loss" else -val_accuracy
+        score = val_loss if recipe.train.select_on == "val_loss" else -val_accuracy
         if score < run.best:
-            run.best, run.selected_epoch, run.val_loss, run.val_accuracy = score, epoch, val_loss, val_accuracy
-            run.test_accuracy = right[split.test].double().mean().item()
+            run.best, run.selected_epoch, run.val_loss, run.val_score = score, epoch, val_loss, val_accuracy
+            run.test_score = right[split.test].double().mean().item()
             run.state = {name: value.clone() for name, value in model.state_dict().items()}
-        if epoch - run.selected_epoch >= recipe.patience:
+        if epoch - run.selected_epoch >= recipe.train.patience:
             break
     return run
 
@@ -77,8 +79,8 @@ def test_fit_trains_what_a_plain_pytorch_loop_trains(recipe, sparse):
             curve = torch.tensor(list(record.curve.values())).T
             torch.testing.assert_close(curve, torch.tensor(plain.curve), rtol=1e-5, atol=1e-6)  # six digits are kept
             assert record.val_loss == pytest.approx(plain.val_loss, rel=1e-9)
-            assert record.val_accuracy == pytest.approx(plain.val_accuracy, abs=1e-6)
-            assert record.test_accuracy == pytest.approx(plain.test_accuracy, abs=1e-12)
+            assert record.val_score == pytest.approx(plain.val_score, abs=1e-6)
+            assert record.test_score == pytest.approx(plain.test_score, abs=1e-12)
             for name, value in model.state_dict().items():
                 torch.testing.assert_close(value, plain.state[name], rtol=1e-7, atol=1e-9)
 
@@ -108,25 +110,25 @@ def test_a_seed_is_the_same_run_alone_among_others_and_in_groups():
     found = [next((r, m) for r, m in zip(c.records, c.models, strict=True) if r.seed == 4) for c in calls]
     for record, model in found[1:]:
         assert largest_difference(model, found[0][1]) <= 1e-5
-        assert (record.run_id, record.selected_epoch, record.epochs_run, record.test_accuracy) == (
+        assert (record.run_id, record.selected_epoch, record.epochs_run, record.test_score) == (
             found[0][0].run_id,
             found[0][0].selected_epoch,
             found[0][0].epochs_run,
-            found[0][0].test_accuracy,
+            found[0][0].test_score,
         )
     assert [record.runs_at_once for record, _ in found] == [1, 6, 1]
 
 
 def test_test_labels_change_nothing_but_the_test_accuracy():
     recipe, task = small_recipe("gcn", **STOPPING), small_task()
-    labels = task.labels.clone()
+    labels = task.targets.clone()
     labels[PUBLIC.test] = (labels[PUBLIC.test] + 1) % 3
     a, b = fit(recipe, task, range(4)), fit(recipe, small_task(labels=labels), range(4))
     for left, right, x, y in zip(a.records, b.records, a.models, b.models, strict=True):
         hidden = {"test_accuracy": None, "task_sha256": None}
         assert facts(left) | hidden == facts(right) | hidden
         assert same_bits(x, y)
-    assert [r.test_accuracy for r in a.records] != [r.test_accuracy for r in b.records]
+    assert [r.test_score for r in a.records] != [r.test_score for r in b.records]
 
 
 def test_nodes_outside_the_split_may_lack_a_label():
@@ -134,9 +136,9 @@ def test_nodes_outside_the_split_may_lack_a_label():
     few = Split("few", None, PUBLIC.train, PUBLIC.val, PUBLIC.test[:4])
     labels[PUBLIC.test[4:]] = -1
     base = small_task()
-    task = NodeTask("small", base.features, base.graph, labels, 3, fixed_splits=(few,), default_split="few")
+    task = Task("small", base.features, base.graph, labels, Classification(3), fixed_splits=(few,), default_split="few")
     record = fit(small_recipe(split="few"), task).records[0]
-    assert record.test_accuracy in (0.0, 0.25, 0.5, 0.75, 1.0)
+    assert record.test_score in (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def test_every_seed_draws_a_split_of_its_own_unless_the_recipe_fixes_it():
@@ -155,9 +157,9 @@ def test_the_models_are_those_of_the_selected_epoch_and_ready_to_predict():
     assert any(r.selected_epoch < r.epochs_run - 1 for r in result.records)
     for record, model in zip(result.records, result.models, strict=True):
         assert not model.training
-        right = model(task.features, task.graph).argmax(dim=1) == task.labels
-        assert record.val_accuracy == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
-        assert record.test_accuracy == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
+        right = model(task.features, task.graph).argmax(dim=1) == task.targets
+        assert record.val_score == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
+        assert record.test_score == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
 
 
 def test_records_come_in_the_order_of_the_seeds_with_what_the_run_was(tmp_path):
@@ -215,10 +217,10 @@ def test_a_split_without_test_nodes_trains_and_has_no_test_accuracy():
     with_test, without = (
         fit(small_recipe(split=split, split_seed=0), small_task()) for split in ("stratified-50-10", "stratified-50-0")
     )
-    assert with_test.records[0].test_accuracy is not None
-    assert (without.records[0].status, without.records[0].test_accuracy) == ("done", None)
+    assert with_test.records[0].test_score is not None
+    assert (without.records[0].status, without.records[0].test_score) == ("done", None)
     assert without.summary.test_mean is None
-    assert without.summary.val_mean == without.records[0].val_accuracy
+    assert without.summary.val_mean == without.records[0].val_score
 
 
 def test_the_default_split_is_the_tasks_own_and_the_record_says_which():

@@ -8,8 +8,9 @@ import safetensors.torch
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.tasks import Split
-from graphjoule.training import fit, folder
+from graphjoule.training import folder
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
 
@@ -170,9 +171,17 @@ def test_a_kill_between_the_last_record_and_the_checkpoints_removal_changes_noth
 
 def test_files_that_a_kill_left_half_written_are_swept_away(tmp_path, task, finished):
     path = kill(task, tmp_path / "run", epoch=9)
-    (path / ".checkpoint.safetensors.0123abcd.tmp").write_bytes(b"half")
+    (path / ".graphjoule-0123abcd.tmp").write_bytes(b"half")
     resume(task, path)
     assert_same_training(path, finished)
+
+
+def test_a_file_of_the_users_beside_a_training_stays(tmp_path, task):
+    path = kill(task, tmp_path / "run", epoch=9)
+    for name in (".notes.tmp", "notes.txt"):
+        (path / name).write_text("mine")
+    resume(task, path)
+    assert [(path / name).read_text() for name in (".notes.tmp", "notes.txt")] == ["mine", "mine"]
 
 
 def test_batch_norm_statistics_survive_a_kill(tmp_path, task):
@@ -194,8 +203,8 @@ def test_resuming_a_finished_training_trains_nothing_and_tells_the_same(tmp_path
     assert contents(path) == contents(finished)
     assert {r.seed: r for r in result.records} == {r.seed: r for r in read_records(finished / "records.jsonl")}
     for record, model in zip(result.records, result.models, strict=True):
-        right = model(task.features, task.graph).argmax(dim=1) == task.labels
-        assert record.test_accuracy == pytest.approx(right[task.split().test].double().mean().item())
+        right = model(task.features, task.graph).argmax(dim=1) == task.targets
+        assert record.test_score == pytest.approx(right[task.split().test].double().mean().item())
 
 
 def test_resuming_with_more_seeds_trains_only_the_new_ones(tmp_path, task):
@@ -264,7 +273,7 @@ def test_other_settings_are_refused_with_the_differences(tmp_path, task, finishe
 
 def test_other_data_are_refused(tmp_path, task, finished):
     shutil.copytree(finished, tmp_path / "run")
-    other = replace(task, labels=task.labels.roll(1))
+    other = replace(task, labels=task.targets.roll(1))
     refuses(tmp_path / "run", other, "was trained on other data: small has changed since")
 
 
@@ -328,6 +337,20 @@ def test_settings_are_compared_and_not_where_they_came_from(tmp_path, task, fini
 def test_a_taken_folder_is_refused_without_resume(tmp_path, task, finished):
     path = shutil.copytree(finished, tmp_path / "run")
     refuses(path, task, "already holds a training; add --resume to continue it, or choose another", resume=False)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["model-seed-0.safetensors", "MODEL_CARD.md", "predictions.csv", ".notes.tmp", "a"])
+def test_a_folder_with_a_file_that_is_not_ours_is_refused(tmp_path, task, name, resume):
+    (tmp_path / name).write_text("mine")
+    refuses(tmp_path, task, f"holds {name}, and nothing there says that graphjoule wrote it", resume=resume)
+
+
+def test_what_a_kill_before_the_first_file_left_is_no_hindrance(tmp_path, task, finished):
+    for name in (".lock", ".graphjoule-0123abcd.tmp"):
+        (tmp_path / name).touch()
+    fit(RECIPE, task, SEEDS, out=tmp_path, **OPTIONS)
+    assert_same_training(tmp_path, finished)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"recipe": {}, "groups": []}', "\x00"])

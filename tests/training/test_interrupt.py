@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from graphjoule.training import TrainingInterrupted, fit
+from graphjoule.fitting import fit
+from graphjoule.training import TrainingInterrupted
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.interrupt import deferred_interrupt
+from graphjoule.training.loop import deferred_interrupt
 from graphjoule.training.recipe import load_recipe
 
 from . import assert_same_training, contents, small_recipe, small_task

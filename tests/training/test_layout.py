@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from graphjoule.nn import MODELS
-from graphjoule.training.layout import Layout
+from graphjoule.training.optimizer import Layout
 
 few = settings(deadline=None, max_examples=40)
 shapes = st.lists(st.lists(st.integers(0, 7), max_size=3).map(tuple), min_size=1, max_size=6)  # scalars, empty ones too

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from graphjoule.training.interrupt import StopRequest
-from graphjoule.training.loop import CURVE_NAMES, TrainingInterrupted, train
+from graphjoule.training.loop import CURVE_NAMES, StopRequest, TrainingInterrupted, train
 from graphjoule.training.seed_batch import Runs
 
 from . import PUBLIC, largest_difference, small_recipe, small_task
@@ -67,11 +66,11 @@ def test_every_run_gives_one_result_whose_curve_is_as_long_as_it_ran(together):
 def test_a_run_among_others_that_stop_and_are_dropped_ends_as_it_does_alone(together, alone):
     for seed in SEEDS:
         ours, other = together.results[seed], alone[seed]
-        assert (ours.selected_epoch, ours.epochs_run, ours.test_accuracy, ours.val_accuracy) == (
+        assert (ours.selected_epoch, ours.epochs_run, ours.test_score, ours.val_score) == (
             other.selected_epoch,
             other.epochs_run,
-            other.test_accuracy,
-            other.val_accuracy,
+            other.test_score,
+            other.val_score,
         )
         assert largest_difference(ours.model, other.model) <= 1e-5
         torch.testing.assert_close(torch.tensor(list(ours.curve.values())), torch.tensor(list(other.curve.values())))
@@ -104,14 +103,14 @@ def test_the_result_is_that_of_the_selected_epoch(together):
     for result in together.results.values():
         at = result.selected_epoch
         assert result.curve["val_loss"].index(min(result.curve["val_loss"])) == at
-        assert (result.val_loss, result.val_accuracy) == (
+        assert (result.val_loss, result.val_score) == (
             result.curve["val_loss"][at],
             result.curve["val_accuracy"][at],
         )
-        right = result.model.eval()(task.features, task.graph).argmax(dim=1) == task.labels
-        assert result.test_accuracy == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
-        assert result.val_accuracy == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
-    assert len({result.test_accuracy for result in together.results.values()}) > 1
+        right = result.model.eval()(task.features, task.graph).argmax(dim=1) == task.targets
+        assert result.test_score == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
+        assert result.val_score == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
+    assert len({result.test_score for result in together.results.values()}) > 1
 
 
 def test_progress_comes_every_epoch_and_tells_the_means_of_the_runs_that_still_train(together):

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.ops import use_body
-from graphjoule.training import fit, memory
+from graphjoule.training import memory
 from graphjoule.training.seed_batch import Runs
 from tests.ops.live_bytes import LiveBytes
 
@@ -101,10 +102,10 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
 def test_an_epoch_needs_no_more_memory_than_planned(num_layers, body):
     recipe, task = small_recipe(num_layers=num_layers), small_task()
     with use_body(body):
-        runs = Runs(recipe, task, [0], [task.split(recipe.split, 0)])
+        runs = Runs(recipe, task, [0], [task.split(recipe.data.split, 0)])
         with LiveBytes() as live:
             runs.train_epoch()
-    activation = task.num_nodes * recipe.hidden_channels * 4
+    activation = task.num_nodes * recipe.model.hidden_channels * 4
     planned = runs.model.kept_activations(is_fused=body != "reference") * activation + 8 * runs.parameters.nbytes
     assert 0.2 * planned < live.peak <= planned
 

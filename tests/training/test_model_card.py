@@ -1,7 +1,7 @@
 import re
 
+from graphjoule.fitting import fit
 from graphjoule.tasks.files import load_tables
-from graphjoule.training import fit
 from graphjoule.training.model_card import model_card
 from graphjoule.training.records import read_records
 from tests.training import small_recipe, small_task
@@ -31,7 +31,7 @@ def test_the_code_on_the_card_runs(tmp_path):
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
     code = code.replace("THIS_FOLDER", str(tmp_path / "run")).replace('device="cuda"', 'device="cpu"')
-    code = code.replace("from graphjoule import load", "from graphjoule.training.trained import load")
+    code = code.replace("from graphjoule import load", "from graphjoule.predicting import load")
     names = {}
     exec(code, names)
     assert names["model"].num_layers == 2

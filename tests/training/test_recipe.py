@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.training.recipe import Recipe, load_recipe, model_options, parse_override, parse_overrides
-from graphjoule.training.recipes import parse_blocks
+from graphjoule.training.recipe import Recipe, load_recipe, model_options, parse_blocks, parse_override, parse_overrides
 
 
 class Toy:
@@ -51,9 +50,9 @@ def load_toy(tmp_path, monkeypatch):
 
 def test_a_recipe_is_complete_and_says_where_every_setting_is_from(load_toy):
     recipe = load_toy('[[block]]\ndataset = "sand"\npaper = { speed = 2, lr = 0.2 }\nreleased_code = { patience = 7 }')
-    assert recipe.options == {"speed": 2.0, "mode": "up", "loud": False}
-    assert (recipe.lr, recipe.patience, recipe.hidden_channels) == (0.2, 7, 64)
-    assert recipe.weight_decay == {"hot": 0.5, "cold": 0.5}
+    assert recipe.model.options == {"speed": 2.0, "mode": "up", "loud": False}
+    assert (recipe.train.lr, recipe.train.patience, recipe.model.hidden_channels) == (0.2, 7, 64)
+    assert recipe.train.weight_decay == {"hot": 0.5, "cold": 0.5}
     sources = {key: recipe.sources[key] for key in ["speed", "mode", "patience", "lr", "epochs", "weight_decay.hot"]}
     assert list(sources.values()) == ["paper", "default", "released code", "paper", "ours", "ours"]
     assert set(recipe.sources) == set(recipe.settings()) - {"model", "dataset", "num_layers"}
@@ -88,7 +87,7 @@ def test_a_block_can_set_the_decay_of_one_group(load_toy):
 
 def test_an_override_beats_every_block_and_is_marked(load_toy):
     recipe = load_toy('[[block]]\ndataset = "sand"\npaper = { speed = 2.0 }', ["speed=3", "lr=1e-3", "loud=true"])
-    assert (recipe.options["speed"], recipe.lr, recipe.options["loud"]) == (3.0, 1e-3, True)
+    assert (recipe.model.options["speed"], recipe.train.lr, recipe.model.options["loud"]) == (3.0, 1e-3, True)
     assert {key for key, source in recipe.sources.items() if source == "override"} == {"speed", "lr", "loud"}
 
 
@@ -280,7 +279,7 @@ def test_a_recipe_survives_json_with_its_fingerprint(c_min, lr, decay, layers, s
 
 def test_the_fingerprint_depends_on_every_setting_and_not_on_where_it_came_from():
     recipe = load_recipe("egnn", "cora", 2)
-    assert load_recipe("egnn", "cora", 2, {"c_min": recipe.options["c_min"]}).sources != recipe.sources
+    assert load_recipe("egnn", "cora", 2, {"c_min": recipe.model.options["c_min"]}).sources != recipe.sources
     same = load_recipe("egnn", "cora", 2, {"gamma": 20})  # an int where the file says 20.0
     assert same.fingerprint() == recipe.fingerprint()
     others = {"epochs": 7, "split_seed": 1, "weight_decay.shift": 0.7, "beta": 0.05, "batch_norm": True, "split": "x"}
@@ -340,8 +339,8 @@ DATASETS = ["cora", "pubmed", "physics", "arxiv", "digits", "never-heard-of"]
 def test_every_shipped_recipe_builds_its_model_at_every_depth(model, dataset):
     for num_layers in [1, 2, 16, 31, 32, 33]:
         recipe = load_recipe(model, dataset, num_layers)
-        built = MODELS[model](5, recipe.hidden_channels, 3, num_layers, **recipe.options)
-        assert set(built.parameter_groups()) == set(recipe.weight_decay)
+        built = MODELS[model](5, recipe.model.hidden_channels, 3, num_layers, **recipe.model.options)
+        assert set(built.parameter_groups()) == set(recipe.train.weight_decay)
         assert "override" not in recipe.sources.values()
 
 
@@ -398,19 +397,19 @@ def test_the_egnn_recipes_are_the_papers(fact):
     dataset, dropout, output, decay, lr, gamma, b, c_min, beta, shift, *rest = fact
     for num_layers, deep in [(2, 0), (31, 0), (32, 1), (64, 1)]:
         recipe = load_recipe("egnn", dataset, num_layers)
-        options = recipe.options
-        assert (options["dropout"], options["output_dropout"], recipe.lr) == (dropout, output, lr)
+        options = recipe.model.options
+        assert (options["dropout"], options["output_dropout"], recipe.train.lr) == (dropout, output, lr)
         assert (options["gamma"], options["srelu_init"], options["c_max"]) == (gamma, b, 1)
         assert (options["c_min"], options["beta"]) == (c_min[deep], beta[deep])
-        assert recipe.weight_decay == {"conv": 0.0, "dense": decay, "shift": shift}
+        assert recipe.train.weight_decay == {"conv": 0.0, "dense": decay, "shift": shift}
         assert [
-            recipe.epochs,
-            recipe.patience,
-            recipe.select_on,
-            recipe.normalize_features,
-            recipe.split,
+            recipe.train.epochs,
+            recipe.train.patience,
+            recipe.train.select_on,
+            recipe.data.normalize_features,
+            recipe.data.split,
         ] == rest
-        assert (recipe.hidden_channels, recipe.split_seed) == (64, None)
+        assert (recipe.model.hidden_channels, recipe.data.split_seed) == (64, None)
         assert options["batch_norm"] == (options["encoder"] == "mlp") == (dataset == "arxiv")
         assert recipe.sources["c_min"] == "paper"
         assert recipe.sources["patience"] == "released code"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import Record, append_record, read_records, run_id, summarise
 
@@ -82,7 +83,7 @@ def test_a_record_that_cannot_be_true_is_not_made(wrong):
 def test_a_run_without_test_nodes_is_done_all_the_same_and_told_by_its_validation(tmp_path):
     records = [make(seed, test_accuracy=None, val_accuracy=value) for seed, value in ((0, 0.5), (1, 0.7))]
     for record in records:
-        assert (record.status, record.test_accuracy) == ("done", None)
+        assert (record.status, record.test_score) == ("done", None)
         append_record(tmp_path / "r.jsonl", record)
     summary = summarise(read(tmp_path / "r.jsonl"))
     assert (summary.test_mean, summary.test_std, summary.n) == (None, None, 2)
@@ -175,6 +176,31 @@ def test_a_broken_line_in_the_middle_is_named_in_a_warning_and_skipped(tmp_path,
     with pytest.warns(UserWarning, match=r"r\.jsonl, line 2 is not a whole record") as caught:
         assert [record.seed for record in read(path)] == [0, 1]
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("curve", '{"val_loss": ["low"]}'),
+        ("curve", '{"val_loss": [[1]]}'),
+        ("curve", f'{{"val_loss": [1{"0" * 400}]}}'),
+        ("val_loss", "1" + "0" * 400),
+        ("seed", "1" + "0" * 5000),
+        ("recipe", '{"lr": ' + "[" * 900 + "]" * 900 + "}"),
+        ("recipe", '{"lr": ' + "[" * 100_000 + "]" * 100_000 + "}"),
+        ("device", r'"\ud83d"'),
+        ("recipe", r'{"\uDE00": 1}'),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_whatever_is_wrong_with_a_line_it_is_left_out_with_a_warning(tmp_path, field, value):
+    path = tmp_path / "r.jsonl"
+    append_record(path, make(0, device="a whole \U0001f600"))
+    text = json_text(make(1).model_dump() | {field: "HERE"}).replace('"HERE"', value)
+    path.write_bytes(path.read_bytes() + text.encode() + b"\n")
+    append_record(path, make(2))
+    with pytest.warns(UserWarning, match=r"r\.jsonl, line 2 is not a whole record and is left out"):
+        assert [record.seed for record in read(path)] == [0, 2]
 
 
 def test_what_cannot_be_read_is_a_sentence(tmp_path):

@@ -7,9 +7,9 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS, GraphModel
-from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.saving import load_model, read_model, save_model
+from graphjoule.training.tensorfile import read_tensors, write_tensors
 from tests.graphs import normal, random_edges
 
 EDGES = random_edges()
@@ -21,7 +21,7 @@ NORMS |= {name: {"batch_norm": True} for name in ("dropedge", "sgc", "jknet", "a
 def trained(name: str, options: dict) -> tuple[GraphModel, Recipe]:
     """A model whose parameters and batch statistics are no longer the initial ones."""
     recipe = load_recipe(name, "digits", 3, {"hidden_channels": 4, **options})
-    model = MODELS[name](5, 4, 3, 3, **recipe.options)
+    model = MODELS[name](5, 4, 3, 3, **recipe.model.options)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()

@@ -1,8 +1,8 @@
 import pytest
 import torch
+from graphjoule.training.objective import build_model
 
 from graphjoule.ops import make_key
-from graphjoule.training.objective import build_model
 from graphjoule.training.seed_batch import Runs
 
 from . import double_precision, largest_difference, same_bits, small_recipe, small_task
@@ -17,8 +17,8 @@ BATCH_NORM = {
 
 def make_runs(recipe, task, seeds, epochs=EPOCHS):
     """Runs of these seeds after some epochs."""
-    seed_of_split = {seed: seed if recipe.split_seed is None else recipe.split_seed for seed in seeds}
-    runs = Runs(recipe, task, seeds, [task.split(recipe.split, seed_of_split[seed]) for seed in seeds])
+    seed_of_split = {seed: seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds}
+    runs = Runs(recipe, task, seeds, [task.split(recipe.data.split, seed_of_split[seed]) for seed in seeds])
     for _ in range(epochs):
         runs.train_epoch()
     return runs
@@ -160,11 +160,11 @@ def test_the_selected_model_is_the_one_of_the_best_epoch_buffers_included():
     task, recipe = small_task(), small_recipe("gcn", batch_norm=True, lr=0.1, epochs=20, select_on="val_accuracy")
     runs = make_runs(recipe, task, [0, 1, 2], epochs=0)
     kept = []
-    for _ in range(recipe.epochs):
+    for _ in range(recipe.train.epochs):
         runs.train_epoch()
         kept.append([runs.current_model(run) for run in range(3)])
     best = runs.selection.state["best_epoch"].tolist()
-    assert min(best) < recipe.epochs - 1  # or the last model would do
+    assert min(best) < recipe.train.epochs - 1  # or the last model would do
     for run, epoch in enumerate(best):
         assert same_bits(runs.selected_model(run), kept[epoch][run])
         model = runs.selected_model(run).eval()

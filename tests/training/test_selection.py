@@ -38,7 +38,7 @@ def plain_selection(rows, select_on, patience):
                 score = val_loss if select_on == "val_loss" else val_accuracy
                 if best is None or (score < best if select_on == "val_loss" else score > best):
                     best = score
-                    state.best_epoch, state.val_loss, state.val_accuracy = epoch, val_loss, val_accuracy
+                    state.best_epoch, state.val_loss, state.val_score = epoch, val_loss, val_accuracy
                 state.stopped = epoch - state.best_epoch >= patience
         states.append(state)
     return states

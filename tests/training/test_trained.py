@@ -1,16 +1,18 @@
+import copy
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.graph.features import normalize_rows
 from graphjoule.nn import MODELS
+from graphjoule.predicting import load, mean_probabilities, read_runs
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training import fit
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.saving import save_model
-from graphjoule.training.trained import load, mean_probabilities, read_runs
 from tests.training import same_bits, small_recipe, small_task
 
 SEEDS = [0, 1, 2]
@@ -48,8 +50,27 @@ def test_the_mean_is_over_the_softmax_of_every_run_and_features_are_normalised_a
         scores = [model(normalize_rows(task.features), task.graph) for model in result.models]
     expected = sum(score.double().softmax(dim=1) for score in scores) / 2
     assert torch.allclose(mean_probabilities(result.models, recipe, ModelInput.of(task)), expected, atol=1e-15)
-    right = expected.argmax(dim=1)[task.split().val] == task.labels[task.split().val]
+    right = expected.argmax(dim=1)[task.split().val] == task.targets[task.split().val]
     assert right.dtype == torch.bool
+
+
+def test_scores_that_are_not_finite_are_no_prediction(task):
+    model = fit(small_recipe(), task, [0]).models[0]
+    given = ModelInput.of(task)
+    large = copy.deepcopy(model)
+    for weight in large.parameters():
+        weight.data.mul_(1e30)
+    with pytest.raises(GraphjouleError, match=r"30 nodes of 30 are not finite.*weights or the features are so large"):
+        mean_probabilities([large], small_recipe(), given)
+    features = given.features.clone()
+    features[3] = torch.nan
+    with pytest.raises(GraphjouleError, match="not finite, so there is no prediction: the features are not finite"):
+        mean_probabilities([model], small_recipe(), replace(given, features=features))
+    broken = copy.deepcopy(model)
+    name, weight = next(iter(broken.named_parameters()))
+    weight.data.fill_(torch.nan)
+    with pytest.raises(GraphjouleError, match=f"The scores of 30 nodes of 30 .*weights .*first is {name}.*blew up"):
+        mean_probabilities([model, broken], small_recipe(), given)
 
 
 def test_load_gives_the_run_that_validated_best_or_the_one_asked_for(trained):
@@ -63,7 +84,7 @@ def test_load_gives_the_run_that_validated_best_or_the_one_asked_for(trained):
 
 def test_selection_by_accuracy_is_by_accuracy(tmp_path, task):
     result = fit(small_recipe(select_on="val_accuracy"), task, SEEDS, out=tmp_path / "run")
-    best = max(result.records, key=lambda record: (record.val_accuracy, -record.seed)).seed
+    best = max(result.records, key=lambda record: (record.val_score, -record.seed)).seed
     assert same_bits(load(tmp_path / "run"), result.models[best])
 
 

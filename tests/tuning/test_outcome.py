@@ -229,11 +229,19 @@ def test_a_folder_is_the_searchs_that_marked_it(tmp_path):
         check_folder(tmp_path / "new", "a", about | {"seeds": [3]})
 
 
-@pytest.mark.parametrize("name", ["best.toml", "trials.csv", "importance.png", "parallel.png"])
+@pytest.mark.parametrize("name", ["best.toml", "trials.csv", "importance.png", "parallel.png", "notes.txt"])
 def test_files_that_no_search_has_marked_are_not_overwritten(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(GraphjouleError, match=f"holds {name}, and no search.json says of which search it is; choose"):
-        check_folder(tmp_path, "a", {})
+    with pytest.raises(GraphjouleError, match=f"holds {name}, and nothing there says that graphjoule wrote it; choose"):
+        check_folder(tmp_path, "a", {}, ["a.log"])
+
+
+def test_a_journal_that_was_begun_before_the_folder_was_marked_is_the_searchs_own(tmp_path):
+    address = Address(str(tmp_path / "a.log"), "a")
+    with address.open({}, "minimize").leases.turn():
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(address.file_names)
+    check_folder(tmp_path, "a", {}, address.file_names)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": "a", "about": 3}', "\\xff"])

@@ -165,14 +165,14 @@ def test_settings_of_every_kind_are_replaced_and_marked():
 )
 def test_a_limit_that_the_constraint_takes_from_the_model_changes_with_it(model, overrides, both):
     recipe = load_recipe(model, "digits", 4, overrides)
-    assert recipe.options["c_min"] in (0.2, 0.3)
+    assert recipe.model.options["c_min"] in (0.2, 0.3)
     changed = with_settings(recipe, {"c_min": 0.5})
     trained = load_recipe(model, "digits", 4, overrides | {"c_min": 0.5})  # what train --set c_min=0.5 does
     assert changed.settings() == trained.settings()
     assert (changed.constraint.c_min == 0.5) is both
     assert changed.sources == trained.sources
     assert with_settings(recipe, {"c_min": 0.5, "constraint.c_min": 0.4}).constraint.c_min == 0.4
-    assert own_values(recipe, parse_ranges(["c_min=0.1..0.5"])) == {"c_min": recipe.options["c_min"]}
+    assert own_values(recipe, parse_ranges(["c_min=0.1..0.5"])) == {"c_min": recipe.model.options["c_min"]}
 
 
 def test_a_limit_that_the_model_does_not_have_is_the_constraints():

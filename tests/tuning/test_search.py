@@ -9,7 +9,8 @@ from importlib import import_module
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.training import TrainingInterrupted, fit
+from graphjoule.fitting import fit
+from graphjoule.training import TrainingInterrupted
 from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_ranges, tune, work
 from graphjoule.tuning.queue import TrialQueue, attempts_of
 from graphjoule.tuning.search import evaluate
@@ -42,7 +43,7 @@ def test_a_trial_is_worth_the_mean_of_its_seeds_as_fit_trains_them():
     for row in found.rows:
         records = fit(with_settings(recipe, row.params), small_task(), [3, 7], device="cpu").records
         assert row.value == row.val_loss == pytest.approx(sum(record.val_loss for record in records) / 2)
-        assert row.val_accuracy == pytest.approx(sum(record.val_accuracy for record in records) / 2)
+        assert row.val_score == pytest.approx(sum(record.val_score for record in records) / 2)
 
 
 def test_the_first_trial_is_the_recipe_itself():

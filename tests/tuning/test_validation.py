@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.tasks import Split, load_task
-from graphjoule.training import fit
 from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import hide_test, parse_ranges, tune
 from tests.training import PUBLIC, small_recipe, small_task
@@ -21,9 +21,9 @@ def test_no_test_node_and_no_label_that_only_a_test_node_has():
     assert split.train.equal(PUBLIC.train)
     assert split.val.equal(PUBLIC.val)
     assert split.test.numel() == 0
-    assert (seen.labels[PUBLIC.test] == -1).all()
+    assert (seen.targets[PUBLIC.test] == -1).all()
     known = torch.cat([PUBLIC.train, PUBLIC.val])
-    assert seen.labels[known].equal(small_task().labels[known])
+    assert seen.targets[known].equal(small_task().labels[known])
 
 
 def test_training_by_validation_is_the_same_without_the_test_nodes():
@@ -32,8 +32,8 @@ def test_training_by_validation_is_the_same_without_the_test_nodes():
     seen = fit(recipe, hide_test(small_task(), recipe, [0, 1]), [0, 1], device="cpu")
     assert [r.curve for r in seen.records] == [r.curve for r in whole.records]
     assert [r.val_loss for r in seen.records] == [r.val_loss for r in whole.records]
-    assert [r.test_accuracy for r in seen.records] == [None, None]
-    assert all(r.test_accuracy is not None for r in whole.records)
+    assert [r.test_score for r in seen.records] == [None, None]
+    assert all(r.test_score is not None for r in whole.records)
 
 
 @pytest.mark.parametrize("poison", [0, -1])
@@ -45,8 +45,8 @@ def test_poisoned_test_labels_change_nothing_about_a_search(poison):
     options = {"trials": 12, "seeds": [0], "device": "cpu"}
     clean = tune(small_recipe(epochs=2), small_task(), RANGES, **options)
     other = tune(small_recipe(epochs=2), poisoned, RANGES, **options)
-    facts = [(row.params, row.value, row.val_accuracy) for row in clean.rows]
-    assert [(row.params, row.value, row.val_accuracy) for row in other.rows] == facts
+    facts = [(row.params, row.value, row.val_score) for row in clean.rows]
+    assert [(row.params, row.value, row.val_score) for row in other.rows] == facts
     assert len({str(params) for params, *_ in facts}) == 12
 
 
@@ -62,13 +62,13 @@ def test_poisoned_validation_labels_do_change_it():
 def test_a_split_per_seed_keeps_the_nodes_that_any_of_them_trains_or_validates_on():
     task, recipe = load_task("digits"), load_recipe("egnn", "digits", 2)
     seen = hide_test(task, recipe, [3, 7])
-    used = torch.zeros_like(task.labels, dtype=torch.bool)
+    used = torch.zeros_like(task.targets, dtype=torch.bool)
     for seed in (3, 7):
-        whole, split = task.split(recipe.split, seed), seen.split(recipe.split, seed)
+        whole, split = task.split(recipe.data.split, seed), seen.split(recipe.data.split, seed)
         assert (split.train.equal(whole.train), split.val.equal(whole.val), split.test.numel()) == (True, True, 0)
         used[whole.train] = used[whole.val] = True
-    assert (seen.labels >= 0).equal(used)
-    assert seen.split(None, 3).train.equal(seen.split(recipe.split, 3).train)
+    assert (seen.targets >= 0).equal(used)
+    assert seen.split(None, 3).train.equal(seen.split(recipe.data.split, 3).train)
 
 
 def test_one_split_for_all_seeds():

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from graphjoule.classifier.graph_like import GraphLike, read_graph_like
 from graphjoule.classifier.inductive import extend_graph, nearest_rows
-from graphjoule.classifier.labels import classes_of, refuse_none
+from graphjoule.classifier.labels import classes_of, known_labels, refuse_none
 from graphjoule.classifier.scaling import Scaling
 from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.tasks import NodeTask, knn_edge_index
+from graphjoule.predicting import mean_probabilities
+from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training import fit
 from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.trained import mean_probabilities
 
 
 class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -44,8 +44,8 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: share of each class's labelled nodes that chooses the epoch, in whole percents.
         num_runs: networks to train at once, each from a seed and split of its own; probabilities are their mean.
         standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
-        unlabeled: the label that means "unknown", -1 as in `sklearn.semi_supervised`; None if there is none and -1 is a
-            class like any other.
+        unlabeled: the label that means "unknown": -1 as in `sklearn.semi_supervised`, or any other; None if every label
+            is a class, -1 too. By default ("refuse") every label is a class, and -1 is refused, as it may be either.
         settings: any other setting of the recipe by name, such as ``{"c_min": 0.15}``.
         random_state: seed of the first run, or a generator to draw it from.
         device: "auto" (CUDA if there is one), "cpu" or "cuda".
@@ -80,7 +80,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.2,
         num_runs: int = 1,
         standardize: bool = True,
-        unlabeled: Any = -1,
+        unlabeled: Any = "refuse",
         settings: Mapping[str, Any] | None = None,
         random_state: Any = 0,
         device: str = "auto",
@@ -105,17 +105,17 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: a matrix of features, whose rows are linked with their nearest neighbours; or a graph: a pair
-                ``(features, graph)`` with an ``edge_index``, a SciPy sparse adjacency or a `Propagation`; a `NodeTask`;
+                ``(features, graph)`` with an ``edge_index``, a SciPy sparse adjacency or a `Propagation`; a `Task`;
                 or PyG's `Data`. An edge counts in both directions.
-            y: label of every node, `unlabeled` where unknown; None for a `NodeTask` or `Data` that brings its own.
+            y: label of every node, `unlabeled` where unknown; None for a `Task` or `Data` that brings its own.
         """
         if y is not None:
-            refuse_none(y, self.unlabeled)
+            refuse_none(y)
         given = read_graph_like(X)
         if given is None:
             rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
             features: Features = torch.tensor(rows)  # a copy: the caller may have locked its own
-            is_known = self._is_known(np.asarray(y))
+            is_known = known_labels(np.asarray(y), self.unlabeled)
         else:
             features = given.features
             self.n_features_in_ = features.size(1)
@@ -127,11 +127,11 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self.scaling_.apply(features)
         self.built_graph_ = given is None
         graph = given.graph if given is not None else self._neighbour_graph(features)
-        task = NodeTask("data", features, graph, labels, len(self.classes_), default_split=self._split_rule())
+        task = Task("data", features, graph, labels, len(self.classes_), default_split=self._split_rule())
         self._train(task)
         return self
 
-    def _train(self, task: NodeTask) -> None:
+    def _train(self, task: Task) -> None:
         self.recipe_ = self._recipe()
         first = self.random_state
         if not isinstance(first, int | np.integer):
@@ -168,7 +168,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._probabilities(self.scaling_.apply(given.features), given.graph)
         if not self.built_graph_:
             raise GraphjouleError(
-                "EGNNClassifier was fitted with a graph; give it a pair (features, graph), a NodeTask or Data."
+                "EGNNClassifier was fitted with a graph; give it a pair (features, graph), a Task or Data."
             )
         new = self.scaling_.apply(torch.tensor(validate_data(self, X, reset=False, dtype=np.float64)))
         assert isinstance(new, Tensor)
@@ -194,28 +194,27 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from sklearn.metrics import accuracy_score
 
         given = read_graph_like(X)
-        labels, is_known = (y, self._is_known(np.asarray(y))) if given is None else self._labels_of(given, y)
+        if given is None:
+            labels, is_known = np.asarray(y), known_labels(np.asarray(y), self.unlabeled)
+        else:
+            labels, is_known = self._labels_of(given, y)
         weight = None if sample_weight is None else np.asarray(sample_weight)[is_known]
-        right: float = accuracy_score(np.asarray(labels)[is_known], self.predict(X)[is_known], sample_weight=weight)
+        right: float = accuracy_score(labels[is_known], self.predict(X)[is_known], sample_weight=weight)
         return right
 
     def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels and which are known: those given, else those that the graph brought."""
         if y is None:
-            if given.labels is None or given.is_known is None:
+            if given.targets is None:
                 raise GraphjouleError("This graph has no labels; give one for every node as y.")
-            return given.labels, given.is_known
+            is_known = known_labels(given.targets, self.unlabeled) if given.is_known is None else given.is_known
+            return given.targets, is_known
         labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if labels.shape != (given.graph.num_nodes,):
             raise GraphjouleError(
                 f"y has shape {list(labels.shape)}; expected [{given.graph.num_nodes}], one label per node."
             )
-        return labels, self._is_known(labels)
-
-    def _is_known(self, labels: np.ndarray) -> np.ndarray:
-        if self.unlabeled is None:
-            return np.ones(len(labels), dtype=bool)
-        return np.array([label != self.unlabeled for label in labels.tolist()], dtype=bool)
+        return labels, known_labels(labels, self.unlabeled)
 
     def _neighbour_graph(self, features: Features) -> Propagation:
         assert isinstance(features, Tensor)

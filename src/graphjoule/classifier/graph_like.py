@@ -1,4 +1,4 @@
-"""The ways to give a graph in Python, read into one shape: a pair, a `NodeTask` or PyG's `Data`."""
+"""The ways to give a graph in Python, read into one shape: a pair, a `Task` or PyG's `Data`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, check_features
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.task import pack_features
 
 
@@ -25,7 +25,7 @@ class GraphLike:
         features: finite floating-point matrix, one row per node.
         graph: the normalised operator.
         labels: one per node, the source's own names where it has names; None if it brought none.
-        is_known: which of them are known; None without labels.
+        is_known: which of them are known; None without labels, and where the source has no way to say it.
     """
 
     features: Features
@@ -38,10 +38,10 @@ def read_graph_like(given: Any) -> GraphLike | None:
     """The graph in what was given, or None if it is features alone.
 
     Args:
-        given: ``(X, graph)`` with a `Propagation`, an ``edge_index`` or a SciPy sparse adjacency; a `NodeTask`; or
+        given: ``(X, graph)`` with a `Propagation`, an ``edge_index`` or a SciPy sparse adjacency; a `Task`; or
             PyG's `Data` with ``x`` and ``edge_index``. An edge counts in both directions.
     """
-    if isinstance(given, NodeTask):
+    if isinstance(given, Task):
         return GraphLike(given.features, given.graph, *_task_labels(given))
     if hasattr(given, "edge_index") and hasattr(given, "x"):
         return _from_data(given)
@@ -66,13 +66,12 @@ def _from_data(data: Any) -> GraphLike:
     graph = Propagation.from_edge_index(data.edge_index, weight, features.size(0), symmetrize=True)
     if not isinstance(labels := getattr(data, "y", None), Tensor):
         return GraphLike(features, graph)
-    array = labels.cpu().view(-1).numpy()
-    return GraphLike(features, graph, array, array >= 0)
+    return GraphLike(features, graph, labels.cpu().view(-1).numpy())
 
 
-def _task_labels(task: NodeTask) -> tuple[np.ndarray, np.ndarray]:
-    labels = task.labels.cpu().numpy()
-    names = np.array(task.class_names) if task.class_names else np.arange(task.num_classes)
+def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    labels = task.targets.cpu().numpy()
+    names = np.array(task.objective.class_names) if task.objective.class_names else np.arange(task.out_channels)
     return names[labels.clip(min=0)], labels >= 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,41 @@ from sklearn.utils.multiclass import check_classification_targets
 from graphjoule.errors import GraphjouleError
 
 
-def refuse_none(y: Any, unlabeled: Any) -> None:
-    """Refuse None among the labels: it is not what marks a node without one.
-
-    Args:
-        y: the labels in any form that NumPy reads.
-        unlabeled: the label that means "unknown"; None if there is none.
-    """
+def refuse_none(y: Any) -> None:
+    """Refuse None among the labels, in any form that NumPy reads: it is not what marks a node without one."""
     for row, label in enumerate(np.asarray(y, dtype=object).ravel()):
         if label is None:
-            marker = "None says that every label is known" if unlabeled is None else f"which is {unlabeled!r}"
             raise GraphjouleError(
-                f"The label of row {row} is None; a row without a label has the label of the parameter unlabeled, "
-                f"{marker}: write unlabeled='' and '' for text, or unlabeled=-1 and -1 for numbers."
+                f"The label of row {row} is None; mark a row without a label by a label that the parameter unlabeled "
+                "names: write unlabeled='' and '' for text, or unlabeled=-1 and -1 for numbers."
             )
+
+
+def known_labels(labels: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """Which labels are known, one bool per row.
+
+    Args:
+        labels: one per row; NaN is never known.
+        unlabeled: the label that means "unknown"; None if every label is a class; "refuse" if -1, which may be a class
+            or mean "unknown", is to be refused.
+
+    Example:
+        >>> known_labels(np.array([2, -1]), -1).tolist(), known_labels(np.array([2, -1]), None).tolist()
+        ([True, False], [True, True])
+    """
+    values = labels.tolist()
+    if isinstance(unlabeled, str) and unlabeled == "refuse":
+        if num_unsaid := sum(value == -1 for value in values):
+            raise GraphjouleError(
+                f"The label of {num_unsaid:,} of {len(values):,} rows is -1, which is a class or marks a row "
+                "without a label; say which: unlabeled=None for a class, unlabeled=-1 for no label."
+            )
+        unlabeled = None
+    return np.array([not _is_nan(value) and (unlabeled is None or value != unlabeled) for value in values], dtype=bool)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def classes_of(labels: np.ndarray, is_known: np.ndarray, unlabeled: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -48,5 +70,8 @@ def classes_of(labels: np.ndarray, is_known: np.ndarray, unlabeled: Any) -> tupl
     check_classification_targets(known)
     classes, codes = np.unique(known, return_inverse=True)
     if len(classes) < 2:
-        raise GraphjouleError(f"The labels have one class, {classes.tolist()[0]!r}; at least two classes are needed.")
+        sentence = f"The labels have one class, {classes.tolist()[0]!r}; at least two classes are needed."
+        if len(known) < len(labels):
+            sentence += f" Rows with {unlabeled!r} count as rows without a label; with unlabeled=None it is a class."
+        raise GraphjouleError(sentence)
     return classes, codes

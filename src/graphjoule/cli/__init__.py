@@ -1,35 +1,78 @@
-"""The command line: ``graphjoule train``, ``predict``, ``trace``, ``report`` and so on; each command has its file."""
+"""The command line: ``graphjoule train``, ``predict``, ``trace``, ``report`` and so on; each command has its file.
+
+A command's module is imported when the command runs, and imports torch inside its function once its arguments are known
+to be good: help, the version and a wrong option are answered at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from graphjoule.cli.audit import audit
-from graphjoule.cli.data import data
-from graphjoule.cli.demo import demo
-from graphjoule.cli.partition import partition
-from graphjoule.cli.predict import predict
-from graphjoule.cli.report import report
-from graphjoule.cli.study import missing_commands, study, study_commands
-from graphjoule.cli.trace import trace
-from graphjoule.cli.train import rank, train
-from graphjoule.cli.tune import tune
-from graphjoule.cli.usage import UsageError, usage_sentence
+from graphjoule.cli.usage import UsageError, refuse_empty, usage_sentence
 from graphjoule.errors import GraphjouleError
-from graphjoule.parallel.launch import LOST, STOPPED
-from graphjoule.parallel.start import LIFELINE, RankLostError
-from graphjoule.training import TrainingInterrupted
 from graphjoule.version import __version__
+
+if TYPE_CHECKING:
+    from graphjoule.cli.study import missing_commands as missing_commands
+    from graphjoule.cli.study import study_commands as study_commands
 
 __all__ = ["app", "main", "missing_commands", "study_commands"]
 
+_COMMANDS = {
+    "train": "Train a model on a dataset, or on your own graph: all seeds in one program.",
+    "predict": "Write every node's prediction as CSV.",
+    "trace": "Measure a network layer by layer, and say what is wrong with it.",
+    "report": "Write one HTML page on a run, or on a folder of runs.",
+    "data": "List the datasets.",
+    "demo": "Train a deep EGNN and a deep GCN on embedded data, and show why one of them dies.",
+    "audit": "Hold a graph against the paper's lemmas, with the corrected bounds beside them.",
+    "study": "Train a study, such as the paper's table1, and compare it with its reference.",
+    "tune": "Search settings by validation; the winner is a recipe.",
+    "partition": "Cut a graph into parts for training in many processes.",
+}
+_HIDDEN = {"rank": "graphjoule.cli.train"}  # what `train --processes` starts
+_PYTHON_NAMES = {"num_layers": "layers", "test_fraction": "test-fraction"}
+
+
+class _Commands(TyperGroup):
+    """The commands by name; a list of them needs no import."""
+
+    is_listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS and cmd_name not in _HIDDEN:
+            return None
+        if self.is_listing:
+            return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
+        module = import_module(_HIDDEN.get(cmd_name, f"graphjoule.cli.{cmd_name}"))
+        one = typer.Typer(
+            add_completion=False, rich_markup_mode="markdown", context_settings={"help_option_names": ["-h", "--help"]}
+        )
+        one.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_command(one)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.is_listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.is_listing = False
+
+
 app = typer.Typer(
     name="graphjoule",
+    cls=_Commands,
     help="See, control and push the depth of a graph neural network by its Dirichlet energy.",
     no_args_is_help=True,
     add_completion=False,
@@ -37,17 +80,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train)
-app.command()(predict)
-app.command()(trace)
-app.command()(report)
-app.command()(data)
-app.command()(demo)
-app.command()(audit)
-app.command()(study)
-app.command()(tune)
-app.command()(partition)
-app.command(hidden=True)(rank)
+
+
+def __getattr__(name: str) -> Any:
+    """`missing_commands` and `study_commands` at their first use."""
+    if name in ("missing_commands", "study_commands"):
+        return getattr(import_module("graphjoule.cli.study"), name)
+    raise AttributeError(f"module 'graphjoule.cli' has no attribute {name!r}")
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,6 +108,7 @@ def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
+        refuse_empty(sys.argv[1:])
         # Not standalone, it returns the code of an Exit, such as 130 after Ctrl-C, else None.
         sys.exit(app(prog_name="graphjoule", standalone_mode=False))
     except UsageError as error:
@@ -76,15 +116,57 @@ def main() -> None:
             typer.echo(f"graphjoule: {said}", err=True)
         sys.exit(2)
     except GraphjouleError as error:
-        typer.echo(f"graphjoule: {error}", err=True)
+        typer.echo(f"graphjoule: {in_options(str(error), _command_params())}", err=True)
         sys.exit(2)
     except typer.Abort:
         typer.echo("graphjoule: stopped.", err=True)
         sys.exit(1)
-    except RankLostError as lost:
-        if LIFELINE not in os.environ:  # else the launcher tells, which knows more
-            typer.echo(f"graphjoule: {lost}.", err=True)
-        sys.exit(LOST)
-    except TrainingInterrupted as stopped:
-        typer.echo(f"graphjoule: {stopped}; the same command with --resume goes on from there.", err=True)
+    except KeyboardInterrupt:
+        typer.echo("graphjoule: stopped.", err=True)
+        sys.exit(130)
+    except Exception as error:
+        _end_of_training(error)
+        raise
+
+
+def _end_of_training(error: Exception) -> None:
+    """Say how a training goes on that was stopped, or whose process was lost; other errors are not ours to say."""
+    from graphjoule.parallel.launch import LOST, STOPPED
+    from graphjoule.parallel.start import LIFELINE, RankLostError
+    from graphjoule.training import TrainingInterrupted
+
+    if isinstance(error, TrainingInterrupted):
+        typer.echo(f"graphjoule: {error}; the same command with --resume goes on from there.", err=True)
         sys.exit(STOPPED)
+    if isinstance(error, RankLostError):
+        if LIFELINE not in os.environ:  # else the launcher says it, which knows more
+            typer.echo(f"graphjoule: {error}.", err=True)
+        sys.exit(LOST)
+
+
+def _command_params() -> dict[str, str]:
+    """The option of every parameter of the command that runs, such as ``{"out": "--out"}``."""
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    command: Any = typer.main.get_command(app)
+    found = command.get_command(None, name) if name else None
+    params = {} if found is None else {p.name: max(p.opts, key=len) for p in found.params if p.opts}
+    return {name: option for name, option in params.items() if option.startswith("--")}
+
+
+def in_options(sentence: str, params: dict[str, str]) -> str:
+    """A sentence in which arguments of Python are the options of a command.
+
+    >>> options = {"out": "--out", "resume": "--resume", "layers": "--layers", "set_": "--set"}
+    >>> in_options("pass `resume=True`, or choose `out` and `num_layers=4`, `train.lr=0.1` or `load_part`", options)
+    'pass --resume, or choose --out and --layers 4, --set train.lr=0.1 or `load_part`'
+    """
+
+    def option(match: re.Match[str]) -> str:
+        name, value = match[1], match[2]
+        if (known := params.get(_PYTHON_NAMES.get(name, name))) is not None:
+            return known if value in (None, "True") else f"{known} {value}"
+        if "." in name and value is not None and "set_" in params:
+            return f"--set {name}={value}"
+        return match[0]
+
+    return re.sub(r"`([A-Za-z_][\w.]*)(?:=([^`]*))?`", option, sentence)

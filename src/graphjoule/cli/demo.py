@@ -13,12 +13,13 @@ from torch import Tensor
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.files import ensure_folder
+from graphjoule.fitting import FitResult, fit
 from graphjoule.nn import GraphModel
 from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
-from graphjoule.tasks import NodeTask, load_task
+from graphjoule.tasks import Task, load_task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import Trace
-from graphjoule.training import FitResult, TrainingInterrupted, fit
+from graphjoule.training import TrainingInterrupted
 from graphjoule.training.recipe import Recipe, load_recipe
 
 _MODELS = ("egnn", "gcn")
@@ -50,9 +51,7 @@ def demo(
                 typer.echo(f"graphjoule: {stopped}.", err=True)
                 raise typer.Exit(130) from stopped
         record = result.records[0]
-        accuracy = (
-            "failed" if record.test_accuracy is None else f"{100 * record.test_accuracy:.1f} % of test images right"
-        )
+        accuracy = "failed" if record.test_score is None else f"{100 * record.test_score:.1f} % of test images right"
         typer.echo(
             f"  {name.upper():<4} {layers} layers: {accuracy}  ({record.epochs_run} epochs, {record.seconds:.0f} s)"
         )
@@ -70,7 +69,7 @@ def demo(
     typer.echo(f"report: {report}\nNext: graphjoule train --help")
 
 
-def _cell(result: FitResult, recipe: Recipe, task: NodeTask) -> Cell:
+def _cell(result: FitResult, recipe: Recipe, task: Task) -> Cell:
     """The training of one network as a cell of the report; a network that failed is not looked into."""
     recipe = recipe.with_split_of(task)
     if result.records[0].status == "failed":
@@ -79,7 +78,7 @@ def _cell(result: FitResult, recipe: Recipe, task: NodeTask) -> Cell:
     return Cell(recipe, result.records, task.facts(), states, seed=0)
 
 
-def layer_energies(model: GraphModel, task: NodeTask) -> list[float]:
+def layer_energies(model: GraphModel, task: Task) -> list[float]:
     """Dirichlet energy of every graph layer's output, in evaluation mode."""
     model.eval()
     with torch.no_grad(), Trace(model, task.graph, ["energy"], watch=["convs.*"]) as trace:
@@ -88,7 +87,7 @@ def layer_energies(model: GraphModel, task: NodeTask) -> list[float]:
 
 
 @torch.no_grad()
-def change_when_shuffled(model: GraphModel, task: NodeTask) -> float:
+def change_when_shuffled(model: GraphModel, task: Task) -> float:
     """How much of the scores depends on which features a node has: ``||scores - scores'|| / ||scores||``."""
     assert isinstance(task.features, Tensor)  # the digits are dense
     shuffled = task.features[torch.randperm(task.num_nodes, generator=torch.Generator().manual_seed(0))]

@@ -10,10 +10,10 @@ import typer
 
 from graphjoule.cli.processes import default_method
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.files import json_text
 from graphjoule.parallel.description import Partition
-from graphjoule.parallel.part_files import write_partition
+from graphjoule.parallel.part_files import check_partition_folder, write_partition
 
 _EPILOG = """
 Examples:
@@ -38,6 +38,7 @@ def partition(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Cut a graph into parts, one per process, for `graphjoule train --distributed`."""
+    check_partition_folder(out)  # said now, not after minutes
     made = write_partition(source.load(), parts, out, method or default_method())
     typer.echo(f"{describe(made)}\nparts: {out}", err=json)
     if json:

@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
+from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like
 from graphjoule.tasks.files import load_tables_like, unchanged
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.predictions import write_predictions
-from graphjoule.training.trained import TrainedRuns, read_runs
 
 _EPILOG = """
 Examples:
@@ -55,7 +54,7 @@ def predict(
     given = _input(runs, run, nodes, edges, npz, data_root)
     probabilities = runs.probabilities(given, device)
     classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
-    write_predictions(out, given.node_ids, probabilities, given.labels, classes)
+    write_predictions(out, given.node_ids, probabilities, given.targets, classes)
     told = describe_predictions(runs, given, probabilities)
     typer.echo(
         json_text(told | {"predictions": str(out)})
@@ -101,12 +100,12 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
     """What the runs were trained on: the user's own files if they are unchanged, else the dataset by its name."""
     data = runs.data
     if data is None or data.source is None:
-        if runs.recipe.dataset not in DATASETS:
+        if runs.recipe.data.name not in DATASETS:
             raise GraphjouleError(
-                f"The model was trained on {runs.recipe.dataset!r}, a graph that was given in Python and is in "
+                f"The model was trained on {runs.recipe.data.name!r}, a graph that was given in Python and is in "
                 "no file; use graphjoule.load there, and call the model."
             )
-        task = load_task(runs.recipe.dataset, data_root)
+        task = load_task(runs.recipe.data.name, data_root)
         if data is not None and task.facts().sha256 != data.sha256:
             raise GraphjouleError(f"The dataset {task.name} is not what the model was trained on: its hash differs.")
         return ModelInput.of(task)
@@ -118,8 +117,8 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
 
 def describe_predictions(runs: TrainedRuns, given: ModelInput, probabilities: Tensor) -> dict[str, object]:
     """What ``--json`` prints: how many nodes, how many had a label, and on how many of these the model agrees."""
-    known = given.labels >= 0
-    agree = (probabilities.argmax(dim=1) == given.labels)[known]
+    known = given.targets >= 0
+    agree = (probabilities.argmax(dim=1) == given.targets)[known]
     return {
         "num_nodes": len(given.node_ids),
         "num_given": int(known.sum()),

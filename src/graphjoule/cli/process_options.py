@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError
-from graphjoule.parallel.cluster_runs import check_shares
+from graphjoule.parallel.clusters import check_shares
 from graphjoule.parallel.description import read_partition
 from graphjoule.tasks import DATASETS
 from graphjoule.training.recipe import Recipe
@@ -29,14 +29,14 @@ def check_processes(processes: int | None, distributed: bool, parts: Path | None
 
 def check_clustered(recipe: Recipe, processes: int | None, distributed: bool, parts: Path | None) -> None:
     """Refuse parts of a graph where every process needs all of it to take clusters from, and none where it does not."""
-    if recipe.clusters is not None and parts is not None:
+    if recipe.train.clusters is not None and parts is not None:
         raise GraphjouleError(
             f"--parts is {parts}, but the recipe has clusters, for which every process reads the whole graph; leave "
             "one of the two out."
         )
-    if recipe.clusters is not None and processes is not None:
-        check_shares(recipe.clusters, processes)
-    if recipe.clusters is None and distributed and parts is None:
+    if recipe.train.clusters is not None and processes is not None:
+        check_shares(recipe.train.clusters, processes)
+    if recipe.train.clusters is None and distributed and parts is None:
         raise GraphjouleError("--distributed needs --parts: the folder that `graphjoule partition` has made.")
 
 

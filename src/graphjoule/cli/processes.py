@@ -18,21 +18,23 @@ from rich.console import Console
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import write_json
+from graphjoule.files import FLEETING, write_json
+from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.group import ALONE
-from graphjoule.parallel.description import is_partition_of, read_partition
+from graphjoule.parallel.description import read_partition
 from graphjoule.parallel.launch import STOPPED, launch
-from graphjoule.parallel.part_files import load_part, remove_partition, write_partition
+from graphjoule.parallel.part_files import is_partition_of, load_part, remove_partition, write_partition
 from graphjoule.parallel.partition import CutMethod
 from graphjoule.parallel.start import joined_processes, say_ready
-from graphjoule.tasks import NodeTask
-from graphjoule.training import FitResult, Progress, fit
+from graphjoule.tasks import Task
+from graphjoule.training import Progress
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.saving import load_model
 from graphjoule.training.trainer import Campaign
 
 logger = logging.getLogger("graphjoule")
+_PARTS = f"{FLEETING}parts-"  # a user's own folder of parts may lie beside them
 
 
 class Job(BaseModel):
@@ -61,7 +63,7 @@ class Job(BaseModel):
     @property
     def title(self) -> str:
         """What the progress bar says."""
-        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}"
+        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}"
 
 
 def default_method() -> CutMethod:
@@ -115,7 +117,7 @@ def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], 
     return announce
 
 
-def train_in_processes(job: Job, task: NodeTask, num_processes: int, parts: Path | None) -> FitResult:
+def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | None) -> FitResult:
     """Cut a task, train it in several processes on this machine, and read the result from the run folder.
 
     What `fit` would refuse in every process is refused before anything is written.
@@ -161,7 +163,7 @@ def _check_parts(parts: Path, training: Campaign, num_processes: int) -> None:
 @contextmanager
 def _own_parts(folder: RunFolder, training: Campaign, num_parts: int) -> Iterator[Path]:
     """A partition in the run folder, until the training is done; `--resume` finds it if that broke off."""
-    path = folder.path / f"parts-{num_parts}"
+    path = folder.path / f"{_PARTS}{num_parts}"
     missing = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     is_found, is_done = is_partition_of(path, training.facts, training.task), False
     try:
@@ -173,7 +175,7 @@ def _own_parts(folder: RunFolder, training: Campaign, num_parts: int) -> Iterato
     finally:
         if not is_done and not (is_found or folder.is_taken):  # a training that has not begun leaves nothing
             remove_partition(path)
-        for left in folder.path.glob("parts-*") if is_done else ():  # of other numbers, if those broke off before
+        for left in folder.path.glob(f"{_PARTS}*") if is_done else ():  # of other numbers, if those broke off before
             remove_partition(left)
         for place in missing:  # only those that are empty can be removed
             with suppress(OSError):

@@ -59,6 +59,6 @@ def _state(progress: Progress) -> str:
         f"epoch {progress.epoch}/{progress.epochs}, {progress.num_active}/{progress.num_runs} runs, "
         f"train loss {progress.train_loss:.3f}"
     )
-    if math.isnan(progress.val_accuracy):  # no validation yet; one that failed has an accuracy all the same
+    if all(math.isnan(score) for score in progress.val.values()):  # no validation yet
         return trained
-    return f"{trained}, val loss {progress.val_loss:.3f}, val acc {progress.val_accuracy:.3f}"
+    return ", ".join([trained, *(f"val {name} {score:.3f}" for name, score in progress.val.items())])

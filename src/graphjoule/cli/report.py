@@ -10,10 +10,10 @@ import typer
 
 from graphjoule.cli.predict import training_graph
 from graphjoule.errors import GraphjouleError
+from graphjoule.predicting import TrainedRuns
 from graphjoule.report import check_report_path, paper_table, read_cells, report_page, write_report
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.trained import TrainedRuns
 
 _EPILOG = """
 Examples:

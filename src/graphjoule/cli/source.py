@@ -12,7 +12,7 @@ import typer
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks import NodeTask, load_task
+from graphjoule.tasks import Task, find_dataset, load_task
 from graphjoule.tasks.archive import load_npz, load_npz_graph
 from graphjoule.tasks.files import load_graph, load_tables
 
@@ -59,10 +59,10 @@ class GraphSource:
         """What a record calls the data: a dataset's name, or the name of the user's file with its suffix."""
         own = self.nodes or self.npz
         if own is None:
-            return self.dataset or DEFAULT_DATASET
+            return DEFAULT_DATASET if self.dataset is None else find_dataset(self.dataset).name
         return own.name if own.suffix else f"{own.name}.csv"  # a file called "cora" is not Cora
 
-    def load(self) -> NodeTask:
+    def load(self) -> Task:
         """Read the task; options that contradict each other are refused."""
         self._check()
         if self.npz is not None:

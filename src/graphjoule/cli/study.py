@@ -15,7 +15,7 @@ import typer
 from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import ensure_folder, json_text, write_bytes, write_text
+from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.report.words import seeds_text, value_text
 from graphjoule.studies import (
@@ -35,6 +35,7 @@ from graphjoule.studies import (
     read_energies,
     work,
 )
+from graphjoule.studies.worker import LOCKS
 from graphjoule.tasks import DATASETS, load_task, resolve_data_root
 from graphjoule.trace.plots import MissingLibraryError
 from graphjoule.training import TrainingInterrupted
@@ -162,6 +163,8 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
     """Say what is to be done, and do it."""
     name, has_energies = request.study.name, request.study.has_energies
     where = describe_device(resolve_device(device))
+    if not (request.out / LOCKS).is_dir():
+        check_free(request.out)
     ensure_folder(request.out)
     load = cache(lambda dataset: load_task(dataset, request.data_root))
     known = request.recorded()
@@ -172,6 +175,7 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
         typer.echo(f"{dataset}: not run: data not available here; {commands} runs it. {why}", err=True)
     pace = Pace(where, known)
     typer.echo(f"{name}: {_announce(plan, pace)}", err=True)
+    ensure_folder(request.out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
     try:
         with show_study(name) as on_progress:
             refused = work(

@@ -15,13 +15,14 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
 from graphjoule.nn import GraphModel
+from graphjoule.predicting import read_runs
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace.limits import Limits
 from graphjoule.trace.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
+from graphjoule.training.build import initialised
 from graphjoule.training.environment import describe_device, resolve_device, versions
-from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
-from graphjoule.training.trained import read_runs
 
 _EPILOG = """
 Examples:
@@ -111,7 +112,7 @@ class Subject:
     @property
     def title(self) -> str:
         """What it is, in words."""
-        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}, seed {self.seed}"
+        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}, seed {self.seed}"
 
     def fields(self) -> dict[str, Any]:
         """What ``--json`` says about it."""
@@ -142,7 +143,7 @@ def _with_dataset(source: GraphSource, dataset: str) -> GraphSource:
 def _of_recipe(model: str, layers: int, source: GraphSource, overrides: dict[str, Any], seed: int) -> Subject:
     recipe = load_recipe(model, source.name, layers, overrides)
     task = source.load()
-    network = initialised(recipe, task.num_features, task.num_classes, seed)
+    network = initialised(recipe, task.num_features, task.out_channels, seed)
     return Subject(recipe, seed, ModelInput.of(task), {_AT_FIRST: network})
 
 

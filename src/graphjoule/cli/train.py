@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphjoule.cli.beforehand import check_training
-from graphjoule.cli.process_options import check_clustered, check_processes, source_beside_parts
-from graphjoule.cli.processes import Job, start_processes, train_as_rank, train_in_processes
-from graphjoule.cli.progress import show_progress
-from graphjoule.cli.recipe_file import load_recipe_from
-from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.train_text import tell
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.nn import MODELS
-from graphjoule.tasks import NodeTask
-from graphjoule.tasks.inputs import ModelInput
-from graphjoule.terms import METHODS
-from graphjoule.training import FitResult, fit
-from graphjoule.training.folder import RunFolder
-from graphjoule.training.predictions import write_predictions
-from graphjoule.training.recipe import Recipe, parse_overrides
-from graphjoule.training.trained import mean_probabilities
+from graphjoule.files import foreign_names, json_text
+from graphjoule.nn.table import MODELS
 
+if TYPE_CHECKING:
+    from graphjoule.cli.processes import Job
+    from graphjoule.fitting import FitResult
+    from graphjoule.tasks import Task
+    from graphjoule.training.recipe import Recipe
+
+_METHODS = ("augmented_lagrangian", "penalty")
 _EPILOG = """
 Examples:
 
@@ -37,7 +32,7 @@ Examples:
 
 - `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
 
-- `graphjoule train --dataset cora --model gcn --layers 16 --constraint augmented_lagrangian --set c_min=0.2`
+- `graphjoule train --dataset cora --model gcn --layers 16 --constraint penalty --set terms.energy.c_min=0.2`
 
 - `graphjoule train --dataset physics --layers 8 --clusters 50 --clusters-per-step 5`
 
@@ -61,7 +56,7 @@ def train(
     ] = None,
     constraint: Annotated[
         str | None,
-        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHODS)}."),
+        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(_METHODS)}."),
     ] = None,
     clusters: Annotated[
         int | None,
@@ -100,20 +95,36 @@ def train(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
+    from graphjoule.training.recipe import parse_overrides
+
+    if constraint is not None and constraint not in _METHODS:
+        raise GraphjouleError(f"--constraint is {constraint!r}; the choices are: {choices(_METHODS)}.")
     chosen = {
-        "epochs": epochs,
-        "constraint": constraint,
-        "clusters": clusters,
-        "clusters.per_step": clusters_per_step,
+        "train.epochs": epochs,
+        "terms.energy.method": constraint,
+        "train.clusters.parts": clusters,
+        "train.clusters.per_step": clusters_per_step,
     }
-    overrides = parse_overrides(
-        [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
-    )
+    overrides = parse_overrides(set_ or [])
+    for key, value in chosen.items():
+        if value is not None and overrides.setdefault(key, value) != value:
+            raise GraphjouleError(f"{key} is set twice, to {overrides[key]!r} and to {value!r}: give it once.")
+    numbers = parse_seeds(seeds)
+
+    from graphjoule.cli.process_options import check_clustered, check_processes, source_beside_parts
+
     check_processes(processes, distributed, parts)
     source, name = source_beside_parts(source, distributed, parts)
     recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
     check_clustered(recipe, processes, distributed, parts)
-    numbers = parse_seeds(seeds)
+
+    from graphjoule.cli.preflight import check_training
+    from graphjoule.cli.processes import Job, start_processes, train_in_processes
+    from graphjoule.cli.progress import show_progress
+    from graphjoule.fitting import fit
+    from graphjoule.training import deferred_interrupt
+    from graphjoule.training.folder import RunFolder
+
     # Of many processes the first looks at the folder, for all.
     before = None if distributed else out
     check_training(recipe, device=device, test_fraction=source.test_fraction, out=before, resume=resume)
@@ -128,9 +139,9 @@ def train(
         is_json=json,
     )
     if distributed:
-        train_and_tell(job, parts)
+        train_and_print(job, parts)
         return
-    if processes is not None and recipe.clusters is not None:
+    if processes is not None and recipe.train.clusters is not None:
         if out is not None:
             RunFolder(out).check_unheld()
         start_processes(job, processes)
@@ -142,7 +153,7 @@ def train(
         job = job.model_copy(update={"recipe": recipe, "out": folder})
         result = train_in_processes(job, task, processes, parts)
     else:
-        with show_progress(job.title) as on_progress:
+        with show_progress(job.title) as on_progress, deferred_interrupt() as stop:
             result = fit(
                 recipe,
                 task,
@@ -152,9 +163,10 @@ def train(
                 resume=resume,
                 checkpoint_every=checkpoint_every,
                 on_progress=on_progress,
+                should_stop=lambda: stop.requested,
             )
     predictions = predict_all(recipe, task, result, device) if source.is_own and result.summary.n else None
-    tell(recipe, result, predictions, json=json)
+    print_result(recipe, result, predictions, json=json)
 
 
 train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
@@ -162,29 +174,37 @@ train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
 
 def rank(job: Path, parts: Annotated[Path | None, typer.Argument()] = None) -> None:
     """Train as one of several processes: what `--processes` of `train` starts."""
-    told = Job.model_validate_json(job.read_bytes())
+    from graphjoule.cli.processes import Job, train_as_rank
+
+    shared = Job.model_validate_json(job.read_bytes())
     if parts is None:
-        train_and_tell(told, None)
-    else:  # the process that has cut the graph tells
-        train_as_rank(told, parts, lambda recipe: default_folder(recipe, resume=told.resume))
+        train_and_print(shared, None)
+    else:  # the process that has cut the graph prints
+        train_as_rank(shared, parts, lambda recipe: default_folder(recipe, resume=shared.resume))
 
 
-def train_and_tell(job: Job, parts: Path | None) -> None:
-    """Train as one of several processes, the first of which tells the result, and predicts a graph of one's own."""
+def train_and_print(job: Job, parts: Path | None) -> None:
+    """Train as one of several processes, the first of which prints the result, and predicts a graph of one's own."""
+    from graphjoule.cli.processes import train_as_rank
+
     result, is_first = train_as_rank(job, parts, lambda recipe: default_folder(recipe, resume=job.resume))
     if is_first:
         is_own = job.source.is_own and result.summary.n > 0
         predictions = predict_all(job.recipe, job.source.load(), result, job.device) if is_own else None
-        tell(job.recipe, result, predictions, json=job.is_json)
+        print_result(job.recipe, result, predictions, json=job.is_json)
 
 
-def predict_all(recipe: Recipe, task: NodeTask, result: FitResult, device: str) -> Path:
+def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
-    done = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
+    from graphjoule.predicting import mean_prediction
+    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.training.predictions import write_predictions
+
+    done: Any = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
     given = ModelInput.of(task)
     path = (result.folder or Path()) / "predictions.csv"
-    probabilities = mean_probabilities(done, recipe, given, device)
-    write_predictions(path, given.node_ids, probabilities, given.labels, task.facts().classes)
+    predicted = mean_prediction(done, recipe, task.objective, given, device)
+    write_predictions(path, given.node_ids, predicted, given.targets, task.objective)
     return path
 
 
@@ -205,13 +225,94 @@ def parse_seeds(text: str) -> list[int]:
     return numbers if "," in text else list(range(numbers[0]))
 
 
+def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:
+    """The recipe of a file of the user's, such as the winner of ``graphjoule tune``; else ours.
+
+    What a file changes against the recipe that comes with graphjoule counts as overridden, so that a report does not
+    take it for the paper's experiment and its command repeats the training without the file.
+    """
+    from graphjoule.training.recipe import load_recipe
+
+    found = load_recipe(model, dataset, num_layers, overrides, file=file)
+    if file is None:
+        return found
+    usual = load_recipe(model, dataset, num_layers).settings()
+    changed = [key for key, value in found.settings().items() if key not in usual or usual[key] != value]
+    return found.model_copy(update={"sources": found.sources | dict.fromkeys(changed, "override")})
+
+
+def run_name(recipe: Recipe) -> str:
+    """A name after the data, the model and the depth, fit for a folder.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> run_name(load_recipe("egnn", "cora", 64)), run_name(load_recipe("gcn", "data/my nodes.csv", 2))
+    ('cora-egnn-64', 'my-nodes-gcn-2')
+    """
+    data = re.sub(r"[^\w-]+", "-", Path(recipe.data.name).stem)
+    return f"{data}-{recipe.model.name}-{recipe.model.num_layers}"
+
+
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
-    name = run_name(recipe)
-    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
-    taken = [path for path in candidates if RunFolder(path).is_taken]
+    from graphjoule.training.folder import RunFolder
+
+    name, runs = run_name(recipe), Path("runs")
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    there = {
+        int(match[1] or 1): path
+        for path in (runs.iterdir() if runs.is_dir() else ())
+        if (match := pattern.fullmatch(path.name)) and foreign_names(path)
+    }
     if resume:
-        same = [path for path in taken if not RunFolder(path).about().recipe.differences(recipe)]
-        if same:
-            return same[-1]
-    return next(path for path in candidates if path not in taken)
+        for _, path in sorted(there.items(), reverse=True):
+            folder = RunFolder(path)
+            if folder.is_taken and not folder.about().recipe.differences(recipe):
+                return path
+    number = next(number for number in range(1, len(there) + 2) if number not in there)
+    return runs / (name if number == 1 else f"{name}-{number}")
+
+
+# What it prints when it is done.
+
+
+def print_result(recipe: Recipe, result: FitResult, predictions: Path | None = None, *, json: bool) -> None:
+    """Print what came out; exit code 1 if no run finished."""
+    summary, folder = result.summary, result.folder or Path()
+    lines = [describe(recipe, result), f"records and models: {folder}"]
+    fields: dict[str, Any] = {
+        "metric": summary.metric.name,
+        "test_mean": summary.test_mean,
+        "test_std": summary.test_std,
+        "n": summary.n,
+        "num_failed": summary.num_failed,
+        "val_mean": summary.val_mean,
+        "seconds": round(summary.seconds, 3),
+        "records": str(folder / "records.jsonl"),
+    }
+    if predictions is not None:
+        fields["predictions"] = str(predictions)
+        lines.append(f"predictions: {predictions}")
+    typer.echo("\n".join(lines), err=json)
+    if json:
+        typer.echo(json_text(fields))
+    if summary.n == 0:
+        sys.exit(1)
+
+
+def describe(recipe: Recipe, result: FitResult) -> str:
+    """The result in words."""
+    summary = result.summary
+    name, text = summary.metric.name, summary.metric.text
+    failed = f", {summary.num_failed} failed" if summary.num_failed else ""
+    runs = f"(n = {summary.n}{failed})"
+    if summary.val_mean is None:
+        said = f"no run finished{failed}"
+    elif summary.test_mean is None:  # a split without test nodes
+        validation = text(summary.val_mean, summary.val_std)
+        said = f"validation {name} {validation} {runs}, no test nodes, {summary.seconds:.0f} s"
+    else:
+        said = (
+            f"test {name} {text(summary.test_mean, summary.test_std)} {runs}, "
+            f"validation {text(summary.val_mean)}, {summary.seconds:.0f} s"
+        )
+    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}: {said}"

@@ -10,13 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from graphjoule.cli.run_folders import run_name
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.train import parse_seeds
+from graphjoule.cli.train import parse_seeds, run_name
 from graphjoule.cli.tune_progress import show_search
 from graphjoule.cli.tune_text import advise, announce, describe, header_of, result_fields, train_command
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
 from graphjoule.tasks.rules import stratified_rule
@@ -27,7 +25,7 @@ from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 from graphjoule.tuning.board import Address, Board
 from graphjoule.tuning.defaults import default_ranges
 from graphjoule.tuning.engine import import_optuna, quiet
-from graphjoule.tuning.folder import RECIPE_NAME, check_folder, mark_folder, write_outcome
+from graphjoule.tuning.folder import RECIPE_NAME, SEARCH_NAME, check_folder, mark_folder, write_outcome
 from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.ranges import Range, parse_ranges
 from graphjoule.tuning.search import Search, evaluate, work
@@ -91,7 +89,7 @@ def tune(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the winner, the table and the pictures; by default under runs/tune/."),
+        typer.Option(help="Folder for the winner, table and pictures; by default beside --storage or in runs/tune/."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
@@ -114,7 +112,7 @@ def tune(
     seen = hide_test(task, search.recipe, numbers)
     del task  # from here on nobody has a test label
     about = search.about(seen)
-    check_folder(folder, address.name, about)
+    check_folder(folder, address.name, about, address.file_names)
     board = address.open(about, search.direction)
     mark_folder(folder, address.name, about)
     typer.echo(announce(search, address, trials, workers), err=True)
@@ -142,7 +140,7 @@ def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, 
         for name in spelled(recipe, key):
             if name in fixed:
                 raise GraphjouleError(f"{name} is both set, to {fixed[name]!r}, and searched: do one of the two.")
-    own = default_ranges(recipe.model).items()
+    own = default_ranges(recipe.model.name).items()
     left = {key: found for key, found in own if fixed.keys().isdisjoint(spelled(recipe, key))}
     return fit_ranges(recipe, given or left)
 
@@ -152,8 +150,9 @@ def choose_places(storage: str | None, name: str | None, out: Path | None, recip
     name = name or run_name(recipe)
     folder = out or Path("runs") / "tune" / name
     address = Address(storage or str(folder / "journal.log"), name)
-    if address.storage is not None and not address.is_url and out is None:
-        folder = Path(address.storage).parent
+    if storage is not None and not address.is_url and out is None:
+        beside = Path(storage).parent  # where other things may be, unless a search has marked it as its own
+        folder = beside if (beside / SEARCH_NAME).exists() else beside / name
     nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise GraphjouleError(f"Cannot use {folder} as an output folder: {nearest.name} is a file.")

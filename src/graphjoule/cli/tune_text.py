@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from graphjoule.cli.source import GraphSource
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.outcome import Outcome, Row
@@ -29,9 +29,9 @@ def announce(search: Search, address: Address, num_asked: int, num_workers: int)
     goal = {"minimize": "lowest", "maximize": "highest"}[search.direction]
     ranges = ", ".join(f"{key} {found.text}" for key, found in search.ranges.items())
     return (
-        f"{recipe.model}, {recipe.num_layers} layers, {recipe.dataset}: {counted(num_trials, 'trial')} of "
+        f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}: {counted(num_trials, 'trial')} of "
         f"{counted(len(search.seeds), 'seed')} by {counted(num_workers, 'worker')}, kept in {address} as "
-        f"{address.name!r}\nsearched for the {goal} mean {recipe.select_on}: {ranges}"
+        f"{address.name!r}\nsearched for the {goal} mean {recipe.train.select_on}: {ranges}"
         f"{_fewer(num_trials, num_asked)}"
     )
 
@@ -50,7 +50,7 @@ def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
     if not source.is_own:
         given["dataset"] = source.name
     options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
-    options += [f"--model {recipe.model}", f"--layers {recipe.num_layers}"]
+    options += [f"--model {recipe.model.name}", f"--layers {recipe.model.num_layers}"]
     return f"graphjoule train {' '.join(options)} --recipe {shlex.quote(str(file))} --seeds {_SEEDS}"
 
 
@@ -58,11 +58,11 @@ def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test:
     """The comment on top of the winner's file."""
     best = outcome.best
     lines = [
-        f"{outcome.recipe.model}, {outcome.recipe.num_layers} layers, {outcome.recipe.dataset}: the best of "
+        f"{outcome.recipe.model.name}, {outcome.recipe.model.num_layers} layers, {outcome.recipe.data.name}: the best of "
         f"{counted(len(outcome.rows), 'trial')} of graphjoule tune.",
         "",
         f"Command   {command}",
-        f"Expect    {outcome.recipe.select_on} {best.value:.4f} on the validation nodes, the mean over the seeds "
+        f"Expect    {outcome.recipe.train.select_on} {best.value:.4f} on the validation nodes, the mean over the seeds "
         f"{', '.join(map(str, seeds))}{';' if has_test else ''}",
     ]
     told = "the search has not read a test label, so it cannot say what to expect of the test nodes"
@@ -76,7 +76,7 @@ def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, 
     if len(outcome.rows) == count_settings(ranges):
         failed += ", all settings that the ranges hold"
     lines = [
-        f"{counted(len(outcome.rows), 'trial')}{failed}; the best by {outcome.recipe.select_on}:",
+        f"{counted(len(outcome.rows), 'trial')}{failed}; the best by {outcome.recipe.train.select_on}:",
         *_table(outcome),
     ]
     if outcome.importance:
@@ -93,8 +93,8 @@ def advise(command: str, *, has_test: bool) -> str:
 
 def _table(outcome: Outcome) -> list[str]:
     names = list(outcome.best.params)
-    other = next(name for name in ("val_loss", "val_accuracy") if name != outcome.recipe.select_on)
-    head = ["trial", outcome.recipe.select_on, other, *names]
+    other = next(name for name in ("val_loss", "val_accuracy") if name != outcome.recipe.train.select_on)
+    head = ["trial", outcome.recipe.train.select_on, other, *names]
     rows = [_cells(row, other, names) for row in outcome.ranked[:_SHOWN]]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
@@ -118,7 +118,7 @@ def result_fields(
     return {
         "name": address.name,
         "storage": str(address),
-        "select_on": outcome.recipe.select_on,
+        "select_on": outcome.recipe.train.select_on,
         "direction": outcome.direction,
         "num_trials": len(outcome.rows),
         "num_failed": len(outcome.rows) - len(outcome.ranked),
@@ -127,7 +127,7 @@ def result_fields(
             "trial": best.slot,
             "value": best.value,
             "val_loss": best.val_loss,
-            "val_accuracy": best.val_accuracy,
+            "val_accuracy": best.val_score,
             "params": dict(best.params),
         },
         "importance": dict(outcome.importance),

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 
 
-def check_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None) -> int:
-    """Refuse edges that cannot be a graph; returns the number of nodes."""
+def check_edges(
+    edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None
+) -> tuple[Tensor, Tensor | None, int]:
+    """Refuse edges that cannot be a graph; returns them in int64 and float64 on the CPU, and the number of nodes."""
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphjouleError(f"edge_index has shape {list(edge_index.shape)}; expected [2, num_edges].")
-    if edge_index.dtype.is_floating_point or edge_index.dtype.is_complex or edge_index.dtype == torch.bool:
-        raise GraphjouleError(
-            f"edge_index has dtype {edge_index.dtype}; expected an integer dtype such as torch.int64."
-        )
+    edge_index = as_int64(edge_index.cpu(), "edge_index has")
     largest = int(edge_index.max()) if edge_index.numel() else -1
     if num_nodes is None:
         num_nodes = largest + 1
+    if not isinstance(num_nodes, Integral):
+        raise GraphjouleError(f"num_nodes is {num_nodes!r}; expected a whole number, of type int.")
     if num_nodes < 1:
         raise GraphjouleError(
             f"The graph has {num_nodes} nodes; at least one is needed. Pass num_nodes if it has no edges."
@@ -27,19 +31,31 @@ def check_edges(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int |
     if smallest < 0 or largest >= num_nodes:
         wrong = smallest if smallest < 0 else largest
         raise GraphjouleError(f"edge_index names node {wrong}; with {num_nodes} nodes it must be 0 to {num_nodes - 1}.")
-    if edge_weight is not None:
-        _check_weights(edge_weight, edge_index.size(1))
-    return num_nodes
+    weight = None if edge_weight is None else _check_weights(edge_weight, edge_index.size(1))
+    return edge_index, weight, int(num_nodes)
 
 
-def _check_weights(edge_weight: Tensor, num_edges: int) -> None:
+def _check_weights(edge_weight: Tensor, num_edges: int) -> Tensor:
     if edge_weight.shape != (num_edges,):
         raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
-    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
+    if edge_weight.is_complex():
+        raise GraphjouleError(f"edge_weight has dtype {edge_weight.dtype}; expected real numbers.")
+    weight = edge_weight.cpu().double()
+    wrong = ~torch.isfinite(weight) | (weight < 0)
     if wrong.any():
         at = int(wrong.nonzero()[0])
-        value = float(edge_weight[at])
-        raise GraphjouleError(f"edge_weight[{at}] is {value}; weights must be finite and not negative.")
+        raise GraphjouleError(f"edge_weight[{at}] is {float(weight[at])}; weights must be finite and not negative.")
+    return weight
+
+
+def check_degrees(degree: Tensor) -> None:
+    """Refuse weights whose sum at a node is beyond the largest number: divided by it, they would all be zero."""
+    wrong = ~torch.isfinite(degree)
+    if wrong.any():
+        raise GraphjouleError(
+            f"The weights of the edges at node {int(wrong.nonzero()[0])} add up to more than the largest number, "
+            f"{torch.finfo(degree.dtype).max:.1e}; expected smaller ones: divide all weights by the same number."
+        )
 
 
 def merge_edges(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, reduce: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,3 +89,39 @@ def check_symmetric(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) ->
         f"The graph is directed: {found}. An undirected graph is expected; "
         "pass symmetrize=True to let each edge count in both directions."
     )
+
+
+def as_int64(numbers: Tensor, subject: str) -> Tensor:
+    """The same numbers in int64; another kind of dtype, or a number that int64 does not hold, is refused.
+
+    Args:
+        numbers: of any integer dtype.
+        subject: how the sentence begins, such as "edge_index has".
+    """
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise GraphjouleError(f"{subject} dtype {numbers.dtype}; expected an integer dtype such as torch.int64.")
+    whole = numbers.long()
+    if numbers.dtype == torch.uint64 and bool((whole < 0).any()):  # they have become negative
+        raise GraphjouleError(f"{subject} the number {int(whole[whole < 0][0]) + 2**64}; expected numbers below 2^63.")
+    return whole
+
+
+def int64_array(array: np.ndarray, name: str) -> np.ndarray:
+    """The same numbers in int64, in the machine's byte order; one that is not whole, or too large, is refused.
+
+    Args:
+        array: numbers of any dtype.
+        name: how to call the array in the sentence.
+
+    >>> int64_array(np.array([1.0, 2.0]), "labels").tolist()
+    [1, 2]
+    """
+    with np.errstate(invalid="ignore"):  # infinity
+        whole: np.ndarray = array.astype(np.int64)
+    wrong = np.argwhere(whole != array)
+    if wrong.size:
+        at = tuple(wrong[0])
+        raise GraphjouleError(
+            f"{name}[{', '.join(map(str, at))}] is {array[at]}; expected a whole number from -2^63 to 2^63 - 1."
+        )
+    return whole

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import Rows, csr_tensor, row_of_entries, row_starts
-from graphjoule.graph.edges import check_edges, check_symmetric, merge_edges
+from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, merge_edges
 from graphjoule.graph.group import ALONE, Group
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.part import Part
@@ -71,9 +71,8 @@ class Propagation:
             symmetrize: make a directed graph undirected: an edge weighs the larger of its two directions.
             dtype: dtype of the entries of ``P``, computed in float64 and rounded once; by default torch's default.
         """
-        num_nodes = check_edges(edge_index, edge_weight, num_nodes)
-        row, col = edge_index.cpu().long()
-        weight = torch.ones(row.numel(), dtype=torch.float64) if edge_weight is None else edge_weight.cpu().double()
+        (row, col), given, num_nodes = check_edges(edge_index, edge_weight, num_nodes)
+        weight = torch.ones(row.numel(), dtype=torch.float64) if given is None else given
         kept = (row != col) & (weight > 0)
         row, col, weight = row[kept], col[kept], weight[kept]
         row, col, weight = merge_edges(row, col, weight, num_nodes, reduce="max" if edge_weight is None else "sum")
@@ -88,6 +87,7 @@ class Propagation:
     def _normalised(cls, row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, dtype: torch.dtype) -> Propagation:
         """P from the merged, symmetric, loop-free adjacency."""
         degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
+        check_degrees(degree)
         loop = torch.arange(num_nodes)
         row, col = torch.cat([row, loop]), torch.cat([col, loop])
         weight = torch.cat([weight, torch.ones(num_nodes, dtype=torch.float64)])

@@ -1,42 +1,5 @@
-"""The models: one paper per file, one table that names them."""
+"""The models: one paper per file, one table that names them. Each is imported when it is first asked for."""
 
-from graphjoule.nn.appnp import APPNP, TeleportHop
-from graphjoule.nn.base import GraphModel
-from graphjoule.nn.dropedge import DropEdgeGCN
-from graphjoule.nn.egnn import EGNN, EGNNConv, SReLU
-from graphjoule.nn.gcn import GCN, GCNConv
-from graphjoule.nn.gcnii import GCNII, GCNIIConv
-from graphjoule.nn.jknet import JKNet
-from graphjoule.nn.pairnorm import PairNorm, PairNormGCN
-from graphjoule.nn.sgc import SGC, Hop
+import lazy_loader
 
-MODELS: dict[str, type[GraphModel]] = {
-    "egnn": EGNN,
-    "gcn": GCN,
-    "pairnorm": PairNormGCN,
-    "dropedge": DropEdgeGCN,
-    "sgc": SGC,
-    "jknet": JKNet,
-    "appnp": APPNP,
-    "gcnii": GCNII,
-}
-
-__all__ = [
-    "APPNP",
-    "EGNN",
-    "GCN",
-    "GCNII",
-    "MODELS",
-    "SGC",
-    "DropEdgeGCN",
-    "EGNNConv",
-    "GCNConv",
-    "GCNIIConv",
-    "GraphModel",
-    "Hop",
-    "JKNet",
-    "PairNorm",
-    "PairNormGCN",
-    "SReLU",
-    "TeleportHop",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -78,7 +78,7 @@ class APPNP(GraphModel):
         self.second = FeatureLinear(hidden_channels, out_channels)
         self.convs = nn.ModuleList(TeleportHop(alpha, edge_dropout) for _ in range(num_layers))
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The prediction of every node by itself, then the steps."""
         h = torch.relu(self.norm(self.first(x, self.dropout, keys[0])))
         z0: Tensor = self.second(h, self.dropout, keys[-1])

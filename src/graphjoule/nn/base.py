@@ -16,14 +16,15 @@ from graphjoule.ops import dropout, sparse_linear, split_key
 
 
 class GraphModel(nn.Module):
-    """A network from node features and a graph to class scores, written for one run.
+    """A network from node features and a graph to class scores or other numbers per node, written for one run.
 
-    A subclass implements `forward_keyed` and `parameter_group`, and `penalty` if its loss has a term of its own. The
+    A subclass implements `_forward` and `parameter_group`, and `penalty` if its loss has a term of its own. The
     optimiser's parameter groups are a partition of all parameters by construction: every name is put into one of
     `parameter_group_names` or into "frozen".
     """
 
     parameter_group_names: ClassVar[tuple[str, ...]]
+    is_stackable: ClassVar[bool] = True  # many runs of it can train in one program
 
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
         super().__init__()
@@ -57,15 +58,19 @@ class GraphModel(nn.Module):
         elif key is None:
             key = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device)
         with computing_on(graph.part):
-            return self.forward_keyed(x, graph, split_key(key, self.num_layers + 2))
+            return self._forward(x, graph, split_key(key, self.num_layers + 2))
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The network itself. Layer k drops with ``keys[k]``, the encoder with ``keys[0]``, the head with the last."""
         raise NotImplementedError
 
     def penalty(self) -> Tensor:
         """The model's own term of the training loss, a scalar."""
         return next(self.parameters()).new_zeros(())
+
+    def in_loss_units(self, values: Tensor) -> Tensor:
+        """Outputs or targets in the unit in which the loss counts them; see `OutputScale`."""
+        return values
 
     def kept_activations(self, *, is_fused: bool) -> int:
         """About how many activations ``[num_nodes, hidden_channels]`` a training step needs at its peak.

@@ -104,7 +104,7 @@ class GCN(GraphModel):
         hidden = [GCNConv(i, o, dropout=dropout, batch_norm=batch_norm) for i, o in pairwise(widths[:-1])]
         self.convs = nn.ModuleList([*hidden, GCNConv(*widths[-2:], activation="linear", dropout=dropout)])
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """All layers; the first may take sparse features."""
         return self._layers(x, graph, keys)
 

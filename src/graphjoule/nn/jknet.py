@@ -55,7 +55,7 @@ class JKNet(GraphModel):
         self.convs = nn.ModuleList(GCNConv(i, o, batch_norm=batch_norm) for i, o in pairwise(widths))
         self.head = FeatureLinear(hidden_channels, out_channels)
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """All layers and their maximum, head."""
         h: Any = x
         largest: Tensor | None = None

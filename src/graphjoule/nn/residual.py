@@ -67,7 +67,7 @@ class ResidualModel(GraphModel):
     head: FeatureLinear
     output_dropout: float
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """Encoder, layers, head."""
         h0 = self.encoder(x, keys[0])
         h = self._stacked(h0, graph, keys) if self._can_stack() else self._layer_by_layer(h0, graph, keys)

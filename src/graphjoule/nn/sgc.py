@@ -59,7 +59,7 @@ class SGC(GraphModel):
         self.convs = nn.ModuleList(Hop() for _ in range(num_layers))
         self.norm = BatchNorm(out_channels) if batch_norm else nn.Identity()
 
-    def forward_keyed(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The linear map, then every step; nothing is dropped."""
         h = self.linear(x)
         for conv in self.convs:

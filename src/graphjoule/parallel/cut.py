@@ -13,7 +13,7 @@ from torch import Tensor
 from graphjoule.graph.csr import entries_of_rows, row_starts
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.parallel.task import SplitPart
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.splits import PARTS
 
 
@@ -27,7 +27,7 @@ class Cut:
         num_parts: number of parts.
     """
 
-    task: NodeTask
+    task: Task
     owner: Tensor
     num_parts: int
 
@@ -58,7 +58,7 @@ class Cut:
     def pieces(self, part: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors of one part, and the numbers that go with them."""
         nodes = self.nodes(part)
-        tensors = {"nodes": nodes, "labels": self.task.labels[nodes]}
+        tensors = {"nodes": nodes, "labels": self.task.targets[nodes]}
         about: dict[str, Any] = {"splits": []}
         for pieces, facts in (self._rows(part, nodes), self._features(nodes)):
             tensors |= pieces

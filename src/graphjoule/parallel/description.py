@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 
 
@@ -44,7 +44,7 @@ class Partition(BaseModel):
     num_halo: tuple[int, ...]
     num_cut_edges: int
 
-    def is_of(self, facts: TaskFacts, task: NodeTask) -> bool:
+    def is_of(self, facts: TaskFacts, task: Task) -> bool:
         """Whether it is a partition of a task with these facts, whose splits are the same too."""
         return (self.data.sha256, self.splits_sha256) == (facts.sha256, splits_sha256(task))
 
@@ -84,15 +84,7 @@ def _is_of_another_version(path: Path) -> bool:
     return isinstance(number, int) and number != Partition.model_fields["format"].default
 
 
-def is_partition_of(folder: str | Path, facts: TaskFacts, task: NodeTask) -> bool:
-    """Whether a folder holds a whole partition of a task, see `Partition.is_of`."""
-    try:
-        return read_partition(folder).is_of(facts, task)
-    except GraphjouleError:  # there is none, or it is damaged
-        return False
-
-
-def splits_sha256(task: NodeTask) -> str:
+def splits_sha256(task: Task) -> str:
     """A hash of what a task says about splits: the default one's name, and names and nodes of those it came with."""
     said = [task.default_split, *((split.name, split.sha256) for split in task.fixed_splits)]
     return hashlib.sha256(json_text(said).encode()).hexdigest()

@@ -17,7 +17,7 @@ from typing import IO
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from graphjoule.parallel.start import LIFELINE, READY
-from graphjoule.training.interrupt import StopRequest, deferred_interrupt
+from graphjoule.training.loop import StopRequest, deferred_interrupt
 
 LOST = 75
 """Exit code of a process that ends because another one did."""

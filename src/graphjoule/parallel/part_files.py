@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, write_json
+from graphjoule.files import check_free, ensure_folder, remove_temporaries, write_json
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.graph.group import ALONE, Group
 from graphjoule.graph.part import Excerpt
@@ -22,22 +22,23 @@ from graphjoule.parallel.description import Partition, about_path, read_partitio
 from graphjoule.parallel.operator import Halo, PartedPropagation
 from graphjoule.parallel.partition import CutMethod, cut_edges, cut_nodes
 from graphjoule.parallel.task import SplitPart, TaskPart
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
+from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import PARTS
-from graphjoule.tensorfile import read_tensors, write_tensors
+from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 _KIND, _LABELS_KIND = "part of a partition", "labels of a partition"
 
 
 def write_partition(
-    task: NodeTask, num_parts: int, folder: str | Path, method: CutMethod = "metis", seed: int = 0
+    task: Task, num_parts: int, folder: str | Path, method: CutMethod = "metis", seed: int = 0
 ) -> Partition:
     """Cut a task and write one file per process, for `load_part`.
 
     Args:
         task: any task; of it only `node_ids` is left out.
         num_parts: number of parts.
-        folder: where to; created if there is none, and must not hold another partition.
+        folder: where to; created if there is none, and must hold nothing but this partition, whole or broken off.
         method: see `cut_nodes`.
         seed: see `cut_nodes`.
 
@@ -45,6 +46,7 @@ def write_partition(
         What ``partition.json`` says.
     """
     folder, task = Path(folder), task.to("cpu")
+    check_partition_folder(folder)
     owner = cut_nodes(task.graph, num_parts, method, seed)
     cut, facts, splits = Cut(task, owner, num_parts), task.facts(), splits_sha256(task)
     whose = f"{facts.sha256} {splits} ".encode()
@@ -61,22 +63,46 @@ def write_partition(
         num_cut_edges=cut_edges(task.graph, owner),
     )
     ensure_folder(folder)
-    _check_free(folder, partition)
-    write_tensors(_labels_path(folder), _LABELS_KIND, {"labels": task.labels.int()}, {"id": name})
+    _check_same(folder, partition)
+    # First: what comes after it is known as ours, should this break off.
+    write_json(about_path(folder), partition.model_dump(mode="json"))
+    write_tensors(
+        _labels_path(folder),
+        _LABELS_KIND,
+        {"labels": task.targets if task.targets.is_floating_point() else task.targets.int()},
+        {"id": name},
+    )
     for part, (tensors, about) in enumerate(cut.all_pieces()):
         write_tensors(_part_path(folder, part), _KIND, tensors, about | {"id": name, "part": part})
-    write_json(about_path(folder), partition.model_dump(mode="json"))  # last: with it the partition is whole
     return partition
+
+
+def check_partition_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than a partition, before anything is computed."""
+    if not about_path(folder).exists():
+        check_free(folder)
 
 
 def remove_partition(folder: str | Path) -> None:
     """Remove the files of a partition, and their folder if it holds nothing else; without one, nothing happens."""
     folder = Path(folder)
-    about_path(folder).unlink(missing_ok=True)  # first: without it nobody takes the rest for a whole partition
-    for path in (_labels_path(folder), *folder.glob("part-*.safetensors"), *folder.glob(".*.tmp")):
+    remove_temporaries(folder)
+    # The description last: while it is there the others are known as ours.
+    for path in (*folder.glob("part-*.safetensors"), _labels_path(folder), about_path(folder)):
         path.unlink(missing_ok=True)
     with suppress(OSError):  # there is none, or something else is in it
         folder.rmdir()
+
+
+def is_partition_of(folder: str | Path, facts: TaskFacts, task: Task) -> bool:
+    """Whether a folder holds a whole partition of a task, see `Partition.is_of`."""
+    folder = Path(folder)
+    try:
+        partition = read_partition(folder)
+    except GraphjouleError:  # there is none, or it is damaged
+        return False
+    files = [_labels_path(folder), *(_part_path(folder, part) for part in range(partition.num_parts))]
+    return partition.is_of(facts, task) and all(path.exists() for path in files)
 
 
 def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
@@ -101,9 +127,8 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
         name=partition.data.name,
         features=_features(tensors, about),
         graph=_graph(tensors, about, group),
-        labels=tensors["labels"],
-        num_classes=partition.data.num_classes,
-        class_names=partition.data.class_names,
+        targets=tensors["labels"],
+        objective=partition.data.objective,
         fixed_splits=tuple(_splits(tensors, about)),
         default_split=partition.default_split,
         source=partition.data.source,
@@ -154,7 +179,7 @@ def _splits(tensors: dict[str, Tensor], about: dict[str, Any]) -> list[SplitPart
     ]
 
 
-def _check_free(folder: Path, partition: Partition) -> None:
+def _check_same(folder: Path, partition: Partition) -> None:
     """Refuse to mix the files of two partitions; one that broke off may be made anew."""
     if about_path(folder).exists() and read_partition(folder).id != partition.id:
         raise GraphjouleError(f"{folder} already holds another partition; choose another folder with --out.")

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import check_features
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.rules import draw_split, is_rule
 from graphjoule.tasks.splits import PARTS
-from graphjoule.tensorfile import read_tensors
+from graphjoule.training.tensorfile import read_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def _rows_of(index: Tensor, nodes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TaskPart(NodeTask):
+class TaskPart(Task):
     """The features, labels and rows of ``P`` of one process's nodes, behind the attributes of a whole task.
 
     Attributes:
@@ -82,25 +82,27 @@ class TaskPart(NodeTask):
     def __post_init__(self) -> None:
         # The whole task was checked when it was cut; a part may have no label at all.
         check_features(self.features)
-        object.__setattr__(self, "labels", self.labels.long())
+        if not self.targets.is_floating_point():
+            object.__setattr__(self, "targets", self.targets.long())
 
     def split(self, name: str | None = None, seed: int = 0) -> Split:
-        """This process's part of a split; see `NodeTask.split`."""
+        """This process's part of a split; see `Task.split`."""
         name = self.default_split if name is None else name
         fixed = {split.name for split in self.fixed_splits}
         if name in fixed or not is_rule(name):
             return super().split(name, seed)
-        whole = draw_split(name, self._all_labels(), self.num_classes, seed, self.class_names)
-        return SplitPart.of(whole, self.nodes).to(self.labels.device)
+        whole = draw_split(name, *self.objective.strata(self.all_targets()), seed)
+        return SplitPart.of(whole, self.nodes).to(self.targets.device)
 
-    def _all_labels(self) -> Tensor:
-        """The labels of the whole task, in whose numbers a split is drawn."""
+    def all_targets(self) -> Tensor:
+        """The targets of the whole task, in whose numbers a split is drawn."""
         tensors, about = read_tensors(self.labels_path, "labels of a partition")
         if about.get("id") != self.partition_id:
             raise GraphjouleError(
-                f"{self.labels_path} is of another partition than the parts; make it anew with `graphjoule partition`."
+                f"{self.labels_path} is of another partition than the parts; make it again with `graphjoule partition`."
             )
-        return tensors["labels"].long()
+        targets = tensors["labels"]
+        return targets if targets.is_floating_point() else targets.long()
 
     def facts(self) -> TaskFacts:
         """The facts of the whole task."""

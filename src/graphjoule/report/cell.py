@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -11,7 +14,8 @@ from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
-from graphjoule.training.examine import Examination, examine, graph_layers, initialised
+from graphjoule.training.build import initialised
+from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, Summary, summarise
 
@@ -40,7 +44,7 @@ class Cell:
     untraced: str = ""
     place: str = ""
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
         """Mean and spread over the runs."""
         return summarise(self.records)
@@ -48,12 +52,12 @@ class Cell:
     @property
     def key(self) -> tuple[str, str, int]:
         """Dataset, model and depth."""
-        return self.recipe.dataset, self.recipe.model, self.recipe.num_layers
+        return self.recipe.data.name, self.recipe.model.name, self.recipe.model.num_layers
 
     @property
     def name(self) -> str:
         """What it is, in words."""
-        return f"{self.recipe.model}, {self.recipe.num_layers} layers, {self.recipe.dataset}"
+        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}"
 
 
 def states_of(
@@ -95,11 +99,21 @@ def variants(cells: Sequence[Cell]) -> list[str]:
     Returns:
         Texts such as "c_min=0.3"; cells of equal settings are told apart by their place.
     """
-    return [_variant(cell, [other for other in cells if other.key == cell.key]) for cell in cells]
+    families: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    settings = [cell.recipe.settings() for cell in cells]
+    for cell, mine in zip(cells, settings, strict=True):
+        families.setdefault(cell.key, []).append(mine)
+    differing = {key: _differing(family) for key, family in families.items()}
+    copies = Counter(cell.recipe.fingerprint() for cell in cells)
+    told = []
+    for cell, mine in zip(cells, settings, strict=True):
+        words = [f"{name}={value}" for name, value in mine.items() if name in differing[cell.key]]
+        is_copy = copies[cell.recipe.fingerprint()] > 1 and cell.place
+        told.append(", ".join([*words, *([cell.place] if is_copy else [])]))
+    return told
 
 
-def _variant(cell: Cell, family: Sequence[Cell]) -> str:
-    mine, others = cell.recipe.settings(), [other.recipe.settings() for other in family]
-    differing = [f"{key}={value}" for key, value in mine.items() if any(one.get(key) != value for one in others)]
-    equal = [other for other in family if not cell.recipe.differences(other.recipe)]
-    return ", ".join([*differing, *([cell.place] if len(equal) > 1 and cell.place else [])])
+def _differing(family: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The names of the settings that are not the same in a whole family."""
+    names = {name for settings in family for name in settings}
+    return {name for name in names if any(one.get(name) != family[0].get(name) for one in family)}

@@ -39,7 +39,8 @@ def mean_curves(records: Sequence[Record], most: int = 240) -> MeanCurves:
     lengths = sorted((record.epochs_run for record in records), reverse=True)
     last = lengths[(len(lengths) - 1) // 2] if lengths else 0
     epochs = spread(last, most)
-    values = {name: [_mean(records, name, epoch) for epoch in epochs] for name in CURVES}
+    curves = {name: [record.curve.get(name, []) for record in records] for name in CURVES}
+    values = {name: [_mean(theirs, epoch) for epoch in epochs] for name, theirs in curves.items()}
     chosen = [record.selected_epoch for record in records if record.selected_epoch is not None]
     return MeanCurves(epochs, values, statistics.median_low(chosen) if chosen else None)
 
@@ -55,7 +56,6 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
 
 
-def _mean(records: Sequence[Record], name: str, epoch: int) -> float | None:
-    curves = (record.curve.get(name, []) for record in records)
+def _mean(curves: Sequence[Sequence[float | None]], epoch: int) -> float | None:
     numbers = [value for curve in curves if len(curve) > epoch and (value := curve[epoch]) is not None]
     return statistics.fmean(numbers) if numbers else None

@@ -21,16 +21,16 @@ def companions(cells: Sequence[Cell], cell: Cell) -> list[Cell]:
     family: dict[str, Cell] = {}
     for other in cells:
         if other.states and (other.key[0], other.key[2]) == (cell.key[0], cell.key[2]):
-            family.setdefault(other.recipe.model, other)
-    return list(({**family, cell.recipe.model: cell} if cell.states else family).values())
+            family.setdefault(other.recipe.model.name, other)
+    return list(({**family, cell.recipe.model.name: cell} if cell.states else family).values())
 
 
 def energy_chart(cells: Sequence[Cell], cell: Cell) -> Chart:
     """The energy of every layer: all models of the depth after training where there are several, else both states."""
     family = companions(cells, cell)
     if len(family) > 1:
-        lines = [_energy_line(other.recipe.model, other, AFTER, style) for style, other in enumerate(family)]
-        title = f"Energy of every layer after training: {cell.recipe.num_layers} layers, {cell.recipe.dataset}"
+        lines = [_energy_line(other.recipe.model.name, other, AFTER, style) for style, other in enumerate(family)]
+        title = f"Energy of every layer after training: {cell.recipe.model.num_layers} layers, {cell.recipe.data.name}"
     else:
         lines = [_energy_line(state, cell, state, 1 - style) for style, state in enumerate(cell.states)]
         title = f"Energy of every layer: {cell.name}"
@@ -50,7 +50,7 @@ def energy_band(cell: Cell) -> Band | None:
         return None
     layers = found.limits.layers
     lower, upper = [layer.lower for layer in layers], [layer.upper for layer in layers]
-    return Band(f"limits of {cell.recipe.model}", range(1, len(layers) + 1), lower, upper)
+    return Band(f"limits of {cell.recipe.model.name}", range(1, len(layers) + 1), lower, upper)
 
 
 def curve_charts(cell: Cell, most: int) -> tuple[Chart, Chart]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
+from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.report.cell import Cell, states_of
 from graphjoule.studies import record_files
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.records import read_records
-from graphjoule.training.trained import TrainedRuns, read_runs
+from graphjoule.training.records import Record, read_records
 
 _ONLY_RECORDS = "There are records of these runs but no models, so their energies cannot be measured."
 
@@ -63,12 +66,25 @@ def read_cells(
     return traced
 
 
-def _run_folders(folder: Path) -> list[Path]:
-    """The run folders at any depth; one run folder is not looked into further."""
-    if RunFolder(folder).is_taken and (folder / "run.json").exists():
-        return [folder]
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [place for path in inside for place in _run_folders(path)]
+def _run_folders(root: Path) -> list[Path]:
+    """The run folders at any depth, each once however many links lead to it; one is not looked into further."""
+    found: list[Path] = []
+    seen = set(map(str, root.resolve().parents))  # a link to a folder above would bring in what was not asked about
+    folders: list[Path] = [root]
+    links: list[Path] = []
+    while folders or links:
+        folder = folders.pop() if folders else links.pop()  # links last, so that a folder goes by its own name
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        if RunFolder(folder).is_taken and (folder / "run.json").exists():
+            found.append(folder)
+            continue
+        for path in sorted(folder.iterdir(), reverse=True):
+            if path.is_dir() and not path.name.startswith("."):
+                (links if path.is_symlink() else folders).append(path)
+    return sorted(found)
 
 
 def _of_folder(root: Path) -> Callable[[Path], Cell]:
@@ -87,12 +103,24 @@ def _of_records(folder: Path) -> list[Cell]:
 
 
 def _of_file(path: Path, root: Path) -> Iterator[Cell]:
-    pairs = [(Recipe.from_json(json_text(record.recipe)), record) for record in read_records(path)]
-    pairs.sort(key=lambda pair: (pair[0].fingerprint(), pair[1].seed))
-    for _, group in itertools.groupby(pairs, key=lambda pair: pair[0].fingerprint()):
-        recipes, records = zip(*group, strict=True)
-        once = {record.run_id: record for record in records}
-        yield Cell(recipes[0], list(once.values()), place=path.relative_to(root).as_posix())
+    cells: dict[str, tuple[Recipe, list[Record]]] = {}
+    for record in read_records(path):
+        try:
+            recipe, fingerprint = _recipe_of(json_text(record.recipe))
+        except GraphjouleError as error:
+            warnings.warn(f"{path}: the run {record.run_id} is left out. {error}", stacklevel=2)
+            continue
+        cells.setdefault(fingerprint, (recipe, []))[1].append(record)
+    for _, (recipe, records) in sorted(cells.items(), key=itemgetter(0)):
+        once = {record.run_id: record for record in sorted(records, key=lambda record: record.seed)}
+        yield Cell(recipe, list(once.values()), place=path.relative_to(root).as_posix())
+
+
+@lru_cache(maxsize=1024)
+def _recipe_of(text: str) -> tuple[Recipe, str]:
+    """A recipe and its fingerprint, read once for all runs that share it."""
+    recipe = Recipe.from_json(text)
+    return recipe, recipe.fingerprint()
 
 
 def _order(cell: Cell) -> tuple[tuple[str, str, int], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.cell import Cell, embeddings, first_layer
 from graphjoule.report.curves import spread
 from graphjoule.report.words import (
@@ -100,7 +100,7 @@ def data_words(cell: Cell) -> str:
     """What was trained on, in one sentence or two."""
     data = cell.data
     if data is None:
-        return f"The dataset {cell.recipe.dataset}."
+        return f"The dataset {cell.recipe.data.name}."
     more = f" and {data.num_classes - _MOST_CLASSES:,} more" if data.num_classes > _MOST_CLASSES else ""
     return (
         f"{data.name}: {counted(data.num_nodes, 'node')}, {counted(data.num_edges, 'edge')}, "
@@ -128,5 +128,5 @@ def environments(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _run_row(record: Record) -> list[str]:
     epoch = "" if record.selected_epoch is None else str(record.selected_epoch)
-    shares = [percent(record.val_accuracy), percent(record.test_accuracy)]
+    shares = [percent(record.val_score), percent(record.test_score)]
     return [str(record.seed), record.status, epoch, str(record.epochs_run), *shares, f"{record.seconds:.1f}"]

@@ -66,9 +66,9 @@ def headline_cells(cells: Sequence[Cell]) -> list[Cell]:
     """Of every dataset the cell with the best validation accuracy: the test nodes choose nothing."""
     best: dict[str, Cell] = {}
     for cell in cells:
-        before = best.get(cell.recipe.dataset)
+        before = best.get(cell.recipe.data.name)
         if before is None or (cell.summary.val_mean or 0.0) > (before.summary.val_mean or 0.0):
-            best[cell.recipe.dataset] = cell
+            best[cell.recipe.data.name] = cell
     return list(best.values())
 
 
@@ -105,8 +105,8 @@ def repeat_command(cell: Cell) -> str:
     settings = recipe.settings()
     changed = dict.fromkeys([*_changed(recipe), *(["split"] if own_split else [])])
     words = [
-        *["graphjoule", "train", *_data_options(cell.data, recipe.dataset)],
-        *["--model", recipe.model, "--layers", str(recipe.num_layers)],
+        *["graphjoule", "train", *_data_options(cell.data, recipe.data.name)],
+        *["--model", recipe.model.name, "--layers", str(recipe.model.num_layers)],
         *["--seeds", seeds_text(sorted(record.seed for record in cell.records) or [0])],
         *(word for key in changed for word in ("--set", f"{key}={value_text(settings[key])}")),
     ]
@@ -119,7 +119,10 @@ def _changed(recipe: Recipe) -> list[str]:
     >>> _changed(load_recipe("gcn", "cora", 2, {"lr": 0.1})), _changed(load_recipe("gcn", "cora", 2))
     (['lr'], [])
     """
-    mine, today = recipe.settings(), load_recipe(recipe.model, recipe.dataset, recipe.num_layers).settings()
+    mine, today = (
+        recipe.settings(),
+        load_recipe(recipe.model.name, recipe.data.name, recipe.model.num_layers).settings(),
+    )
     if today["split"] == "default":  # the data say which, and the cell has its name
         today["split"] = mine["split"]
     return [key for key in mine if today.get(key) != mine[key]]

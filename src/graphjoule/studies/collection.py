@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import each_once
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
 
@@ -36,8 +36,8 @@ class Collection:
     def add(self, record: Record) -> None:
         """Add one more record."""
         try:
-            recipe = Recipe.model_validate(record.recipe)
-        except (ValidationError, GraphjouleError):
+            recipe = Recipe.from_fields(record.recipe)
+        except GraphjouleError:
             return
         key = recipe.fingerprint()
         self._recipes[key] = recipe
@@ -47,11 +47,11 @@ class Collection:
 
     def of(self, recipe: Recipe) -> dict[int, Record]:
         """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded."""
-        if recipe.split != "default":
+        if recipe.data.split != "default":
             return dict(self._runs.get(recipe.fingerprint(), {}))
         found: dict[int, Record] = {}
         for key, theirs in self._recipes.items():
-            if not recipe.model_copy(update={"split": theirs.split}).differences(theirs):
+            if is_same(recipe, theirs):
                 found |= self._runs[key]
         return found
 
@@ -68,6 +68,13 @@ class Collection:
         return (record for runs in self._runs.values() for record in runs.values())
 
 
+def is_same(recipe: Recipe, recorded: Recipe) -> bool:
+    """Whether two recipes train the same; a split called "default" is whichever was recorded."""
+    if recipe.data.split == "default" and recipe.data.name == recorded.data.name:
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"split": recorded.data.split})})
+    return recipe.fingerprint() == recorded.fingerprint()
+
+
 def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:
     """The records of files and folders, see `record_files`."""
     return Collection(record for path in record_files(paths) for record in read_records(path))
@@ -75,6 +82,8 @@ def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:
 
 def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files of records among `paths`: a file as it is, of a folder every ``.jsonl(.gz)`` below that holds records.
+
+    A file that several links or paths lead to is there once; links to folders are not followed.
 
     Raises:
         GraphjouleError: There is no such file or folder.
@@ -88,14 +97,19 @@ def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
             files.append(path)
         else:
             raise GraphjouleError(f"There is no file or folder {path} to read records from.")
-    return list(dict.fromkeys(files))
+    return each_once(files)
 
 
 def _holds_records(path: Path) -> bool:
-    """Whether the first line is of a run; a folder may hold timings and other lines of JSON too."""
+    """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            first = json.loads(lines.readline())
-    except (OSError, EOFError, ValueError):
-        return False
-    return isinstance(first, dict) and "run_id" in first
+            for line in lines:
+                try:
+                    first = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                return isinstance(first, dict) and "run_id" in first
+    except (OSError, EOFError, zlib.error):
+        pass
+    return False

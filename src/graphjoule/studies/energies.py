@@ -7,19 +7,23 @@ import json
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import each_once
 from graphjoule.nn import GraphModel
+from graphjoule.studies.collection import is_same
 from graphjoule.studies.study import Cell
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
+from graphjoule.training.build import initialised
 from graphjoule.training.environment import describe_device, resolve_device, versions
-from graphjoule.training.examine import examine, graph_layers, initialised
+from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import Recipe, model_options
 from graphjoule.training.records import Record
 
@@ -35,14 +39,14 @@ class EnergyRecord(BaseModel):
     Attributes:
         dataset: the dataset's name.
         model: a key of `MODELS`.
-        recipe: all settings.
+        recipe: all settings; flat in older records.
         seeds: one run each.
         first_layer: number of the first energy: 0 is ``X_0``, 1 the first graph layer of a model without an encoder.
         initial: energies at initialisation, per run and layer, six digits.
         trained: energies after training; class scores are left out.
         effective_rank: of the same outputs after training; empty in records that are older than the field.
         gradient: ``||dL/dX_k||`` of the same outputs after training, for classes drawn at random; empty likewise.
-        test_accuracy: per run.
+        test_score: the objective's metric on the test nodes, per run; older records call it `test_accuracy`.
         epochs_run: per run.
         seconds: of all runs together.
         device: in words.
@@ -61,7 +65,7 @@ class EnergyRecord(BaseModel):
     trained: list[list[float]]
     effective_rank: list[list[float]] = []
     gradient: list[list[float]] = []
-    test_accuracy: list[float | None]
+    test_score: list[float | None] = Field(validation_alias=AliasChoices("test_score", "test_accuracy"))
     epochs_run: list[int]
     seconds: float
     device: str
@@ -75,6 +79,19 @@ class EnergyRecord(BaseModel):
         except (OSError, ValidationError) as error:
             raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
 
+    @cached_property
+    def resolved(self) -> Recipe:
+        """The recipe; a setting that the record is too old to have is at its default."""
+        fields = dict(self.recipe)
+        if "num_layers" in fields:
+            options = {name: fields.pop(name) for name in model_options(self.model).model_fields if name in fields}
+            tables = {"weight_decay": {}, "constraint": {}, "clusters": {}}
+            for key in [key for key in fields if key.partition(".")[0] in tables]:
+                table, _, name = key.partition(".")
+                tables[table][name or {"constraint": "method", "clusters": "parts"}[table]] = fields.pop(key)
+            fields |= {"options": options} | {name: table for name, table in tables.items() if table}
+        return Recipe.from_fields(fields)
+
     def energies(self, state: State) -> list[list[float]]:
         """The energies of one state, per run and layer."""
         return self.initial if state == "initial" else self.trained
@@ -85,7 +102,7 @@ class EnergyRecord(BaseModel):
 
 
 def measure_energies(
-    recipe: Recipe, task: NodeTask, records: Sequence[Record], models: Sequence[GraphModel], device: str
+    recipe: Recipe, task: Task, records: Sequence[Record], models: Sequence[GraphModel], device: str
 ) -> EnergyRecord:
     """The energies of trained runs, and of the networks they began with.
 
@@ -97,20 +114,20 @@ def measure_energies(
         device: "auto", "cpu" or "cuda".
     """
     seeds, given = [record.seed for record in records], ModelInput.of(task)
-    first = [initialised(recipe, task.num_features, task.num_classes, seed) for seed in seeds]
+    first = [initialised(recipe, task.num_features, task.out_channels, seed) for seed in seeds]
     before = [_layers(model, recipe, given, device, measures=["energy"]) for model in first]
     after = [_layers(model, recipe, given, device, ["energy", "effective_rank"], gradients=True) for model in models]
     return EnergyRecord(
         dataset=task.name,
-        model=recipe.model,
-        recipe=recipe.settings(),
+        model=recipe.model.name,
+        recipe=recipe.model_dump(),
         seeds=seeds,
         first_layer=int(before[0][0].name == "convs.0"),
         initial=[_six_digits(row["energy"] for row in rows) for rows in before],
         trained=[_six_digits(row["energy"] for row in rows) for rows in after],
         effective_rank=[_six_digits(row["effective_rank"] for row in rows) for rows in after],
         gradient=[_six_digits(row.gradient or 0.0 for row in rows) for rows in after],
-        test_accuracy=[record.test_accuracy for record in records],
+        test_score=[record.test_score for record in records],
         epochs_run=[record.epochs_run for record in records],
         seconds=round(sum(record.seconds for record in records), 3),
         device=describe_device(resolve_device(device)),
@@ -129,7 +146,7 @@ def _layers(
 ) -> list[LayerTrace]:
     """The rows of all outputs as wide as the hidden layers."""
     found = examine(model, recipe, given, measures=measures, gradients=gradients, device=device)
-    return [row for row in graph_layers(found.trace).layers if row.channels == recipe.hidden_channels]
+    return [row for row in graph_layers(found.trace).layers if row.channels == recipe.model.hidden_channels]
 
 
 def _six_digits(numbers: Iterable[float]) -> list[float]:
@@ -152,25 +169,14 @@ def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]
     for path in map(Path, paths):
         below = sorted(path.rglob("*.json*")) if path.is_dir() else [path]
         files += [file for file in below if file.name.endswith(_ENDINGS)]
-    return [record for file in dict.fromkeys(files) for record in _records(file)]
+    return [record for file in each_once(files) for record in _records(file)]
 
 
 def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | None:
-    """The record with most runs of a cell, or None; a setting that a record is too old to have is at its default.
-
-    A constraint, a penalty or clusters that only one of both has tell them apart: by default there is none.
-    """
-    fields = Recipe.model_fields | model_options(cell.model).model_fields
-    defaults = {name: field.default for name, field in fields.items() if not field.is_required()}
-    wanted = defaults | cell.recipe.settings()
-
-    def is_of_cell(record: EnergyRecord) -> bool:
-        found = defaults | record.recipe
-        if wanted["split"] == "default":  # the data say which, and the record has its name
-            found["split"] = "default"
-        return found == wanted
-
-    return max(filter(is_of_cell, records), key=lambda record: len(record.seeds), default=None)
+    """The record with most runs of a cell, or None."""
+    of_place = (record for record in records if (record.model, record.dataset) == (cell.model, cell.dataset))
+    found = [record for record in of_place if is_same(cell.recipe, record.resolved)]
+    return max(found, key=lambda record: len(record.seeds), default=None)
 
 
 def _records(path: Path) -> Iterator[EnergyRecord]:

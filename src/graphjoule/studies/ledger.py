@@ -16,8 +16,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.study import Cell, Reference, Study
-from graphjoule.training.recipe import Recipe
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import Recipe, unknown
 from graphjoule.training.records import Record, summarise
 
 __all__ = [
@@ -219,15 +218,15 @@ def make_ledger(
         records = recorded.runs(cell.recipe, seeds)
         outcome = judge(records, cell.reference, study.reference)
         others = other_protocols(study, cell, recorded, seeds)
-        split = records[0].split if records else cell.recipe.split
-        seed = cell.recipe.split_seed
+        split = records[0].split if records else cell.recipe.data.split
+        seed = cell.recipe.data.split_seed
         rows.append(
             LedgerRow(
                 cell,
                 outcome,
                 tuple(record.seed for record in records),
                 split if seed is None else f"{split}, drawn from {seed} for all runs",
-                cell.recipe.select_on,
+                cell.recipe.train.select_on,
                 tuple(sorted({record.device for record in records})),
                 tuple(other for other in others if other.outcome.verdict != outcome.verdict),
                 "data not available here" if cell.dataset in unavailable and not records else "",
@@ -249,16 +248,16 @@ def other_protocols(
     """
 
     def place(recipe: Recipe) -> tuple[str, str, int]:
-        return recipe.model, recipe.dataset, recipe.num_layers
+        return recipe.model.name, recipe.data.name, recipe.model.num_layers
 
     found = []
     for recipe in recorded.recipes():
-        if not study.reference.leaves_open or place(recipe) != place(cell.recipe):
+        if not study.leaves_open or place(recipe) != place(cell.recipe):
             continue
         changed = cell.recipe.changes(recipe)
-        if changed and changed.keys() <= set(study.reference.leaves_open):
+        if changed and changed.keys() <= study.leaves_open:
             outcome = judge(recorded.runs(recipe, seeds), cell.reference, study.reference)
-            settings = ", ".join(f"{key} = {value}" for key, value in changed.items())
+            settings = ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in changed.items())
             found += [OtherProtocol(settings, outcome)] if outcome.n else []
     return sorted(found, key=lambda one: one.settings)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -33,10 +33,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import reason
 from graphjoule.nn import MODELS
 from graphjoule.tasks import DATASETS
-from graphjoule.training.recipe import Recipe, load_recipe, model_options
-from graphjoule.training.recipes import explain, unknown
-from graphjoule.training.recipes.clustered import CLUSTER_NAMES
-from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
+from graphjoule.training.recipe import Recipe, explain, load_recipe, resolve, setting_names, unknown
 
 __all__ = ["STUDIES", "Block", "Cell", "Reference", "Study", "Sweep", "Variant", "find_study", "read_study"]
 
@@ -44,23 +41,11 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _NAMES_OF_A_ROW: Final = ("model", "component", "value")
 
 
-def _flat(settings: Any) -> Any:
-    """Nested tables as dotted keys: ``{"clusters": {"per_step": 2}}`` is ``{"clusters.per_step": 2}``."""
-    if not isinstance(settings, dict):
-        return settings
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        inner = _flat(value)
-        flat |= {f"{key}.{name}": one for name, one in inner.items()} if isinstance(value, dict) else {key: value}
-    return flat
-
-
 def _with_default(depths: Any) -> Any:
     """One list of depths is that of every dataset."""
     return {"default": depths} if isinstance(depths, list) else depths
 
 
-Settings = Annotated[dict[str, Any], BeforeValidator(_flat)]
 Names = Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
 Depths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Strict(False), Field(min_length=1)]
 Numbers = Annotated[tuple[float, ...], Strict(False), Field(min_length=1)]
@@ -84,7 +69,7 @@ class Variant(_Table):
 
     component: str = ""
     value: str = ""
-    settings: Settings = {}
+    settings: dict[str, Any] = {}
     at_most: dict[str, float] = {}
 
 
@@ -138,7 +123,7 @@ class Block(_Table):
     False
     """
 
-    settings: Settings
+    settings: dict[str, Any]
     dataset: str | None = None
     min_layers: int = Field(default=1, ge=1)
 
@@ -219,9 +204,10 @@ class Cell:
         dataset: a key of `DATASETS`.
         num_layers: the depth.
         variant: what is changed in the recipe.
-        overrides: further settings, the user's own; the variant wins over them.
+        overrides: further settings, the user's own, by dotted or short name; the variant wins over them.
         reference: the reference's value in percent; None where it has none.
-        base: settings from the study's blocks; the user's own and the variant win over them.
+        base: settings from the study's blocks; the user's own and the variant win over them. These and the variant's
+            have dotted names, and a model without such a setting is left as it is.
 
     >>> Cell("egnn", "cora", 64, Variant(component="activation", value="relu")).name
     'egnn, 64 layers, cora, activation relu'
@@ -244,23 +230,16 @@ class Cell:
     @cached_property
     def recipe(self) -> Recipe:
         """All settings of the cell, resolved."""
-        known = _setting_names(self.model)
-        base = {key: value for key, value in self.base.items() if key in known}
-        changes = {key: value for key, value in self.variant.settings.items() if key in known}
-        plain = load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides})
-        options = plain.options
-        lowered = {k: limit for k, limit in self.variant.at_most.items() if k in options and options[k] > limit}
+        names = setting_names(self.model)
+        base = {key: value for key, value in self.base.items() if key in names}
+        changes = {key: value for key, value in self.variant.settings.items() if key in names}
+        base |= resolve(self.overrides, names, self.model)
+        plain = load_recipe(self.model, self.dataset, self.num_layers, base)
+        settings = plain.settings()
+        lowered = {k: limit for k, limit in self.variant.at_most.items() if k in settings and settings[k] > limit}
         if not changes and not lowered:
             return plain
-        return load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides, **changes, **lowered})
-
-
-@cache
-def _setting_names(model: str) -> frozenset[str]:
-    """What a study can set in a recipe of a model."""
-    decays = (f"weight_decay.{group}" for group in MODELS[model].parameter_group_names)
-    options = model_options(model).model_fields
-    return frozenset([*Recipe.model_fields, *options, *decays, *CONSTRAINT_NAMES, *CLUSTER_NAMES])
+        return load_recipe(self.model, self.dataset, self.num_layers, {**base, **changes, **lowered})
 
 
 class Study(_Table):
@@ -305,9 +284,29 @@ class Study(_Table):
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """All variants; without any, the recipes as they are."""
+        """All variants, settings by their dotted names; without any variant, the recipes as they are."""
         swept = (variant for sweep in self.sweeps for variant in sweep.variants())
-        return (*self.given_variants, *swept) or (Variant(),)
+        return tuple(
+            variant.model_copy(
+                update={"settings": self._dotted(variant.settings), "at_most": self._dotted(variant.at_most)}
+            )
+            for variant in (*self.given_variants, *swept)
+        ) or (Variant(),)
+
+    @cached_property
+    def leaves_open(self) -> frozenset[str]:
+        """The dotted names of the settings that the reference leaves open."""
+        return frozenset(self._dotted(dict.fromkeys(self.reference.leaves_open)))
+
+    def _dotted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings by their dotted names; a short name is looked for in all models of the study.
+
+        So `c_max` is `model.c_max` in a study of EGNN and GCN: GCN is left as it is, and gets no limit of a term.
+        """
+        names = dict.fromkeys(name for model in self.models for name in setting_names(model))
+        rooms = ("model.", "train.", "data.", "terms.")
+        ordered = [name for room in rooms for name in names if name.startswith(room)]
+        return resolve(settings, ordered, " or ".join(self.models))
 
     def cells(
         self,
@@ -340,13 +339,19 @@ class Study(_Table):
                 variant,
                 overrides,
                 self.reference.value(model, dataset, depth, variant),
-                {k: v for block in self.blocks if block.applies_to(dataset, depth) for k, v in block.settings.items()},
+                self._base(dataset, depth),
             )
             for dataset in datasets
             for model in models
             for depth in layers or self.depths_on(dataset)
             for variant in self.variants
         ]
+
+    def _base(self, dataset: str, depth: int) -> dict[str, Any]:
+        base: dict[str, Any] = {}
+        for block in self.blocks:
+            base |= self._dotted(block.settings) if block.applies_to(dataset, depth) else {}
+        return base
 
     def depths_on(self, dataset: str) -> tuple[int, ...]:
         """The study's own numbers of layers on a dataset."""
@@ -363,8 +368,9 @@ class Study(_Table):
         _known((block.dataset for block in self.blocks if block.dataset), DATASETS, "dataset of a block")
         if missing := [name for name in self.datasets if not {name, "default"} & self.depths.keys()]:
             raise GraphjouleError(f"depths has no list for {missing[0]} and no default.")
-        settings = frozenset[str]().union(*map(_setting_names, self.models))
-        _known(self._named_settings(), settings, f"setting of {' or '.join(self.models)}")
+        for block in self.blocks:
+            self._dotted(block.settings)
+        _ = self.leaves_open
         variants = {(variant.component, variant.value) for variant in self.variants}
         for model, component, value in self.reference.values:
             _known([model] if model else [], MODELS, "model of the reference")
@@ -372,13 +378,6 @@ class Study(_Table):
                 named = f"{component} {value}".strip() or "no change"
                 raise GraphjouleError(f"the reference has a row for {named}, and no variant of the study is that.")
         return self
-
-    def _named_settings(self) -> Iterator[str]:
-        for block in self.blocks:
-            yield from block.settings
-        for variant in self.variants:
-            yield from (*variant.settings, *variant.at_most)
-        yield from self.reference.leaves_open
 
 
 def _known(names: Iterable[str], choices: Iterable[str], what: str) -> list[str]:

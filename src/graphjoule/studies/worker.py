@@ -10,32 +10,35 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import log
 from pathlib import Path
+from typing import Final
 
 import torch
 
-from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import write_json
+from graphjoule.files import file_lock, write_json
+from graphjoule.fitting import FitResult, fit
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import EnergyRecord, measure_energies
 from graphjoule.studies.study import Cell
-from graphjoule.tasks import NodeTask
-from graphjoule.training import FitResult, Progress, fit
+from graphjoule.tasks import Task
+from graphjoule.training import Progress
 from graphjoule.training.environment import describe_device, resolve_device
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.memory import is_out_of_memory
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
+from graphjoule.training.trainer import is_out_of_memory
 
-__all__ = ["Estimate", "Job", "Load", "Pace", "Plan", "StudyProgress", "in_words", "plan_study", "work"]
+__all__ = ["LOCKS", "Estimate", "Job", "Load", "Pace", "Plan", "StudyProgress", "in_words", "plan_study", "work"]
 
+LOCKS: Final = ".claims"
+"""The folder of the lock files in a study's folder, which is known as a study's by it."""
 _POLL_SECONDS = 0.5  # how soon the work of a process that died is taken over
 
 
 # What is left to do.
 
 
-Load = Callable[[str], NodeTask]
+Load = Callable[[str], Task]
 """Makes the task of a dataset's name; it is called once per job, so keep what it made (`functools.cache`)."""
 
 
@@ -96,7 +99,7 @@ class Job:
 
     def lock(self) -> AbstractContextManager[bool]:
         """Try to be the only process that works on it; the context's value says whether we are."""
-        return claim(self.folder.path.parent / ".claims" / f"{self.folder.path.name}.lock")
+        return file_lock(self.folder.path.parent / LOCKS / f"{self.folder.path.name}.lock")
 
 
 @lru_cache(maxsize=4096)
@@ -155,7 +158,7 @@ def plan_study(
         try:
             for cell in (cell for cell in cells if cell.dataset == dataset):
                 recipe = cell.recipe  # only a split called "default" needs the data
-                recipe = recipe.with_split_of(load(dataset)) if recipe.split == "default" else recipe
+                recipe = recipe.with_split_of(load(dataset)) if recipe.data.split == "default" else recipe
                 if recipe.fingerprint() not in found:
                     found[recipe.fingerprint()] = _job(cell.name, recipe, seeds, out, recorded, has_energies)
             if any(job.lacks_results() for job in found.values()):
@@ -172,7 +175,7 @@ def plan_study(
 
 def _job(name: str, recipe: Recipe, seeds: Sequence[int], out: Path, recorded: Collection, has_energies: bool) -> Job:
     # The fingerprint in the folder's name makes one recipe one folder, whichever study asks for it.
-    folder = out / f"{recipe.dataset}-{recipe.model}-{recipe.num_layers}-{recipe.fingerprint()[:10]}"
+    folder = out / f"{recipe.data.name}-{recipe.model.name}-{recipe.model.num_layers}-{recipe.fingerprint()[:10]}"
     job = Job(name, recipe, RunFolder(folder), tuple(seeds), has_energies)
     # What the folder itself holds stays among the job's seeds: runs that were killed go on with their neighbours.
     known = recorded.of(recipe).keys() & set(job.missing())
@@ -229,15 +232,16 @@ class Pace:
         The nearest runs count: those of the same model and dataset, else of the same dataset, and of these the ones of
         the most similar depth. Time grows with layers and with epochs, which a run may stop before the recipe's last.
         """
-        on_dataset = [record for record in self._known if record.dataset == recipe.dataset]
-        like = [record for record in on_dataset if record.model == recipe.model] or on_dataset
+        on_dataset = [record for record in self._known if record.dataset == recipe.data.name]
+        like = [record for record in on_dataset if record.model == recipe.model.name] or on_dataset
         if not like:
             return None
-        nearest = min((record.num_layers for record in like), key=lambda depth: abs(log(depth / recipe.num_layers)))
+        num_layers = recipe.model.num_layers
+        nearest = min((record.num_layers for record in like), key=lambda depth: abs(log(depth / num_layers)))
         found = [record for record in like if record.num_layers == nearest]
-        epochs = min(recipe.epochs, statistics.fmean(record.epochs_run for record in found))
+        epochs = min(recipe.train.epochs, statistics.fmean(record.epochs_run for record in found))
         per_step = statistics.fmean(r.seconds / (r.epochs_run * r.num_layers) for r in found)
-        return per_step * recipe.num_layers * epochs
+        return per_step * num_layers * epochs
 
     def estimate(self, jobs: Sequence[Job]) -> Estimate:
         """The time of all runs of the jobs that are still missing."""
@@ -369,7 +373,7 @@ class _Worker:
         self.report(job, pending)
 
     def _train(self, job: Job, on_epoch: Callable[[Progress], None]) -> FitResult:
-        task = self.load(job.recipe.dataset)
+        task = self.load(job.recipe.data.name)
         result = fit(
             job.recipe,
             task,

@@ -6,35 +6,35 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
+from graphjoule.graph.edges import int64_array
 from graphjoule.graph.features import Features, check_features
-from graphjoule.tasks.arrays import NUMBERS, read_arrays
+from graphjoule.tasks.arrays import CSR_PIECES, NUMBERS, csr_of, read_arrays
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.files import source_files
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.loglines import tell_graph, tell_nodes, tell_split
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.tasks.splits import PARTS, split_of_masks
 from graphjoule.tasks.table import check_file
-from graphjoule.tasks.task import NodeTask, count_classes, pack_features
+from graphjoule.tasks.task import Task, pack_features
 
-_PIECES = ("data", "indices", "indptr", "shape")
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
 _TEXT_OR_NUMBERS = "Uiu"
 _KINDS = (
-    {f"{matrix}_{piece}": NUMBERS + "b" for matrix in ("adj", "attr") for piece in _PIECES}
+    {f"{matrix}_{piece}": NUMBERS for matrix in ("adj", "attr") for piece in CSR_PIECES}
+    | dict.fromkeys(("adj_data", "attr_data"), NUMBERS + "b")
     | {"features": NUMBERS, "labels": "iu", "class_names": _TEXT_OR_NUMBERS, "node_ids": _TEXT_OR_NUMBERS}
     | dict.fromkeys(_MASKS, "b")
 )
 
 
-def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> NodeTask:
+def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> Task:
     """A task from an archive; features are taken as stored, an edge counts in both directions.
 
     ======================================================  =========================================================
@@ -54,18 +54,17 @@ def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> NodeTask:
     arrays = _read(path, required=("labels",))
     given = _input(path, arrays)
     drawn = stratified_rule(test_fraction)
-    names = _class_names(path, arrays, given.labels)
+    names = _class_names(path, arrays, given.targets)
     tell_graph(path, given.graph)
     try:
         masks = {mask: torch.from_numpy(arrays[mask]) for mask in _MASKS if mask in arrays}
         public = split_of_masks("public", masks)
-        task = NodeTask(
+        task = Task(
             name=path.name,
             features=given.features,
             graph=given.graph,
-            labels=given.labels,
-            num_classes=len(names) if names else count_classes(given.labels),
-            class_names=names,
+            targets=given.targets,
+            objective=Classification(len(names), names) if names else Classification.of(given.targets),
             fixed_splits=(public,) if public else (),
             default_split=public.name if public else drawn,
             node_ids=given.node_ids,
@@ -73,7 +72,7 @@ def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> NodeTask:
         )
     except GraphjouleError as error:
         raise GraphjouleError(f"{path}: {error}") from error
-    tell_nodes(path, task.num_features, task.labels, names or tuple(map(str, range(task.num_classes))))
+    tell_nodes(path, task.num_features, task.targets, task.facts().classes)
     if public:
         tell_split(path, public)
     return task
@@ -105,13 +104,13 @@ def _read(path: Path, required: tuple[str, ...], matrices: tuple[str, ...] = ("a
             names = {name.removesuffix(".npy") for name in archive.namelist()}
     except (zipfile.BadZipFile, OSError) as error:
         raise GraphjouleError(f"{path} is no readable .npz archive ({error}).") from error
-    if set(_PIECES) <= names and "adj_data" not in names:
+    if set(CSR_PIECES) <= names and "adj_data" not in names:
         raise GraphjouleError(
-            f"{path} holds one sparse matrix, as scipy.sparse.save_npz writes it; save its {', '.join(_PIECES)} as "
-            f"{', '.join(f'adj_{piece}' for piece in _PIECES)} instead, together with features and labels, by "
+            f"{path} holds one sparse matrix, as scipy.sparse.save_npz writes it; save its {', '.join(CSR_PIECES)} as "
+            f"{', '.join(f'adj_{piece}' for piece in CSR_PIECES)} instead, together with features and labels, by "
             "numpy.savez."
         )
-    pieces = {matrix: [f"{matrix}_{piece}" for piece in _PIECES] for matrix in matrices}
+    pieces = {matrix: [f"{matrix}_{piece}" for piece in CSR_PIECES] for matrix in matrices}
     if "features" in names:
         pieces.pop("attr", None)
     needed = {*required, *(key for keys in pieces.values() for key in keys)}
@@ -136,7 +135,7 @@ def _input(path: Path, arrays: dict[str, np.ndarray]) -> ModelInput:
         check_features(features)
     except GraphjouleError as error:
         raise GraphjouleError(f"{path}: {error}") from error
-    return ModelInput(features, graph, torch.from_numpy(labels.astype(np.int64)), _node_ids(path, ids))
+    return ModelInput(features, graph, torch.from_numpy(int64_array(labels, f"{path}: labels")), _node_ids(path, ids))
 
 
 def _check_nodes(path: Path, name: str, shape: tuple[int, ...], num_nodes: int) -> None:
@@ -147,7 +146,7 @@ def _check_nodes(path: Path, name: str, shape: tuple[int, ...], num_nodes: int) 
 
 
 def _graph(path: Path, arrays: dict[str, np.ndarray]) -> Propagation:
-    links = _csr(path, arrays, "adj").tocoo()
+    links = csr_of(arrays, "adj", str(path)).tocoo()
     _check_nodes(path, "adj", tuple(links.shape[1:]), links.shape[0])
     weight = links.data.astype(np.float64)
     wrong = np.flatnonzero(~np.isfinite(weight) | (weight < 0))
@@ -180,7 +179,7 @@ def _class_names(path: Path, arrays: dict[str, np.ndarray], labels: Tensor) -> t
         raise GraphjouleError(
             f"{path}: class_names has shape {list(given.shape)}; expected a list of two names or more, one per class."
         )
-    if given is None and count_classes(labels) == 1:
+    if given is None and Classification.of(labels).num_classes == 1:
         raise GraphjouleError(
             f"{path}: labels holds one class, 0; at least two are needed, or the names of all of them in class_names."
         )
@@ -189,19 +188,8 @@ def _class_names(path: Path, arrays: dict[str, np.ndarray], labels: Tensor) -> t
 
 def _features(path: Path, arrays: dict[str, np.ndarray]) -> Features:
     if "features" not in arrays:
-        return pack_features(_csr(path, arrays, "attr"))
+        return pack_features(csr_of(arrays, "attr", str(path)))
     dense = arrays["features"]
     if dense.ndim != 2:
         raise GraphjouleError(f"{path}: features has shape {list(dense.shape)}; expected [num_nodes, num_features].")
     return pack_features(torch.from_numpy(dense).to(torch.get_default_dtype()))
-
-
-def _csr(path: Path, arrays: dict[str, np.ndarray], matrix: str) -> sp.csr_matrix:
-    data, indices, indptr, shape = (arrays[f"{matrix}_{piece}"] for piece in _PIECES)
-    try:
-        rows, columns = (int(size) for size in shape)
-        csr = sp.csr_matrix((data, indices, indptr), shape=(rows, columns))
-        csr.check_format(full_check=True)  # SciPy checks no index by itself, and its C loops trust them all
-    except (ValueError, TypeError) as error:
-        raise GraphjouleError(f"{path}: the arrays {matrix}_* are no sparse matrix: {error}.") from error
-    return csr

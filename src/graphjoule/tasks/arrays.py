@@ -8,11 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph.edges import int64_array
 
 NUMBERS = "iuf"
 """Kinds of NumPy dtypes that are numbers."""
+CSR_PIECES = ("data", "indices", "indptr", "shape")
+"""The arrays of a sparse matrix, each behind the matrix's name."""
 _KIND_WORDS = {"iu": "whole numbers", "b": "booleans", "iuf": "numbers", "iufb": "numbers", "Uiu": "text or numbers"}
 
 
@@ -42,6 +46,27 @@ def read_arrays(path: Path, shown: str, kinds: Mapping[str, str]) -> dict[str, n
             expected = _KIND_WORDS.get(kind, "plain numbers")
             raise GraphjouleError(f"The array {key!r} of {shown} holds {what}; expected {expected}.")
     return arrays
+
+
+def csr_of(arrays: Mapping[str, np.ndarray], matrix: str, shown: str) -> sp.csr_matrix:
+    """The sparse matrix of the arrays ``NAME_data``, ``NAME_indices``, ``NAME_indptr`` and ``NAME_shape``.
+
+    Args:
+        arrays: arrays of numbers, by name.
+        matrix: the name.
+        shown: how to call the file in the sentence.
+    """
+    data, *numbers = (arrays[f"{matrix}_{piece}"] for piece in CSR_PIECES)
+    # SciPy would cut the fractions off.
+    named = zip(numbers, CSR_PIECES[1:], strict=True)
+    indices, indptr, shape = (int64_array(array, f"{shown}: {matrix}_{piece}") for array, piece in named)
+    try:
+        rows, columns = (int(size) for size in shape)
+        csr = sp.csr_matrix((data, indices, indptr), shape=(rows, columns))
+        csr.check_format(full_check=True)  # SciPy checks no index by itself, and its C loops trust them all
+    except (ValueError, TypeError) as error:
+        raise GraphjouleError(f"{shown}: the arrays {matrix}_* are no sparse matrix: {error}.") from error
+    return csr
 
 
 def _not_plain(shown: str) -> str:

@@ -37,6 +37,17 @@ def measure_numbers(name: str, values: np.ndarray) -> NumberColumn:
     return NumberColumn(name=name, mean=mean * largest, std=math.sqrt(variance) * largest)
 
 
+def keep_constant(column: NumberColumn) -> NumberColumn:
+    """A constant column that becomes 1, or -1 if its value is negative, instead of 0.
+
+    >>> keep_constant(NumberColumn(name="dummy", mean=7.0, std=0.0))
+    NumberColumn(name='dummy', mean=0.0, std=7.0)
+    """
+    if not column.mean:
+        return column.model_copy(update={"mean": -1.0, "std": 1.0})
+    return column.model_copy(update={"mean": 0.0, "std": abs(column.mean)})
+
+
 def measure_categories(name: str, table: Table) -> CategoryColumn:
     """The categories of a text column, sorted."""
     categories = sorted({value for value in table.text[name] if value})

@@ -101,8 +101,8 @@ def _settle(header: Header, options: EdgeOptions, *, is_trained: bool) -> EdgeOp
             f"{header.path}, line 1: there is one column, {header.names[0]!r}; an edge needs two, source and target."
         )
     found = next((pair for pair in _ENDS if set(pair) <= set(header.names)), header.names[:2])
-    source = header.find(options.source or found[0], None if is_trained else "--source")
-    target = header.find(options.target or found[1], None if is_trained else "--target")
+    source = header.find(found[0] if options.source is None else options.source, None if is_trained else "--source")
+    target = header.find(found[1] if options.target is None else options.target, None if is_trained else "--target")
     if source == target:
         raise GraphjouleError(
             f"{header.path}, line 1: the column {source!r} is both source and target of every edge; name the other one "
@@ -135,4 +135,14 @@ def _weights(table: Table, column: str | None) -> Tensor | None:
     if negative.size:
         row = int(negative[0])
         table.refuse(row, column, f"the weight {weights[row]} is negative; weights must be 0 or more.")
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(weights.sum())
+    if not is_finite:
+        row = int(weights.argmax())
+        table.refuse(
+            row,
+            column,
+            f"the weight {weights[row]} is so large that the sum of all is no number any more; divide all weights by "
+            "the same number.",
+        )
     return torch.from_numpy(weights.copy())  # torch warns of Parquet's arrays, which cannot be written to

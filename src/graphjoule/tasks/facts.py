@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+
+from graphjoule.tasks.objective import Classification, Objective, read_objective
 
 _EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -15,7 +18,8 @@ class NumberColumn(BaseModel):
     Attributes:
         name: its name in the header.
         mean: over all nodes of the training graph.
-        std: the same nodes' standard deviation; 0 for a column that is constant, which becomes 0 everywhere.
+        std: the same nodes' standard deviation; 0 for a column that is constant, which becomes 0 everywhere. Where all
+            columns are constant, mean and std are such that each becomes 1 or -1.
     """
 
     model_config = _EXACT
@@ -107,26 +111,42 @@ class TaskFacts(BaseModel):
         num_nodes: number of nodes.
         num_edges: number of undirected edges without self-loops.
         num_features: number of columns of the features.
-        num_classes: number of classes.
-        num_labels: number of nodes whose class is known.
-        class_names: name of every class, where the source has names.
-        sha256: of features, graph and labels: another task with the same is the same task.
+        num_labels: number of nodes whose target is known.
+        objective: what is asked; files that are older than the field hold the number and names of classes instead.
+        sha256: of features, graph and targets: another task with the same is the same task.
         source: the user's files, if it was read from some.
     """
 
-    model_config = _EXACT
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
     name: str
     num_nodes: int
     num_edges: int
     num_features: int
-    num_classes: int
     num_labels: int
-    class_names: tuple[str, ...] | None
+    objective: Objective
     sha256: str
     source: Source | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_before(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and "num_classes" in fields:
+            fields = dict(fields)
+            names = fields.pop("class_names", None)
+            fields["objective"] = Classification(fields.pop("num_classes"), None if names is None else tuple(names))
+        return fields
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _read_objective(cls, given: Any) -> Any:
+        return given if isinstance(given, Objective) else read_objective(given)
+
+    @field_serializer("objective")
+    def _write_objective(self, objective: Objective) -> dict[str, Any]:
+        return {"name": objective.name, **asdict(objective)}  # type: ignore[call-overload]
+
     @property
     def classes(self) -> tuple[str, ...]:
-        """Name of every class: its number where the source has no names."""
-        return self.class_names or tuple(map(str, range(self.num_classes)))
+        """Name of every class; empty for a task without classes."""
+        return self.objective.classes if isinstance(self.objective, Classification) else ()

@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.tasks.columns import build_features
@@ -29,9 +28,10 @@ from graphjoule.tasks.nodes import (
     read_nodes,
     read_nodes_like,
 )
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.rules import stratified_rule
 from graphjoule.tasks.table import check_file, file_sha256
-from graphjoule.tasks.task import NodeTask
+from graphjoule.tasks.task import Task
 
 DEFAULT_NEIGHBORS = 10
 _MANY_NODES = 20_000  # from here on a neighbour graph is minutes of work on two cores
@@ -51,7 +51,7 @@ def load_tables(
     weight: str | None = None,
     knn: int | None = None,
     test_fraction: float = 0.0,
-) -> NodeTask:
+) -> Task:
     """A task from a table of nodes and a table of edges, CSV or Parquet.
 
     Numbers are standardised with mean and standard deviation of all nodes. An edge counts in both directions; labels
@@ -90,13 +90,12 @@ def load_tables(
         graph = read.graph(len(ids))
         _tell_edges(edges, read, graph)
     tell_nodes(nodes, len(columns.feature_names), labels, classes)
-    return NodeTask(
+    return Task(
         name=Path(nodes).name,
         features=x,
         graph=graph,
-        labels=labels,
-        num_classes=len(classes),
-        class_names=classes,
+        targets=labels,
+        objective=Classification(len(classes), classes),
         default_split=stratified_rule(test_fraction),
         node_ids=ids,
         source=Source(files=source_files(nodes=nodes, edges=edges), columns=columns),

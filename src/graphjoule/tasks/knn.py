@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph.features import check_features
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.graph import Propagation
 from graphjoule.tasks.columns import shorten
 from graphjoule.tasks.splits import PARTS, Split

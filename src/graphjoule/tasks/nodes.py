@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.columns import measure_categories, measure_numbers, shorten
-from graphjoule.tasks.facts import TableColumns
+from graphjoule.tasks.columns import keep_constant, measure_categories, measure_numbers, shorten
+from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
 from graphjoule.tasks.reading import read_table
 from graphjoule.tasks.table import Header, Table, Wanted
 
 DEFAULT_ID, DEFAULT_LABEL = "id", "label"
+logger = logging.getLogger("graphjoule")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def read_nodes(
         The table, and how it was read, with mean and standard deviation of every number and the categories.
     """
     id_column: str | None = None
-    label = options.label or DEFAULT_LABEL
+    label = DEFAULT_LABEL if options.label is None else options.label
 
     def choose(header: Header) -> Wanted:
         nonlocal id_column
@@ -63,13 +65,31 @@ def read_nodes(
         return Wanted([*ids, *labels, *categories], numbers, hint)
 
     table = read_table(path, choose)
-    columns = TableColumns(
-        id=id_column,
-        label=label,
-        numbers=tuple(measure_numbers(name, values) for name, values in table.numbers.items()),
-        categories=tuple(measure_categories(name, table) for name in _categories(options)),
+    numbers = tuple(measure_numbers(name, values) for name, values in table.numbers.items())
+    categories = tuple(measure_categories(name, table) for name in _categories(options))
+    if table.num_rows > 1 and not _tell_apart(table, numbers, categories):
+        _tell_constant(table, has_edges=has_edges)
+        # Zeros, which constants become otherwise, would leave a network nothing to multiply with.
+        numbers = tuple(keep_constant(column) for column in numbers)
+    return table, TableColumns(id=id_column, label=label, numbers=numbers, categories=categories)
+
+
+def _tell_apart(table: Table, numbers: Sequence[NumberColumn], categories: Sequence[CategoryColumn]) -> bool:
+    """Whether any two nodes have different features."""
+    return any(column.std for column in numbers) or any(len(set(table.text[c.name])) > 1 for c in categories)
+
+
+def _tell_constant(table: Table, *, has_edges: bool) -> None:
+    """Say that the features tell no two nodes apart; refuse them where they are to say who is linked."""
+    if not has_edges:
+        raise GraphjouleError(
+            f"{table.path}: every feature is constant, so that no node is nearer than another; give the edges with "
+            "--edges, or a feature in which the nodes differ."
+        )
+    logger.warning(
+        "%s: every feature is constant and is kept, scaled to size 1; the edges alone tell the nodes apart",
+        table.path,
     )
-    return table, columns
 
 
 def read_ids(path: str | Path, options: NodeOptions) -> tuple[tuple[str, ...], str]:

@@ -20,9 +20,10 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.tasks.download import Remote, download
 from graphjoule.tasks.numbers import Table
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.raw import arriving, is_file
 from graphjoule.tasks.splits import Split
-from graphjoule.tasks.task import NodeTask
+from graphjoule.tasks.task import Task
 
 _LARGEST_COUNT = 1 << 31  # int32 indices end here
 _MOST_BYTES_OF_NAMES = 1 << 20
@@ -131,13 +132,13 @@ ARXIV = OgbFiles(
 )
 
 
-def load_ogb(files: OgbFiles, root: Path) -> NodeTask:
+def load_ogb(files: OgbFiles, root: Path) -> Task:
     """A dataset of OGB with its official split, called ``public``; features as stored, edges in both directions."""
     with files.opened(root) as folder:
         return _read(files, folder)
 
 
-def _read(files: OgbFiles, folder: Traversable) -> NodeTask:
+def _read(files: OgbFiles, folder: Traversable) -> Task:
     sizes, num_nodes = files.sizes, files.sizes.num_nodes
     for what, expected in (("node", num_nodes), ("edge", sizes.num_edges)):
         file = folder / _COUNTS[what]
@@ -147,13 +148,12 @@ def _read(files: OgbFiles, folder: Traversable) -> NodeTask:
     labels = Table(folder / _LABELS, num_nodes, below=sizes.num_classes).read()[:, 0]
     edges = Table(folder / _EDGES, sizes.num_edges, columns=2, below=num_nodes).read()
     features = Table(folder / _FEATURES, num_nodes, sizes.num_features).read()
-    return NodeTask(
+    return Task(
         name=files.task,
         features=torch.from_numpy(features).to(torch.get_default_dtype()),
         graph=Propagation.from_edge_index(torch.from_numpy(edges).t(), num_nodes=num_nodes, symmetrize=True),
-        labels=torch.from_numpy(labels),
-        num_classes=sizes.num_classes,
-        class_names=_class_names(folder / files.class_names, sizes.num_classes),
+        targets=torch.from_numpy(labels),
+        objective=Classification(sizes.num_classes, _class_names(folder / files.class_names, sizes.num_classes)),
         fixed_splits=(_official_split(files, folder),),
         default_split="public",
     )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.task import NodeTask
+import numpy as np
+import scipy.sparse as sp
+import torch
 
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.pickles import unpickle_arrays
+from graphjoule.tasks.raw import RawFiles
+from graphjoule.tasks.splits import Split
+from graphjoule.tasks.task import Task, pack_features
+
+_NUM_VAL = 500  # papers after those that train
 # The files are pickles, which run code when they are read, so only these very bytes ever reach the unpickler.
 _CORA_SHA256 = {
     "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
@@ -47,25 +55,29 @@ _PUBMED_SHA256 = {
 }
 
 
-def check_sha256(expected: Mapping[str, str], folder: Path, shown: str) -> None:
-    """Refuse a folder in which a file is not the one that was hashed.
+def read_checked(expected: Mapping[str, str], folder: Path, shown: str) -> dict[str, bytes]:
+    """The content of every file by name, refusing one that is not the one that was hashed.
+
+    A file is read once, and what was hashed is what is returned: its path may name another file a moment later.
 
     Args:
         expected: SHA-256 of every file, by name.
         folder: where the files are.
         shown: how to call the folder in the sentence.
     """
+    contents = {}
     for file, sha256 in expected.items():
         try:
-            with (folder / file).open("rb") as stream:
-                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            contents[file] = (folder / file).read_bytes()
         except OSError as error:
             raise GraphjouleError(f"The file {shown}/{file} cannot be read ({error.strerror}).") from error
+        found = hashlib.sha256(contents[file]).hexdigest()
         if found != sha256:
             raise GraphjouleError(
                 f"The file {shown}/{file} has SHA-256 {found}, expected {sha256}; it was not read, because it is a "
                 "pickle and a changed one could run code."
             )
+    return contents
 
 
 def planetoid_files(name: str, sha256: Mapping[str, str]) -> RawFiles:
@@ -75,7 +87,7 @@ def planetoid_files(name: str, sha256: Mapping[str, str]) -> RawFiles:
         name: the network's name as PyG spells it.
         sha256: SHA-256 of every file, by name.
     """
-    return RawFiles(name.lower(), "Planetoid", name, files=tuple(sha256), check=partial(check_sha256, sha256))
+    return RawFiles(name.lower(), "Planetoid", name, files=tuple(sha256), check=partial(read_checked, sha256))
 
 
 CORA = planetoid_files("Cora", _CORA_SHA256)
@@ -83,22 +95,37 @@ CITESEER = planetoid_files("CiteSeer", _CITESEER_SHA256)
 PUBMED = planetoid_files("PubMed", _PUBMED_SHA256)
 
 
-def load_planetoid(raw: RawFiles, root: Path) -> NodeTask:
+def load_planetoid(raw: RawFiles, root: Path) -> Task:
     """A citation network with its public split; words as stored, papers linked if either cites the other.
 
-    PyG's reader is used on the raw files; the ``processed`` folder that its dataset class would keep beside them is
-    neither read nor written, so the data root may be read-only. Papers that stand in the graph alone, 15 in CiteSeer,
-    have no words and no label; PyG calls them class 0, here they are unlabelled.
+    The meaning is that of PyG's reader, which opens paths by itself and unpickles whatever it finds there, and so is
+    not used; neither is the ``processed`` folder that its dataset class keeps beside the raw files, so the data root
+    may be read-only. Papers that stand in the graph alone, 15 in CiteSeer, have no words and no label; PyG calls them
+    class 0, here they are unlabelled.
     """
     folder = raw.ensure(root)
-    raw.check(folder, str(folder))
-    from torch_geometric.io import read_planetoid_data  # here and not above: it takes seconds
-
-    with warnings.catch_warnings():
-        # The pickles are from Python 2: NumPy and SciPy warn of names that have moved since.
-        warnings.simplefilter("ignore")
-        data = read_planetoid_data(str(folder), raw.name)
-    # Test papers come last; a number among theirs that the list of test papers leaves out is in no other file either.
-    is_test = data.test_mask
-    data.y[~is_test & (is_test.cumsum(0) > 0)] = -1
-    return NodeTask.from_data(data, name=raw.task, symmetrize=True)
+    contents: dict[str, bytes] = raw.check(folder, str(folder))
+    prefix = f"ind.{raw.task}."
+    test = np.array(contents[f"{prefix}test.index"].split(), dtype=np.int64)
+    parts = ("tx", "allx", "y", "ty", "ally", "graph")
+    tx, allx, y, ty, ally, cited = (
+        unpickle_arrays(contents[prefix + part], f"{folder}/{prefix}{part}") for part in parts
+    )
+    # Test papers come last, in the order of test.index; a number that it leaves out is in no other file either.
+    paper = np.concatenate([np.arange(len(ally)), test])
+    num_papers = int(paper.max()) + 1
+    words = sp.vstack([allx, tx], format="coo")
+    words = sp.csr_matrix((words.data, (paper[words.row], words.col)), shape=(num_papers, words.shape[1]))
+    labels = torch.full((num_papers,), -1)
+    labels[paper] = torch.from_numpy(np.concatenate([ally, ty]).argmax(axis=1))
+    links = [(source, target) for source, targets in cited.items() for target in targets]
+    val = range(len(y), len(y) + _NUM_VAL)
+    return Task(
+        name=raw.task,
+        features=pack_features(words),
+        graph=Propagation.from_edge_index(torch.tensor(links).t(), num_nodes=num_papers, symmetrize=True),
+        targets=labels,
+        objective=Classification(ally.shape[1]),
+        fixed_splits=(Split("public", None, torch.arange(len(y)), torch.tensor(val), torch.from_numpy(test)),),
+        default_split="public",
+    )

@@ -35,7 +35,8 @@ class RawFiles:
         name: the folder's name, which for most classes is the dataset's name as well.
         files: names of the files in the folder. They stand here too so that looking for them imports no PyG.
         check: refuses a folder whose files are not what they should be; its second argument is how to call the folder
-            in the sentence. It runs on a download before any of it reaches the data root.
+            in the sentence. It runs on a download before any of it reaches the data root. It may return what it has
+            read, for a loader that must not use other bytes than those that were checked.
         options: keywords for a class that takes no name; by default it is given the name.
     """
 
@@ -43,7 +44,7 @@ class RawFiles:
     dataset: str
     name: str
     files: tuple[str, ...]
-    check: Callable[[Path, str], None]
+    check: Callable[[Path, str], Any]
     options: Mapping[str, Any] | None = None
 
     def folder(self, root: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -69,10 +69,16 @@ def is_rule(name: str) -> bool:
     return parse_per_class(name) is not None or parse_stratified(name) is not None
 
 
-def draw_split(
-    name: str, labels: Tensor, num_classes: int, seed: int, class_names: tuple[str, ...] | None = None
-) -> Split:
-    """The split that a rule and a seed give; see `per_class_split` and `stratified_split` for the arguments."""
+def draw_split(name: str, labels: Tensor, class_names: Sequence[str], seed: int) -> Split:
+    """The split that a rule and a seed give.
+
+    Args:
+        name: of the rule.
+        labels: class of every node, -1 where unknown; a regression has one class, see `Objective.strata`.
+        class_names: of every class.
+        seed: what it is drawn from.
+    """
+    num_classes = len(class_names)
     if counts := parse_per_class(name):
         return per_class_split(labels, num_classes, *counts, seed, class_names)
     percents = parse_stratified(name)
@@ -86,7 +92,7 @@ def per_class_split(
     num_train: int,
     num_val: int,
     seed: int,
-    class_names: tuple[str, ...] | None = None,
+    class_names: Sequence[str] | None = None,
 ) -> Split:
     """Draw `num_train` and `num_val` nodes of every class; the other labelled nodes are the test part.
 
@@ -104,7 +110,8 @@ def per_class_split(
 
     def sizes(label: int, num_labelled: int) -> tuple[int, int]:
         if num_labelled < num_train + num_val:
-            shown = f"{label} ({class_names[label]})" if class_names else str(label)
+            is_named = class_names is not None and class_names[label] != str(label)
+            shown = f"{label} ({class_names[label]})" if class_names and is_named else str(label)
             raise GraphjouleError(
                 f"Class {shown} has {num_labelled} labelled nodes; split {name!r} needs at least {num_train + num_val}."
             )

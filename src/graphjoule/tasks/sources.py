@@ -14,7 +14,7 @@ from graphjoule.tasks.heterophilous import load_heterophilous
 from graphjoule.tasks.ogb import ARXIV, load_ogb
 from graphjoule.tasks.planetoid import load_planetoid
 from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.task import NodeTask
+from graphjoule.tasks.task import Task
 from graphjoule.tasks.wikics import load_wikics
 from graphjoule.tasks.words import load_words
 
@@ -45,7 +45,7 @@ class DatasetSource:
     description: str
     split: str
     origin: str
-    load: Callable[[Path], NodeTask]
+    load: Callable[[Path], Task]
     raw: NeededFiles | None = None
 
     def is_present(self, root: Path) -> bool:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 
 PARTS = ("train", "val", "test")
 
@@ -94,9 +93,9 @@ def split_of_masks(name: str, masks: Mapping[str, Tensor]) -> Split | None:
     return fixed_split(name, train, val, masks.get("test_mask", torch.zeros_like(train)))
 
 
-def check_labelled(split: Split, labels: Tensor) -> None:
-    """Refuse a split that names a node outside the graph or one whose label is unknown."""
-    known = labels.cpu()
+def check_labelled(split: Split, is_known: Tensor) -> None:
+    """Refuse a split that names a node outside the graph or one whose target is unknown."""
+    known = is_known.cpu()
     for part in PARTS:
         index = getattr(split, part).cpu()
         if index.numel() and int(index[-1]) >= known.numel():
@@ -104,10 +103,10 @@ def check_labelled(split: Split, labels: Tensor) -> None:
                 f"The {part} part of split {split.name!r} names node {int(index[-1])}; "
                 f"with {counted(known.numel(), 'node')} it must be 0 to {known.numel() - 1}."
             )
-        unknown = index[known[index] < 0]
+        unknown = index[~known[index]]
         if unknown.numel():
             raise GraphjouleError(
-                f"The {part} part of split {split.name!r} names node {int(unknown[0])}, whose label is unknown (-1)."
+                f"The {part} part of split {split.name!r} names node {int(unknown[0])}, whose target is unknown."
             )
 
 

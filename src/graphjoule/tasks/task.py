@@ -10,11 +10,12 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from graphjoule.counting import counted
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
+from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks.facts import Source, TaskFacts
+from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.rules import RULES, draw_split, is_rule
 from graphjoule.tasks.splits import PARTS, Split, check_labelled, split_of_masks
 
@@ -30,16 +31,16 @@ about even here, while products and dropout touch a quarter of the entries at mo
 
 
 @dataclass(frozen=True, eq=False)
-class NodeTask:
-    """Node classification on one graph, checked when it is made.
+class Task:
+    """A graph with features and targets, and what is asked of a model; checked when it is made.
 
     Attributes:
         name: what the task is called in records and error sentences.
         features: finite floating-point matrix, dense or sparse, one row per node, as stored by its source.
         graph: the normalised operator.
-        labels: class of every node, int64, -1 where unknown.
-        num_classes: number of classes, at least two.
-        class_names: name of every class, where the source has names.
+        targets: what is to be predicted for every node, in the form of its objective: of a classification int64, -1
+            where unknown; of a regression floating-point, NaN where unknown.
+        objective: the loss, the metrics, and which of them selects.
         fixed_splits: splits that came with the data.
         default_split: the split to use when none is asked for.
         node_ids: what the source calls every node, where it has names for them.
@@ -49,9 +50,8 @@ class NodeTask:
     name: str
     features: Features
     graph: Propagation
-    labels: Tensor
-    num_classes: int
-    class_names: tuple[str, ...] | None = None
+    targets: Tensor
+    objective: Objective
     fixed_splits: tuple[Split, ...] = ()
     default_split: str = "per-class-20-30"
     node_ids: tuple[str, ...] | None = None
@@ -64,11 +64,9 @@ class NodeTask:
                 f"The features of task {self.name!r} have {self.features.size(0)} rows; "
                 f"expected {self.graph.num_nodes}, one per node of the graph."
             )
-        _check_labels(self)
-        _check_classes(self)
-        object.__setattr__(self, "labels", self.labels.long())
+        object.__setattr__(self, "targets", self.objective.check(self.targets, self.num_nodes, self.name))
         for split in self.fixed_splits:
-            check_labelled(split, self.labels)
+            check_labelled(split, self.objective.is_known(self.targets))
         self._check_split_name(self.default_split)
         if self.node_ids is not None and len(self.node_ids) != self.num_nodes:
             raise GraphjouleError(
@@ -76,8 +74,10 @@ class NodeTask:
             )
 
     @classmethod
-    def from_data(cls, data: Data, *, name: str = "data", symmetrize: bool = False) -> NodeTask:
+    def from_data(cls, data: Data, *, name: str = "data", symmetrize: bool = False) -> Task:
         """A task from PyG's `Data` with ``x``, ``edge_index`` and ``y``, and ``edge_weight`` if there is one.
+
+        Integers in ``y`` are classes, floating-point numbers are targets of a regression.
 
         If it has ``train_mask`` and ``val_mask``, they become the split ``public``, whose test part is empty without a
         ``test_mask``; any other choice of masks is refused.
@@ -87,9 +87,16 @@ class NodeTask:
             name: what to call the task.
             symmetrize: let every edge of a directed graph count in both directions.
         """
-        x, edge_index, labels = (_tensor(data, key) for key in ("x", "edge_index", "y"))
+        x, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
         check_features(x)
-        _check_label_dtype(labels, name)
+        if targets.dim() == 2 and targets.size(1) == 1:  # OGB keeps its labels as a column
+            targets = targets.view(-1)
+        objective: Objective
+        if targets.is_floating_point():
+            objective = Regression(targets.size(1) if targets.dim() == 2 else 1)
+        else:
+            targets = as_int64(targets, f"The labels of task {name!r} have")
+            objective = Classification.of(targets)
         weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
         masks = {key: getattr(data, key, None) for key in (f"{part}_mask" for part in PARTS)}
         public = split_of_masks("public", {key: mask.cpu() for key, mask in masks.items() if mask is not None})
@@ -97,9 +104,8 @@ class NodeTask:
             name=name,
             features=pack_features(x),
             graph=Propagation.from_edge_index(edge_index, weight, x.size(0), symmetrize=symmetrize),
-            # OGB keeps its labels as a column.
-            labels=labels.view(-1) if labels.dim() == 2 and labels.size(1) == 1 else labels,
-            num_classes=count_classes(labels),
+            targets=targets,
+            objective=objective,
             fixed_splits=(public,) if public else (),
             default_split="public" if public else cls.default_split,
         )
@@ -115,12 +121,22 @@ class NodeTask:
         return self.features.size(1)
 
     @property
+    def out_channels(self) -> int:
+        """How many numbers a model gives for each node: one per class, or one per target."""
+        return self.objective.out_channels
+
+    @property
+    def is_known(self) -> Tensor:
+        """Which nodes have a target, bool, shape ``[num_nodes]``."""
+        return self.objective.is_known(self.targets)
+
+    @property
     def split_names(self) -> tuple[str, ...]:
         """The splits it offers by name; besides these, any ``per-class-A-B`` and ``stratified-V-T``."""
         return tuple(dict.fromkeys([*(split.name for split in self.fixed_splits), self.default_split]))
 
     def split(self, name: str | None = None, seed: int = 0) -> Split:
-        """The split of a given name, on the labels' device; a fixed one is the same for every seed.
+        """The split of a given name, on the targets' device; a fixed one is the same for every seed.
 
         Where the data come with several, ``public-0``, ``public-1`` and so on, ``public`` is the one of the seed.
 
@@ -134,9 +150,9 @@ class NodeTask:
         self._check_split_name(name)
         fixed = {split.name: split for split in self.fixed_splits}
         if several := self._several(name):
-            return several[seed % len(several)].to(self.labels.device)
-        split = fixed.get(name) or draw_split(name, self.labels, self.num_classes, seed, self.class_names)
-        return split.to(self.labels.device)
+            return several[seed % len(several)].to(self.targets.device)
+        split = fixed.get(name) or draw_split(name, *self.objective.strata(self.targets), seed)
+        return split.to(self.targets.device)
 
     def facts(self) -> TaskFacts:
         """What is worth knowing about the task once it is gone, with a hash that tells whether another is the same."""
@@ -145,27 +161,27 @@ class NodeTask:
             num_nodes=self.num_nodes,
             num_edges=self.graph.num_edges,
             num_features=self.num_features,
-            num_classes=self.num_classes,
-            num_labels=int((self.labels >= 0).sum()),
-            class_names=self.class_names,
+            num_labels=int(self.is_known.sum()),
+            objective=self.objective,
             sha256=self._sha256(),
             source=self.source,
         )
 
     def _sha256(self) -> str:
-        """A hash of features, graph and labels; of ``P`` the pattern and the degrees, which decide the rest."""
+        """A hash of features, graph and targets; of ``P`` the pattern and the degrees, which decide the rest."""
         x = self.features
         features = (x.rowptr, x.col, x.value) if isinstance(x, SparseFeatures) else (x,)
         digest = hashlib.sha256()
-        for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.labels):
+        for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.targets):
             digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+            if tensor.numel():  # an empty one may have the stride 0, and then has no view as bytes
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> NodeTask:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Task:
         """The same task on another device, or with features and graph of another dtype."""
         features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
-        return replace(self, features=features, graph=graph, labels=self.labels.to(device))
+        return replace(self, features=features, graph=graph, targets=self.targets.to(device))
 
     def _several(self, name: str) -> list[Split]:
         """The fixed splits that a name without a number stands for."""
@@ -188,51 +204,8 @@ def pack_features(x: Tensor | sp.sparray | sp.spmatrix) -> Features:
     return torch.from_numpy(x.toarray()).to(torch.get_default_dtype())
 
 
-def count_classes(labels: Tensor) -> int:
-    """Number of classes that labels 0, 1, 2, ... speak of: the largest plus one."""
-    return int(labels.max()) + 1 if labels.numel() else 0
-
-
 def _tensor(data: Data, key: str) -> Tensor:
     value = getattr(data, key, None)
     if not isinstance(value, Tensor):
         raise GraphjouleError(f"The graph given as Data has no tensor {key!r}; expected x, edge_index and y.")
     return value.cpu()
-
-
-def _check_classes(task: NodeTask) -> None:
-    if task.num_classes < 2:
-        raise GraphjouleError(
-            f"Task {task.name!r} has {counted(task.num_classes, 'class', 'classes')}; at least two are needed."
-        )
-    if task.class_names is not None and len(task.class_names) != task.num_classes:
-        raise GraphjouleError(
-            f"Task {task.name!r} has {task.num_classes} classes but {len(task.class_names)} class names."
-        )
-
-
-def _check_labels(task: NodeTask) -> None:
-    labels = task.labels
-    if labels.shape != (task.num_nodes,):
-        raise GraphjouleError(
-            f"The labels of task {task.name!r} have shape {list(labels.shape)}; "
-            f"expected [{task.num_nodes}], one per node."
-        )
-    _check_label_dtype(labels, task.name)
-    labels = labels.long()  # an unsigned dtype cannot be compared with -1
-    wrong = ((labels < -1) | (labels >= task.num_classes)).nonzero().view(-1)
-    if wrong.numel():
-        node = int(wrong[0])
-        raise GraphjouleError(
-            f"The label of node {node} in task {task.name!r} is {int(labels[node])}; "
-            f"expected 0 to {task.num_classes - 1}, or -1 where it is unknown."
-        )
-    if not (labels >= 0).any():
-        raise GraphjouleError(f"Task {task.name!r} has no label: all {task.num_nodes} are -1, at least one is needed.")
-
-
-def _check_label_dtype(labels: Tensor, name: str) -> None:
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise GraphjouleError(
-            f"The labels of task {name!r} have dtype {labels.dtype}; expected an integer dtype such as torch.int64."
-        )

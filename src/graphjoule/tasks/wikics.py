@@ -11,9 +11,10 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.public import public_splits
 from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.task import NodeTask, count_classes, pack_features
+from graphjoule.tasks.task import Task, pack_features
 
 _FILE = "data.json"
 _KEYS = ("features", "labels", "links", "train_masks", "val_masks", "test_mask")
@@ -44,7 +45,7 @@ def _check(folder: Path, shown: str) -> None:
 WIKICS = RawFiles("wikics", "WikiCS", "WikiCS", files=(_FILE,), check=_check, options={"is_undirected": True})
 
 
-def load_wikics(raw: RawFiles, root: Path) -> NodeTask:
+def load_wikics(raw: RawFiles, root: Path) -> Task:
     """Articles with averaged word vectors and twenty public splits, which share one test part.
 
     A link counts in both directions. The validation part is the file's ``val_masks``; its ``stopping_masks``, meant to
@@ -55,12 +56,12 @@ def load_wikics(raw: RawFiles, root: Path) -> NodeTask:
     features = torch.from_numpy(_array(content, "features", "f", path)).to(torch.get_default_dtype())
     labels = torch.from_numpy(_array(content, "labels", "i", path))
     train, val, test = (_array(content, key, "b", path) for key in ("train_masks", "val_masks", "test_mask"))
-    return NodeTask(
+    return Task(
         name=raw.task,
         features=pack_features(features),
         graph=Propagation.from_edge_index(_edges(content, path), num_nodes=features.shape[0], symmetrize=True),
-        labels=labels,
-        num_classes=count_classes(labels),
+        targets=labels,
+        objective=Classification.of(labels),
         fixed_splits=public_splits(str(path), len(labels), (train, val, np.tile(test, (len(train), 1)))),
         default_split="public",
     )

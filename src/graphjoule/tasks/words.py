@@ -9,29 +9,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
-from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.tasks.arrays import NUMBERS, read_arrays
+from graphjoule.tasks.arrays import CSR_PIECES, NUMBERS, csr_of, read_arrays
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.task import NodeTask, count_classes, pack_features
+from graphjoule.tasks.task import Task, pack_features
 
-_CSR_PIECES = ("data", "indices", "indptr", "shape")
-_KEYS = ("labels", *(f"{matrix}_{piece}" for matrix in ("adj", "attr") for piece in _CSR_PIECES))
+_KEYS = ("labels", *(f"{matrix}_{piece}" for matrix in ("adj", "attr") for piece in CSR_PIECES))
 _KINDS = dict.fromkeys(_KEYS, NUMBERS)
-
-
-def _csr(arrays: dict[str, np.ndarray], matrix: str, shown: str) -> sp.csr_matrix:
-    data, indices, indptr, shape = (arrays[f"{matrix}_{piece}"] for piece in _CSR_PIECES)
-    try:
-        csr = sp.csr_matrix((data, indices, indptr), shape=tuple(int(n) for n in shape))
-        # SciPy checks no index by itself and its C loops trust them all.
-        csr.check_format(full_check=True)
-    except (ValueError, TypeError) as error:
-        raise GraphjouleError(f"The arrays {matrix}_* in {shown} are no sparse matrix: {error}.") from error
-    return csr
 
 
 def _check(file: str, folder: Path, shown: str) -> None:
@@ -53,7 +40,7 @@ DBLP = _words_files("dblp", "CitationFull", "dblp", "dblp.npz")
 PUBMED_FULL = _words_files("pubmed-full", "CitationFull", "pubmed", "pubmed.npz")
 
 
-def load_words(raw: RawFiles, root: Path) -> NodeTask:
+def load_words(raw: RawFiles, root: Path) -> Task:
     """Nodes described by whether a word occurs with them, such as authors by the keywords of their papers.
 
     The meaning is that of PyG's parser: a positive count becomes 1, self-loops go, an edge counts in both directions.
@@ -61,16 +48,16 @@ def load_words(raw: RawFiles, root: Path) -> NodeTask:
     """
     path = raw.ensure(root) / raw.files[0]
     arrays = read_arrays(path, str(path), _KINDS)
-    words, links = (_csr(arrays, matrix, str(path)) for matrix in ("attr", "adj"))
+    words, links = (csr_of(arrays, matrix, str(path)) for matrix in ("attr", "adj"))
     words.sum_duplicates()
     words.data = np.where(words.data > 0, 1, words.data)
     links = links.tocoo()
     edge_index = torch.from_numpy(np.stack([links.row, links.col]).astype(np.int64))
     labels = torch.from_numpy(arrays["labels"])
-    return NodeTask(
+    return Task(
         name=raw.task,
         features=pack_features(words),
         graph=Propagation.from_edge_index(edge_index, num_nodes=words.shape[0], symmetrize=True),
-        labels=labels,
-        num_classes=count_classes(labels),
+        targets=labels,
+        objective=Classification.of(labels),
     )

@@ -123,3 +123,8 @@ class EmbeddingHooks:
 
 def _plain_tensors(inputs: tuple[Any, ...]) -> Iterator[Tensor]:
     return (x for x in inputs if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
+
+
+def graph_layers(model: nn.Module) -> str | None:
+    """The pattern of a model's graph layers: ``convs.*`` where it has such a list, as ours have, else None."""
+    return "convs.*" if isinstance(getattr(model, "convs", None), nn.ModuleList) else None

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.terms.embeddings import graph_layers
+from graphjoule.terms.term import Term
 from graphjoule.trace.watch import Watch, watched_modules
 
 
-class OrthogonalPenalty:
+class OrthogonalPenalty(Term):
     """``gamma sum_k ||W_k - I||_F`` over the square weights of a model's layers, the first against ``sqrt(c_max) I``.
 
     The second of the three ways to keep to the paper's limits: weights near the identity neither add nor take energy.
@@ -70,3 +74,36 @@ class OrthogonalPenalty:
             for weight, start in zip(weights, starts, strict=True)
         ]
         return self.gamma * torch.stack([torch.linalg.vector_norm(offset) for offset in offsets]).sum()
+
+    def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Term.value`; there is no state."""
+        return self(), state
+
+
+class OrthogonalSettings(BaseModel):
+    """An `OrthogonalPenalty` on every graph layer, as a recipe or `fit` takes it.
+
+    Attributes:
+        gamma: factor of the penalty.
+        c_max: factor of the upper limit.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    gamma: float = Field(default=20.0, ge=0)
+    c_max: float = Field(default=1.0, gt=0)
+
+    def __call__(self, model: nn.Module, graph: Propagation) -> OrthogonalPenalty:
+        """The penalty for one model.
+
+        Raises:
+            GraphjouleError: no graph layer has a square weight. One or two layers may have none because they lead in
+                and out; of them the penalty is zero.
+        """
+        penalty = OrthogonalPenalty(model, layers=graph_layers(model), gamma=self.gamma, c_max=self.c_max)
+        if not penalty.names and len(watched_modules(model, graph_layers(model))) > 2:
+            raise GraphjouleError(
+                f"terms.orthogonal.gamma is {self.gamma}, but no graph layer of {type(model).__name__} has a square "
+                "weight that could be pulled to the identity; leave it out or choose another model or depth."
+            )
+        return penalty

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.measures.spectrum import Estimate, Spectrum, spectrum

@@ -1,32 +1,36 @@
-"""Training: one or many seeds in one program, stopped and selected by validation, safe to kill."""
+"""Training: settings, one or many seeds in one program, records, run folders; `graphjoule.fit` puts them together."""
 
-from graphjoule.training.capture import CapturedStep
+from graphjoule.training.build import architecture_of, build_model
 from graphjoule.training.environment import describe_device, resolve_device, versions
-from graphjoule.training.fit import FitResult, fit
-from graphjoule.training.loop import Progress, TrainingInterrupted
-from graphjoule.training.memory import free_bytes, is_out_of_memory
-from graphjoule.training.objective import build_model
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.loop import CapturedStep, Progress, TrainingInterrupted, deferred_interrupt
 from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.records import Record, append_record, read_records, summarise
-from graphjoule.training.seed_batch import Runs
+from graphjoule.training.records import Record, Summary, append_record, read_records, summarise
+from graphjoule.training.saving import load_model, save_model
+from graphjoule.training.seed_batch import SeedBatch
+from graphjoule.training.trainer import free_bytes, is_out_of_memory
 
 __all__ = [
     "CapturedStep",
-    "FitResult",
     "Progress",
     "Recipe",
     "Record",
-    "Runs",
+    "RunFolder",
+    "SeedBatch",
+    "Summary",
     "TrainingInterrupted",
     "append_record",
+    "architecture_of",
     "build_model",
+    "deferred_interrupt",
     "describe_device",
-    "fit",
     "free_bytes",
     "is_out_of_memory",
+    "load_model",
     "load_recipe",
     "read_records",
     "resolve_device",
+    "save_model",
     "summarise",
     "versions",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphjoule.graph.features import normalize_rows
 from graphjoule.measures import DEFAULT_MEASURES
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.nn import GraphModel
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
@@ -47,15 +47,6 @@ class Examination:
         }
 
 
-def initialised(recipe: Recipe, in_channels: int, out_channels: int, seed: int) -> GraphModel:
-    """The network with which a training of this seed begins; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return MODELS[recipe.model](
-            in_channels, recipe.hidden_channels, out_channels, recipe.num_layers, **recipe.options
-        )
-
-
 def examine(
     model: GraphModel,
     recipe: Recipe,
@@ -80,7 +71,7 @@ def examine(
     """
     where = resolve_device(device)
     given, model = given.to(where), model.to(where)
-    x = normalize_rows(given.features) if recipe.normalize_features else given.features
+    x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
     if gradients:
         trace: TraceView = _with_gradients(model, x, given, measures, watch)
     else:
@@ -123,8 +114,8 @@ def _diagnosis(trace: TraceView) -> Diagnosis | None:
 
 def _limits(trace: TraceView, recipe: Recipe) -> Limits | None:
     layers = graph_layers(trace)
-    is_known = {"c_min", "c_max"} <= recipe.options.keys() and 0 < recipe.options["c_min"] < 1
+    is_known = {"c_min", "c_max"} <= recipe.model.options.keys() and 0 < recipe.model.options["c_min"] < 1
     has_initial = bool(layers.layers) and layers.layers[0].name != _FIRST_LAYER
     if not (is_known and has_initial and "energy" in trace.measures):
         return None
-    return limits(layers, recipe.options["c_min"], recipe.options["c_max"])
+    return limits(layers, recipe.model.options["c_min"], recipe.model.options["c_max"])

@@ -5,38 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import BaseModel
+import torch
+from pydantic import BaseModel, field_validator
 from torch import Tensor
 
-from graphjoule.claim import claim
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, write_json, write_text
+from graphjoule.files import (
+    check_free,
+    ensure_folder,
+    file_lock,
+    foreign_names,
+    remove_temporaries,
+    write_json,
+    write_text,
+)
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tensorfile import read_tensors, write_tensors
 from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, append_record, read_records
-from graphjoule.training.saving import load_model, save_model
+from graphjoule.training.saving import load_parameters, save_model
+from graphjoule.training.tensorfile import read_tensors, write_tensors
+
+_LOCK_NAME = ".lock"
+_BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
 class About(BaseModel):
     """The content of ``run.json``.
 
     Attributes:
+        format: version of this list of fields; a folder of format 1, which does not say so, is read too.
         recipe: the settings.
         groups: which seeds train together: the same groups give the same bits.
         data: what is trained on; None in a folder that is older than the field.
         splits: fingerprint of the split of every seed in `groups`; empty in a folder that is older than the field.
     """
 
+    format: Literal[2] = 2
     recipe: Recipe
     groups: list[list[int]]
     data: TaskFacts | None = None
     splits: dict[int, str] = {}
+
+    @field_validator("recipe", mode="before")
+    @classmethod
+    def _read_recipe(cls, given: Any) -> Any:
+        return Recipe.from_fields(given) if isinstance(given, dict) else given
 
 
 class RunFolder:
@@ -64,7 +83,7 @@ class RunFolder:
         *,
         resume: bool,
     ) -> None:
-        """Refuse a folder that holds another training, before anything is written.
+        """Refuse a folder that holds another training or anything else, before anything is written or removed.
 
         Args:
             recipe: the settings to train with.
@@ -74,23 +93,25 @@ class RunFolder:
 
         Raises:
             GraphjouleError: it is taken and `resume` is off, or what it holds was trained with other settings, on
-                other data or with other splits.
+                other data or with other splits, or is no training.
         """
         if not self.is_taken:
+            check_free(self.path, _BEFORE_IT_BEGINS)
             return
         if not resume:
             raise GraphjouleError(
-                f"{self.path} already holds a training; add --resume to continue it, or choose another with --out."
+                f"{self.path} already holds a training; pass `resume=True` to continue it, or choose another folder "
+                "with `out`."
             )
         before = self.about()
         if changed := before.recipe.differences(recipe):
             raise GraphjouleError(
-                f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with --out."
+                f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with `out`."
             )
         if before.data is not None and data is not None and before.data.sha256 != data.sha256:
             raise GraphjouleError(
                 f"{self.path} was trained on other data: {data.name} has changed since; "
-                "choose another folder with --out."
+                "choose another folder with `out`."
             )
         if split_of is not None:
             self._check_splits(before, split_of)
@@ -102,7 +123,7 @@ class RunFolder:
             if (split := split_of(seed)).sha256 != sha256:
                 raise GraphjouleError(
                     f"{self.path} was trained with other nodes in the split {split.name!r} of seed {seed}: it has "
-                    "changed since; choose another folder with --out."
+                    "changed since; choose another folder with `out`."
                 )
 
     @property
@@ -110,13 +131,18 @@ class RunFolder:
         """Whether a training has begun here."""
         return self._about_path.exists() or self.records_path.exists()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a training may begin here."""
+        return not self.is_taken and not foreign_names(self.path, _BEFORE_IT_BEGINS)
+
     def about(self) -> About:
         """What ``run.json`` says."""
         try:
             return About.model_validate_json(self._about_path.read_bytes())
         except (OSError, ValueError) as error:
             raise GraphjouleError(
-                f"{self._about_path} is missing or damaged; choose another folder with --out."
+                f"{self._about_path} is missing or damaged; choose another folder with `out`."
             ) from error
 
     def model_path(self, seed: int) -> Path:
@@ -124,16 +150,16 @@ class RunFolder:
         return self.path / f"model-seed-{seed}.safetensors"
 
     def load_model(self, seed: int, model: GraphModel) -> GraphModel:
-        """The saved model of a seed; `model` is one of its kind, for those who are not the first to read it."""
-        return load_model(self.model_path(seed))
+        """The saved model of a seed; `model` is one of its kind and gets the parameters."""
+        return load_parameters(self.model_path(seed), model)
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        with claim(self.path / ".lock") as is_ours:
+        with file_lock(self.path / _LOCK_NAME) as is_ours:
             self._refuse_unless(is_ours)
-            self._sweep()
+            remove_temporaries(self.path)
             yield
 
     def check_unheld(self) -> None:
@@ -141,19 +167,14 @@ class RunFolder:
 
         `open` asks again: this is for who wants to know before work that takes long.
         """
-        lock = self.path / ".lock"
+        lock = self.path / _LOCK_NAME
         if lock.exists():
-            with claim(lock) as is_ours:
+            with file_lock(lock) as is_ours:
                 self._refuse_unless(is_ours)
 
     def _refuse_unless(self, is_ours: bool) -> None:
         if not is_ours:
             raise GraphjouleError(f"Another process is training in {self.path}; choose another folder.")
-
-    def _sweep(self) -> None:
-        """Remove half-written files that a killed process left."""
-        for path in self.path.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
 
     def begin(
         self,
@@ -193,9 +214,20 @@ class RunFolder:
             return None
         state, about = read_tensors(self._checkpoint_path, "checkpoint")
         if about["recipe"] != recipe.fingerprint():
-            raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with --out.")
-        return (state, about["seconds"]) if about["group"] == list(group) else None
+            raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with `out`.")
+        return (_state_of_any_format(state), about["seconds"]) if about["group"] == list(group) else None
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""
         self._checkpoint_path.unlink(missing_ok=True)
+
+
+def _state_of_any_format(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's tensors by the names they have now; format 1 knew one metric and one term."""
+    if "selection.best" in state:
+        return state
+    state = dict(state)
+    val = [state.pop(f"selection.{name}") for name in ("val_loss", "val_accuracy")]
+    if "multipliers" in state:
+        state["states.energy"] = state.pop("multipliers")
+    return state | {"selection.best": torch.stack(val, dim=1)}

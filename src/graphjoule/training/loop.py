@@ -1,22 +1,31 @@
-"""The epoch loop of one group of runs."""
+"""The epoch loop of one batch of seeds: how it is captured, stopped and closed."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from graphjoule.nn import GraphModel
+from graphjoule.ops import fold_in
 from graphjoule.tasks import Split
-from graphjoule.training.capture import CapturedStep
-from graphjoule.training.failure import describe_failure
-from graphjoule.training.interrupt import StopRequest
-from graphjoule.training.seed_batch import Runs
+from graphjoule.training.seed_batch import SeedBatch
 
-CURVE_NAMES = ("train_loss", "val_loss", "val_accuracy")
 # How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue, unless an
 # epoch has to wait for the device anyway.
 _LOOK_EVERY = {"cpu": 1, "cuda": 10}
+_WARM_UP_CALLS = 2  # libraries choose their algorithms and workspaces in the first calls, outside the graph
+_ECHO_SECONDS = 1.0  # `timeout`, job schedulers and wrappers signal a program and then its group: twice at once
 
 
 class TrainingInterrupted(Exception):  # noqa: N818 - asked for, not an error
@@ -29,7 +38,7 @@ class TrainingInterrupted(Exception):  # noqa: N818 - asked for, not an error
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a group of runs is: what a progress bar shows.
+    """How far a batch of runs is: what a progress bar shows.
 
     Attributes:
         epoch: number of epochs done.
@@ -37,8 +46,7 @@ class Progress:
         num_active: number of runs that still train.
         num_runs: number of all runs.
         train_loss: of this epoch, the mean over the runs that still train, or over all if none does.
-        val_loss: the same mean in the last epoch that was validated; NaN before the first one.
-        val_accuracy: likewise.
+        val: loss and metrics by name, the same means in the last epoch that was validated; NaN before the first one.
     """
 
     epoch: int
@@ -46,13 +54,12 @@ class Progress:
     num_active: int
     num_runs: int
     train_loss: float
-    val_loss: float
-    val_accuracy: float
+    val: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came out of one run. The test accuracy is the only thing that saw a test label."""
+    """What came out of one run. The test scores are the only thing that saw a test target."""
 
     seed: int
     split: Split
@@ -60,18 +67,17 @@ class RunResult:
     curve: dict[str, list[float]]
     epochs_run: int
     selected_epoch: int | None
-    val_loss: float | None
-    val_accuracy: float | None
-    test_accuracy: float | None
+    val: dict[str, float] | None
+    test: dict[str, float] | None
     model: GraphModel
 
 
 def train(
-    runs: Runs,
+    batch: SeedBatch,
     split_of: Mapping[int, Split],
     *,
-    stop: StopRequest,
-    save: Callable[[Runs], None],
+    should_stop: Callable[[], bool],
+    save: Callable[[SeedBatch], None],
     save_every: int,
     on_progress: Callable[[Progress], None],
 ) -> Iterator[RunResult]:
@@ -80,76 +86,190 @@ def train(
     Runs that have stopped are dropped from the program once they are a quarter of it: fewer rows, same results.
 
     Args:
-        runs: the state to train on, fresh or restored.
-        split_of: the split of each seed of the whole group, some of which may be gone from `runs` already.
-        stop: read after every epoch; when set, the state is saved and `TrainingInterrupted` raised.
+        batch: the state to train on, fresh or restored.
+        split_of: the split of each seed of the whole batch, some of which may be gone from `batch` already.
+        should_stop: asked after every epoch; if so, the state is saved and `TrainingInterrupted` raised.
         save: called with the state every `save_every` epochs.
         save_every: epochs between two calls of `save`.
         on_progress: called whenever the host looks at the device.
     """
-    device = runs.parameters.device
-    look_every = _LOOK_EVERY[device.type] if runs.is_capturable else 1
-    num_runs = len(split_of)
-    step = _step_of(runs)
-    for epoch in range(int(runs.epoch), runs.recipe.epochs):
+    device = batch.parameters.device
+    look_every = _LOOK_EVERY[device.type] if batch.is_capturable else 1
+    epochs = batch.recipe.train.epochs
+    step = _step_of(batch)
+    for epoch in range(int(batch.epoch), epochs):
         step()
         done = epoch + 1
-        last = done == runs.recipe.epochs
+        last = done == epochs
         if done % look_every == 0 or last:
-            on_progress(_progress(runs, done, num_runs))
-            stopped = [True] * len(runs.seeds) if last else runs.selection.state["stopped"].tolist()
+            on_progress(_progress(batch, done, len(split_of)))
+            stopped = [True] * len(batch.seeds) if last else batch.selection.state["stopped"].tolist()
             if all(stopped) or sum(stopped) * 4 >= len(stopped):
-                yield from (_result(runs, run, split_of) for run, is_over in enumerate(stopped) if is_over)
+                yield from (_result(batch, run, split_of) for run, is_over in enumerate(stopped) if is_over)
                 if all(stopped):
                     return
-                runs.keep([run for run, is_over in enumerate(stopped) if not is_over])
-                step = _step_of(runs)
-        is_asked_to_stop = runs.processes.any(stop.requested)  # a signal may reach processes in different epochs
+                batch.keep([run for run, is_over in enumerate(stopped) if not is_over])
+                step = _step_of(batch)
+        is_asked_to_stop = batch.is_stop_agreed(should_stop())
         if done % save_every == 0 or is_asked_to_stop:
-            save(runs)
+            save(batch)
         if is_asked_to_stop:
             raise TrainingInterrupted(done)
 
 
-def _step_of(runs: Runs) -> Callable[[], None]:
-    """One epoch of the runs, as a CUDA graph where it can be one: what other processes send cannot be recorded."""
-    if runs.processes.size > 1 or runs.task.graph.part is not None or not runs.is_capturable:
-        return runs.train_epoch
-    return CapturedStep(runs.train_epoch, runs.parameters.device)
+def _step_of(batch: SeedBatch) -> Callable[[], None]:
+    """One epoch of the runs, as a CUDA graph where it can be one."""
+    return CapturedStep(batch.train_epoch, batch.parameters.device) if batch.is_capturable else batch.train_epoch
 
 
-def _progress(runs: Runs, epoch: int, num_runs: int) -> Progress:
-    active = runs.selection.active
-    validated = runs.last_validation(epoch)
-    rows = runs.curve[:, epoch - 1].clone()
-    rows[:, 1:] = runs.curve[:, validated - 1, 1:] if validated else math.nan
-    means = (rows[active] if bool(active.any()) else rows).mean(dim=0).tolist()
-    return Progress(epoch, runs.recipe.epochs, int(active.sum()), num_runs, *means)
+def _score_names(batch: SeedBatch) -> list[str]:
+    return ["loss", *(metric.name for metric in batch.objective.metrics)]
 
 
-def _result(runs: Runs, run: int, split_of: Mapping[int, Split]) -> RunResult:
-    """Close one run: read its curve, and now, for the first and only time, the test labels."""
-    state = {name: value[run].item() for name, value in runs.selection.state.items()}
-    seed, epochs_run = runs.seeds[run], int(state["last_epoch"]) + 1
-    curve = runs.curve[run, :epochs_run].T.tolist()
-    failed, selected = bool(state["failed"]), state["best_epoch"] >= 0  # a run may fail before its first good epoch
+def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
+    active = batch.selection.active
+    validated = batch.last_validation(epoch)
+    rows = batch.curve[:, epoch - 1].clone()
+    rows[:, 1:] = batch.curve[:, validated - 1, 1:] if validated else math.nan
+    loss, *val = (rows[active] if bool(active.any()) else rows).mean(dim=0).tolist()
+    scores = dict(zip(_score_names(batch), val, strict=True))
+    return Progress(epoch, batch.recipe.train.epochs, int(active.sum()), num_runs, loss, scores)
+
+
+def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunResult:
+    """Close one run: read its curve, and now, for the first and only time, the test targets."""
+    state = {name: value[run].tolist() for name, value in batch.selection.state.items()}
+    seed, epochs_run = batch.seeds[run], state["last_epoch"] + 1
+    names = _score_names(batch)
+    curves = batch.curve[run, :epochs_run].T.tolist()
+    failed, selected = state["failed"], state["best_epoch"] >= 0  # a run may fail before its first good epoch
+    split = split_of[seed]
     return RunResult(
         seed=seed,
-        split=split_of[seed],
-        failure=describe_failure(runs, run) if failed else None,
-        curve=dict(zip(CURVE_NAMES, curve, strict=True)),
+        split=split,
+        failure=describe_failure(batch, run) if failed else None,
+        curve=dict(zip(["train_loss", *(f"val_{name}" for name in names)], curves, strict=True)),
         epochs_run=epochs_run,
-        selected_epoch=int(state["best_epoch"]) if selected else None,
-        val_loss=float(state["val_loss"]) if selected else None,
-        val_accuracy=float(state["val_accuracy"]) if selected else None,
-        test_accuracy=None if failed else _test_accuracy(runs, run, split_of[seed]),
-        model=runs.selected_model(run),
+        selected_epoch=state["best_epoch"] if selected else None,
+        val=dict(zip(names, state["best"], strict=True)) if selected else None,
+        test=None if failed or not split.sizes[2] else batch.test_scores(run, split),
+        model=batch.selected_model(run),
     )
 
 
-def _test_accuracy(runs: Runs, run: int, split: Split) -> float:
-    """Share of test nodes that the selected parameters classify rightly."""
-    test = split.test.to(runs.task.labels.device)
-    correct = runs.selected_logits(run)[test].argmax(dim=-1) == runs.task.labels[test]
-    num_test = split.sizes[2]
-    return float(runs.task.graph.group.total(correct.double().sum())) / num_test if num_test else math.nan
+class CapturedStep:
+    """A step that is recorded as a CUDA graph at its third call and replayed from then on.
+
+    The first two calls run as they are and count as real steps. The step must work in place on tensors that stay where
+    they are, and must not wait for the device.
+
+    Args:
+        step: the function to capture; it takes nothing and returns nothing.
+        device: where it runs; anything but a CUDA device means that every call runs as it is.
+    """
+
+    def __init__(self, step: Callable[[], None], device: torch.device) -> None:
+        self._step, self._device = step, device
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Make one step."""
+        if self._device.type != "cuda":
+            self._step()
+            return
+        self._calls += 1
+        if self._calls <= _WARM_UP_CALLS:
+            self._run_aside()
+            return
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._step()
+        self._graph.replay()
+
+    def _run_aside(self) -> None:
+        """Run on a side stream, which capture asks of its warm-up."""
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            self._step()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+
+
+class StopRequest:
+    """Whether somebody has asked the training to stop at the next epoch."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._asked_at = 0.0
+
+    def request(self, signum: int, frame: FrameType | None) -> None:
+        """Signal handler: the first signal asks, one that comes later than its echo interrupts at once."""
+        now = time.monotonic()
+        if self.requested and now - self._asked_at > _ECHO_SECONDS:
+            raise KeyboardInterrupt
+        if not self.requested:
+            self.requested, self._asked_at = True, now
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a request that the epoch loop reads, so that a saved state is never half an epoch.
+
+    The command line uses it; `fit` in a program of the user's leaves the signals alone.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
+        yield request
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(signum, request.request) for signum in signals]
+    try:
+        yield request
+    finally:
+        for signum, handler in zip(signals, before, strict=True):
+            signal.signal(signum, handler)
+
+
+@torch.no_grad()
+def describe_failure(batch: SeedBatch, run: int) -> str:
+    """A sentence that names the epoch and the layer at which a failed run's loss stopped being finite.
+
+    A run's parameters stay as they were when its loss broke, so the same forward pass can be made again and watched.
+    """
+    epoch = int(batch.selection.state["last_epoch"][run])
+    model = batch.current_model(run).to(batch.task.targets.device)
+    layer = _first_bad_parameter(model) or _first_bad_output(batch, run, model, epoch) or "the loss"
+    return f"seed {batch.seeds[run]}: the loss is not finite at epoch {epoch}; the first thing not finite is {layer}"
+
+
+def _first_bad_parameter(model: nn.Module) -> str | None:
+    for name, parameter in model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"the parameter {name}"
+    return None
+
+
+def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) -> str | None:
+    """The first module to finish with an output that is not finite, in training or else in evaluation."""
+    key = fold_in(batch.keys[run].to(batch.task.targets.device), epoch)
+    for training in (True, False):
+        seen: list[tuple[str, bool]] = []
+        model.train(training)
+        handles = [m.register_forward_hook(partial(_note, seen, name)) for name, m in model.named_modules() if name]
+        try:
+            model(batch.features, batch.task.graph, key=key)
+        finally:
+            for handle in handles:
+                handle.remove()
+        # Modules finish in the same order on every part of a graph; rows that are not finite may be on one of them only.
+        flags = torch.tensor([bad for _, bad in seen], dtype=torch.float64, device=batch.task.targets.device)
+        is_bad = batch._total(flags).tolist()
+        if first := next((name for (name, _), bad in zip(seen, is_bad, strict=True) if bad), None):
+            return f"the output of layer {first}"
+    return None
+
+
+def _note(seen: list[tuple[str, bool]], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    seen.append((name, isinstance(output, Tensor) and not bool(torch.isfinite(output).all())))

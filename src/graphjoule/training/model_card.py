@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.tasks.facts import Source, TableColumns, TaskFacts
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, summarise
@@ -25,9 +25,9 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
     """
     records = sorted(records, key=lambda record: record.seed)
     parts = [
-        f"# {recipe.model}, {recipe.num_layers} layers, trained on {recipe.dataset}",
+        f"# {recipe.model.name}, {recipe.model.num_layers} layers, trained on {recipe.data.name}",
         _result(records),
-        "## Data\n\n" + (_data(data) if data else f"The dataset `{recipe.dataset}`."),
+        "## Data\n\n" + (_data(data) if data else f"The dataset `{recipe.data.name}`."),
         "## Runs\n\n" + _runs(records),
         "## Settings\n\n" + _settings(recipe),
         "## Use\n\n" + _use(records, data),
@@ -101,8 +101,8 @@ def _runs(records: Sequence[Record]) -> str:
             record.status,
             "" if record.selected_epoch is None else str(record.selected_epoch),
             str(record.epochs_run),
-            _percent(record.val_accuracy),
-            _percent(record.test_accuracy),
+            _percent(record.val_score),
+            _percent(record.test_score),
             f"{record.seconds:.1f}",
         )
         for record in records

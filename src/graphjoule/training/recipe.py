@@ -1,143 +1,246 @@
-"""A recipe: every setting of one training, resolved, checked, and marked with where it comes from."""
+"""A recipe: every setting of one training, nested as the things are, checked, and marked with where it comes from.
 
+Settings have dotted names: ``model.c_min``, ``train.lr``, ``data.split``, ``terms.energy.c_max``. Recipe files and
+overrides may leave out the first part where that is clear: ``c_min`` is looked for in model, train, data, then terms.
+"""
+
+import difflib
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
-
-from graphjoule.errors import GraphjouleError
-from graphjoule.files import json_text
-from graphjoule.nn import MODELS
-from graphjoule.tasks.task import NodeTask
-from graphjoule.training.recipes import Source, check_applies, explain, read_recipe_file, unknown
-from graphjoule.training.recipes.clustered import CLUSTER_NAMES, ClusterSettings, cluster_setting, take_clusters
-from graphjoule.training.recipes.constrained import (
-    CONSTRAINT_NAMES,
-    ConstraintSettings,
-    constraint_setting,
-    spell_constraint,
-    take_constraint,
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
 )
-from graphjoule.training.recipes.flat import CHOSEN, block_settings, flatten, refuse_chosen
-from graphjoule.training.recipes.options import STRICT, model_options
-from graphjoule.training.recipes.overrides import parse_override, parse_overrides
 
-__all__ = ["Recipe", "load_recipe", "model_options", "parse_override", "parse_overrides"]
+from graphjoule.errors import GraphjouleError, choices, counted
+from graphjoule.files import json_text, reason
+from graphjoule.nn import MODELS
+from graphjoule.terms import TERMS
 
+if TYPE_CHECKING:
+    from graphjoule.tasks.task import Task
+
+__all__ = ["Block", "ClusterSettings", "Recipe", "load_recipe", "model_options", "parse_blocks", "parse_overrides"]
+
+Source = Literal["paper", "released code", "ours", "default", "override"]
+Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+# "0.3" in quotes is a mistake in a file, not a number. An integer where a float is meant is fine.
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+# What a run is chosen by. These are arguments and not settings, so that a recipe is never about another run.
+_CHOSEN = {
+    "model.name": "model",
+    "model": "model",
+    "data.name": "dataset",
+    "dataset": "dataset",
+    "model.num_layers": "num_layers",
+    "num_layers": "num_layers",
+    "layers": "num_layers",
+    "seeds": "seeds",
+}
 
 
-class Recipe(BaseModel):
-    """The fully resolved settings of one training.
+class ModelSettings(BaseModel):
+    """Which network.
 
     Attributes:
-        model: A key of `MODELS`.
-        dataset: The dataset's name.
-        num_layers: The depth, K in the paper.
-        hidden_channels: The width.
-        options: Keyword options of the model's constructor, all of them.
-        lr: Adam's learning rate.
-        weight_decay: L2 penalty for each parameter group of the model.
-        epochs: The most epochs a run may take.
-        patience: Epochs without a better `select_on` after which a run stops.
-        select_on: The validation measure that chooses the epoch.
-        normalize_features: Whether each row of features is scaled to the sum 1.
-        split: The rule that divides the nodes: "public", "per-class-TRAIN-VAL" with the rest as test,
-            "stratified-VAL-TEST" in percent with the rest to train, or "default", the task's own.
-        split_seed: What a random split is drawn from; None is the run's own seed, so a new split per seed.
-        constraint: The limits that training holds every layer's energy to, see `EnergyConstraint`; None is none.
-        clusters: The clusters of nodes that training goes over, for graphs that are too large; None is the whole graph.
-        orthogonal_penalty: Factor of a penalty that pulls the model's weights to the identity, see `OrthogonalPenalty`;
-            None is none. EGNN has one of its own, `gamma`.
-        sources: Where each setting comes from, by the keys of `settings`.
+        name: A key of `MODELS`, or for a model of the user's own where it is defined, such as "mine.build".
+        num_layers: The depth, K in the paper; of a model of the user's own the number of layers that a trace watches.
+        hidden_channels: The width; None where a model of the user's own does not say.
+        options: Keyword options of the constructor, all of them.
     """
 
-    model_config = STRICT
+    model_config = _STRICT
 
-    model: str
-    dataset: str = Field(min_length=1)
+    name: str
     num_layers: int = Field(ge=1)
-    hidden_channels: int = Field(default=64, ge=1)
+    hidden_channels: Annotated[int, Field(ge=1)] | None = 64
     options: dict[str, Any] = Field(default={}, validate_default=True)
-    lr: float = Field(gt=0)
-    weight_decay: dict[str, Annotated[float, Field(ge=0)]]
-    epochs: int = Field(ge=1)
-    patience: int = Field(ge=1)
-    select_on: Literal["val_loss", "val_accuracy"]
-    normalize_features: bool
-    split: str = Field(min_length=1)
-    split_seed: int | None = Field(default=None, ge=0)
-    constraint: ConstraintSettings | None = None
-    clusters: ClusterSettings | None = None
-    orthogonal_penalty: float | None = Field(default=None, ge=0)
-    sources: dict[str, Source] = {}
 
-    @field_validator("model")
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a model of the user's and not one of `MODELS`."""
+        return "." in self.name
+
+    @field_validator("name")
     @classmethod
     def _known_model(cls, name: str) -> str:
-        if name not in MODELS:
+        if name not in MODELS and "." not in name:
             raise GraphjouleError(unknown(name, MODELS, "model"))
         return name
 
     @field_validator("options")
     @classmethod
     def _complete_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if "model" not in info.data:  # refused already
+        if info.data.get("name") not in MODELS:  # the user's own, or refused already
             return options
-        return model_options(info.data["model"]).model_validate(options).model_dump()
+        return model_options(info.data["name"]).model_validate(options).model_dump()
 
-    @field_validator("weight_decay")
+
+class DataSettings(BaseModel):
+    """What is trained on.
+
+    Attributes:
+        name: The dataset's name.
+        split: The rule that divides the nodes, see `Task.split`; "default" is the task's own.
+        split_seed: What a random split is drawn from; None is the run's own seed, so a new split per seed.
+        normalize_features: Whether each row of features is scaled to the sum 1.
+    """
+
+    model_config = _STRICT
+
+    name: str = Field(min_length=1)
+    split: str = Field(min_length=1)
+    split_seed: int | None = Field(default=None, ge=0)
+    normalize_features: bool
+
+
+class ClusterSettings(BaseModel):
+    """How nodes are cut into clusters and how an epoch goes over them.
+
+    Attributes:
+        parts: Number of clusters.
+        per_step: Clusters that are joined for one step; the last step of an epoch may have fewer.
+        accumulate: Groups whose gradients one Adam step takes the mean of; several processes share them.
+        method: How the nodes are cut, see `graphjoule.parallel.cut_nodes`.
+        validate_every: Epochs between two validations, each a pass over the whole graph; the last epoch is always
+            validated.
+    """
+
+    model_config = _STRICT
+
+    parts: int = Field(ge=1)
+    per_step: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    method: Literal["metis", "blocks"] = "metis"
+    validate_every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _has_so_many(self) -> Self:
+        if self.per_step > self.parts:
+            raise GraphjouleError(
+                f"train.clusters.per_step is {self.per_step}, but there are {self.parts} clusters: it must be from 1 "
+                f"to {self.parts}."
+            )
+        return self
+
+
+class TrainSettings(BaseModel):
+    """How it is trained.
+
+    Attributes:
+        lr: Adam's learning rate.
+        weight_decay: L2 penalty for each parameter group of the model.
+        epochs: The most epochs a run may take.
+        patience: Epochs without a better `select_on` after which a run stops.
+        select_on: What chooses the epoch on the validation nodes: "loss", or a metric of the task's objective.
+        clusters: The clusters of nodes that training goes over, for large graphs; None is the whole graph.
+    """
+
+    model_config = _STRICT
+
+    lr: float = Field(gt=0)
+    weight_decay: dict[str, Annotated[float, Field(ge=0)]]
+    epochs: int = Field(ge=1)
+    patience: int = Field(ge=1)
+    select_on: str = Field(min_length=1)
+    clusters: ClusterSettings | None = None
+
+    @field_validator("select_on")
     @classmethod
-    def _every_group_once(cls, decay: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-        groups = MODELS[info.data["model"]].parameter_group_names if "model" in info.data else tuple(decay)
+    def _as_spelled_now(cls, select_on: str) -> str:
+        return select_on.removeprefix("val_")  # as files of before say
+
+
+class Recipe(BaseModel):
+    """The fully resolved settings of one training.
+
+    Attributes:
+        model: Which network.
+        data: What is trained on.
+        train: How it is trained.
+        terms: What is added to the loss, by name: settings of a key of `TERMS`, or how a term of the user's own is
+            called. A model's own penalty is part of the model and not listed.
+        sources: Where each setting comes from, by the keys of `settings`.
+    """
+
+    model_config = _STRICT
+
+    model: ModelSettings
+    data: DataSettings
+    train: TrainSettings
+    terms: dict[str, dict[str, Any]] = {}
+    sources: dict[str, Source] = {}
+
+    @field_validator("terms")
+    @classmethod
+    def _complete_terms(cls, terms: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name in terms:
+            if name not in TERMS and "." not in name:
+                raise GraphjouleError(unknown(name, TERMS, "term"))
+        return {
+            name: TERMS[name].model_validate(given).model_dump() if name in TERMS else given
+            for name, given in terms.items()
+        }
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        decay = self.train.weight_decay
+        groups = parameter_groups(self.model.name)
         if set(decay) != set(groups):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
-        return {group: decay[group] for group in groups}
-
-    @field_validator("clusters")
-    @classmethod
-    def _whole_graph_for_energies(
-        cls, clusters: ClusterSettings | None, info: ValidationInfo
-    ) -> ClusterSettings | None:
-        if clusters is not None and info.data.get("constraint") is not None:
+        if self.train.clusters is not None and "energy" in self.terms:
             raise GraphjouleError(
-                "constraint and clusters cannot be had together: the energy of a layer is a fact of the whole graph, "
-                "and a step on clusters does not see it. Leave out one of them."
+                "terms.energy and train.clusters exclude each other: the energy of a layer needs the whole graph, and "
+                "a step on clusters sees a part of it. Leave out one of them."
             )
-        return clusters
+        return self
 
-    def with_split_of(self, task: NodeTask) -> Self:
-        """The same recipe, in which a split called "default" has the name of the one that the task takes by default.
+    def with_split_of(self, task: "Task") -> Self:
+        """The same recipe, in which a split called "default" has the name of the task's default split.
 
         A record must say by which rule its nodes were divided, whatever a later version takes by default.
         """
-        return self.model_copy(update={"split": task.default_split}) if self.split == "default" else self
+        if self.data.split != "default":
+            return self
+        return self.model_copy(update={"data": self.data.model_copy(update={"split": task.default_split})})
+
+    def with_settings(self, changes: Mapping[str, Any]) -> Self:
+        """The same recipe with some settings replaced, checked as those of a file are.
+
+        Args:
+            changes: new values by name, as `load_recipe` takes overrides; a name that stands for several settings is
+                for those that are not also named by themselves.
+        """
+        flat = resolve(changes, setting_names(self.model.name), self.model.name)
+        settled: Settled = {name: (value, self.sources.get(name, "default")) for name, value in self.settings().items()}
+        return type(self)(**_nested(settled | {name: (value, "override") for name, value in flat.items()}))
 
     def settings(self) -> dict[str, Any]:
-        """All settings in one flat dict; a parameter group's decay is `weight_decay.GROUP`.
-
-        Where there is no constraint, no penalty and there are no clusters, no setting is about them: recipes keep the
-        fingerprint that they had before.
-        """
-        apart = {"constraint": self.constraint, "clusters": self.clusters}
-        flat: dict[str, Any] = {}
-        for name, value in self.model_dump(exclude={"sources", *apart}).items():
-            if name == "options":
-                flat |= value
-            elif name == "weight_decay":
-                flat |= {f"{name}.{group}": decay for group, decay in value.items()}
-            elif name != "orthogonal_penalty" or value is not None:
-                flat[name] = value
-        for settings in apart.values():
-            flat |= settings.settings() if settings else {}
-        return flat
+        """All settings in one flat dict by their dotted names."""
+        fields = self.model_dump(exclude={"sources"})
+        fields["model"] |= fields["model"].pop("options")
+        if fields["train"]["clusters"] is None:
+            del fields["train"]["clusters"]
+        return dict(_flatten(fields))
 
     def differences(self, other: "Recipe") -> list[str]:
-        """What changes from this recipe to the other, such as "c_min: 0.2 -> 0.3"; empty when they train the same."""
+        """What changes from this recipe to the other, such as "model.c_min: 0.2 -> 0.3"; empty if nothing does."""
         mine, theirs, absent = self.settings(), other.settings(), "not a setting"
         return [
             f"{key}: {mine.get(key, absent)} -> {theirs.get(key, absent)}"
@@ -146,13 +249,16 @@ class Recipe(BaseModel):
         ]
 
     def changes(self, other: "Recipe") -> dict[str, Any]:
-        """The other's settings that are not this recipe's; None for one that it does not have."""
+        """The other's settings that differ from this recipe's; None for one that it does not have."""
         mine, theirs = self.settings(), other.settings()
         return {key: theirs.get(key) for key in mine | theirs if mine.get(key) != theirs.get(key)}
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that changes the training: all settings, not where they came from."""
-        canonical = json.dumps(self.settings(), sort_keys=True, separators=(",", ":"))
+        """SHA-256 of everything that changes the training: all settings, not where they came from.
+
+        Settings are spelled as in format 1, where they were flat, so that runs of before are found again.
+        """
+        canonical = json.dumps(_as_format_1(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -161,11 +267,286 @@ class Recipe(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read a recipe that `to_json` wrote, refusing anything else with a sentence."""
+        """Read a recipe that `to_json` wrote, in this or an older version."""
         try:
-            return cls.model_validate_json(text)
+            return cls.from_fields(json.loads(text))
+        except ValueError as error:
+            if isinstance(error, GraphjouleError):
+                raise
+            raise GraphjouleError(f"This is not a recipe graphjoule can use: Invalid JSON: {error}.") from error
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> Self:
+        """The recipe of a dict, nested as it is now or flat as in format 1."""
+        try:
+            if isinstance(fields, dict) and "num_layers" in fields:
+                fields = _from_format_1(fields)
+            return cls.model_validate(fields)
         except ValidationError as error:
             raise GraphjouleError(f"This is not a recipe graphjoule can use: {explain(error)[1]}") from error
+
+
+# Old recipes: one flat dict. A recipe's fingerprint is still made from it.
+
+
+def _as_format_1(recipe: Recipe) -> dict[str, Any]:
+    flat = recipe.model.model_dump(exclude={"name", "options"}) | recipe.model.options
+    flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
+    flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters"})
+    flat["select_on"] = f"val_{recipe.train.select_on}"
+    flat |= {f"weight_decay.{group}": decay for group, decay in recipe.train.weight_decay.items()}
+    if recipe.train.clusters is not None:
+        cut = recipe.train.clusters.model_dump()
+        flat["clusters"] = cut.pop("parts")
+        flat |= {f"clusters.{name}": value for name, value in cut.items()}
+    for name, given in recipe.terms.items():
+        if name == "orthogonal" and given["c_max"] == recipe.model.options.get("c_max", 1.0):
+            flat["orthogonal_penalty"] = given["gamma"]
+        elif name == "energy":
+            flat |= {"constraint" if key == "method" else f"constraint.{key}": value for key, value in given.items()}
+        else:
+            flat |= {f"terms.{name}.{key}": value for key, value in given.items()} or {f"terms.{name}": True}
+    return flat
+
+
+def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
+    given = dict(fields)
+    options = given.pop("options", {})
+    terms: dict[str, Any] = {}
+    if (constraint := given.pop("constraint", None)) is not None:
+        terms["energy"] = constraint
+    if (gamma := given.pop("orthogonal_penalty", None)) is not None:
+        terms["orthogonal"] = {"gamma": gamma, "c_max": options.get("c_max", 1.0)}
+    model = {"name": given.pop("model", None), "options": options}
+    data = {"name": given.pop("dataset", None)}
+    for table, settings in ((model, ModelSettings), (data, DataSettings)):
+        table |= {name: given.pop(name) for name in settings.model_fields if name in given}
+    train = {name: given.pop(name) for name in TrainSettings.model_fields if name in given}
+    old_names = {"constraint": "terms.energy.method", "orthogonal_penalty": "terms.orthogonal.gamma"}
+    old_names |= {"clusters": "train.clusters.parts"}
+    new_names = setting_names(model["name"]) if model["name"] in MODELS else []
+
+    def renamed(name: str) -> str:
+        if name in old_names:
+            return old_names[name]
+        name = re.sub(r"^constraint\.", "terms.energy.", name)
+        return next((new for new in new_names if new.partition(".")[2] == name), name)
+
+    sources = {renamed(name): source for name, source in given.pop("sources", {}).items()}
+    return {"model": model, "data": data, "train": train, "terms": terms, "sources": sources, **given}
+
+
+# Names of settings, and what people type for them.
+
+
+def model_options(model: str) -> type[BaseModel]:
+    """The checks for a model's options, read from the keyword-only parameters of its constructor."""
+    options, _ = MODELS.signature(model)
+    return _options_of(model, tuple(options.items()))
+
+
+@cache  # a study asks thousands of times; not by the key of `MODELS` alone, which may get another model
+def _options_of(model: str, options: tuple[tuple[str, tuple[Any, Any]], ...]) -> type[BaseModel]:
+    fields: dict[str, Any] = dict(options)
+    return create_model(f"{model}_options", __config__=_STRICT, **fields)
+
+
+def parameter_groups(model: str) -> tuple[str, ...]:
+    """The names of a model's parameter groups; a model of the user's own has one."""
+    return MODELS.signature(model)[1] if model in MODELS else ("all",)
+
+
+def setting_names(model: str) -> list[str]:
+    """The dotted names that a file or an override may set for a model, in the order in which a short name is found."""
+    options = list(model_options(model).model_fields) if model in MODELS else []
+    groups = parameter_groups(model)
+    train = [name for name in TrainSettings.model_fields if name not in ("weight_decay", "clusters")]
+    return [
+        *(f"model.{name}" for name in ("hidden_channels", *options)),
+        *(f"train.{name}" for name in train),
+        *(f"train.weight_decay.{group}" for group in groups),
+        *(f"train.clusters.{name}" for name in ClusterSettings.model_fields),
+        *(f"data.{name}" for name in DataSettings.model_fields if name != "name"),
+        *(f"terms.{term}.{name}" for term, settings in TERMS.items() for name in settings.model_fields),
+    ]
+
+
+def resolve(given: Mapping[str, Any], names: Sequence[str], model: str) -> dict[str, Any]:
+    """Values by their full dotted names, from names as people type them.
+
+    A short name means the first setting that ends in it. `weight_decay = x` stands for every group that is not also
+    named by itself, and a table such as ``train = { lr = 0.1 }`` for what is in it.
+
+    >>> resolve({"c_min": 0.3}, ["model.c_min", "terms.energy.c_min"], "egnn")
+    {'model.c_min': 0.3}
+    """
+    exact: dict[str, Any] = {}
+    spread: dict[str, Any] = {}
+    for key, value in _flatten(given):
+        full = _full_name(key, names)
+        below = [name for name in names if name.startswith(f"{full}.")]
+        if full.startswith("train.weight_decay") and below:
+            spread |= dict.fromkeys(below, value)
+        elif value is None and full in ("train.clusters", *(f"terms.{term}" for term in TERMS)):
+            exact[full] = None
+        elif full not in names:
+            raise GraphjouleError(unknown(key, _short_names(names), f"setting of {model}"))
+        elif full in exact:
+            raise GraphjouleError(f"{key} is set twice, to {exact[full]!r} and to {value!r}: give it once.")
+        else:
+            exact[full] = value
+    return spread | exact
+
+
+def _full_name(key: str, names: Sequence[str]) -> str:
+    starts = dict.fromkeys(part for name in names for part in (name, *_parents(name)))
+    if key in starts:
+        return key
+    return next((name for name in starts if name.endswith(f".{key}")), key)
+
+
+def _parents(name: str) -> Iterator[str]:
+    """What a dotted name is part of, ``train.clusters`` for ``train.clusters.parts``; the rooms themselves are none."""
+    above = name.rpartition(".")[0]
+    if "." in above:
+        yield above
+        yield from _parents(above)
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Every name as short as it may be typed."""
+    tails = [(name, name.partition(".")[2]) for name in names]
+    return [tail if _full_name(tail, names) == name else name for name, tail in tails]
+
+
+def _flatten(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _nested(settled: Settled) -> dict[str, Any]:
+    """The fields of a `Recipe` from values by dotted names."""
+    dropped = [name for name, (value, _) in settled.items() if value is None and name.count(".") == 1]
+    dropped = [name for name in dropped if name == "train.clusters" or name.startswith("terms.")]
+    kept = {n: s for n, s in settled.items() if not any(n == gone or n.startswith(f"{gone}.") for gone in dropped)}
+    fields: dict[str, Any] = {"model": {}, "data": {}, "train": {}, "terms": {}}
+    for name, (value, _) in kept.items():
+        table, *path, last = name.split(".")
+        place = fields[table]
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    options = {
+        name: fields["model"].pop(name) for name in list(fields["model"]) if name not in ModelSettings.model_fields
+    }
+    fields["model"]["options"] = options
+    return fields | {"sources": {name: source for name, (_, source) in kept.items()}}
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
+    """Overrides from texts such as "c_min=0.3"; a key given twice is refused rather than decided by order.
+
+    Values are read as TOML, so that a number is a number; a bare word is a string, and none is None.
+
+    >>> parse_overrides(["c_min=0.3", "activation=relu", "train.weight_decay.conv=0"])
+    {'c_min': 0.3, 'activation': 'relu', 'train.weight_decay.conv': 0}
+    """
+    overrides: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not key or not equals:
+            raise GraphjouleError(f"{text!r} is not a setting: expected key=value, such as c_min=0.3.")
+        parsed = _parse_value(value)
+        if key in overrides:
+            raise GraphjouleError(f"{key} is set twice, to {overrides[key]!r} and to {parsed!r}: give it once.")
+        overrides[key] = parsed
+    return overrides
+
+
+def _parse_value(text: str) -> Any:
+    if text == "none":  # TOML has no word for it, and split_seed needs one
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    if list(parsed) == ["value"]:
+        return parsed["value"]
+    try:
+        return float(text)  # ".5" and "1." are numbers to people, not to TOML
+    except ValueError:
+        return text
+
+
+# Recipe files: blocks of settings, each under the source it comes from.
+
+
+class Block(BaseModel):
+    """One block of a recipe file: which runs it is for, and its settings by where they come from.
+
+    >>> Block(dataset="cora", min_layers=32).applies_to("cora", 64)
+    True
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    where: str = ""
+    dataset: str | None = None
+    min_layers: int | None = Field(default=None, ge=1)
+    max_layers: int | None = Field(default=None, ge=1)
+    paper: dict[str, Any] = {}
+    released_code: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+
+    def applies_to(self, dataset: str, num_layers: int) -> bool:
+        """Whether a run of this depth on this dataset takes the block's settings."""
+        return (
+            self.dataset in (None, dataset)
+            and (self.min_layers is None or num_layers >= self.min_layers)
+            and (self.max_layers is None or num_layers <= self.max_layers)
+        )
+
+    @property
+    def scope(self) -> str:
+        """Which runs it is for, in words.
+
+        >>> Block(dataset="cora", min_layers=4, max_layers=4).scope, Block(min_layers=32).scope
+        ('cora, 4 layers', 'any dataset, 32 layers or more')
+        """
+        low, high = self.min_layers, self.max_layers
+        if low is None and high is None:
+            depth = "any depth"
+        elif low == high:
+            depth = counted(low or 0, "layer")
+        elif low is None or high is None:
+            depth = f"{low} layers or more" if high is None else f"{high} layers or fewer"
+        else:
+            depth = f"{low} to {high} layers"
+        return f"{self.dataset or 'any dataset'}, {depth}"
+
+    def settings(self, model: str, names: Sequence[str]) -> Settled:
+        """The settings with their sources, by dotted names; checked whether or not the block applies to a run."""
+        settled: Settled = {}
+        sources: tuple[tuple[Source, dict[str, Any]], ...] = (
+            ("paper", self.paper),
+            ("released code", self.released_code),
+            ("ours", self.ours),
+        )
+        for source, given in sources:
+            try:
+                flat = resolve(given, names, model)
+            except GraphjouleError as error:
+                raise GraphjouleError(f"{self.where}: {error}") from error
+            for key, value in flat.items():
+                if key in settled:
+                    raise GraphjouleError(
+                        f"{self.where}: {key} has two sources, {settled[key][1]} and {source}: keep one."
+                    )
+                settled[key] = (value, source)
+        return settled
 
 
 def load_recipe(
@@ -177,7 +558,7 @@ def load_recipe(
         model: A key of `MODELS`.
         dataset: Any name; one without a block of its own gets the blocks for every dataset.
         num_layers: The depth; a block can be for a range of depths.
-        overrides: Settings that win over the file, as `parse_overrides` gives them.
+        overrides: Settings that win over the file, by dotted or short name.
         file: A recipe file to use instead of the one that comes with graphjoule; one without a block for this run is
             refused.
 
@@ -186,53 +567,141 @@ def load_recipe(
     """
     if model not in MODELS:
         raise GraphjouleError(unknown(model, MODELS, "model"))
-    names = _setting_names(model)
+    for key in overrides:
+        if key in _CHOSEN:
+            raise GraphjouleError(f"{key} is not a setting to override: choose it with `{_CHOSEN[key]}`.")
+    names = setting_names(model)
     settled = _defaults(model)
-    blocks = read_recipe_file(model, file)
+    blocks = _read_recipe_file(model, file)
     for block in blocks:
-        settings = block_settings(block, model, names)
+        settings = block.settings(model, names)
         if block.applies_to(dataset, num_layers):
             settled |= settings
-    if file is not None and num_layers >= 1:  # a depth that is none is told of below
-        check_applies(blocks, dataset, num_layers, file)
-    overrides = spell_constraint(refuse_chosen(overrides), model_options(model).model_fields)
-    settled |= {key: (value, "override") for key, value in flatten(overrides, model, names).items()}
+    if file is not None and num_layers >= 1:  # a depth below 1 is refused below
+        _check_applies(blocks, dataset, num_layers, file)
+    settled |= {key: (value, "override") for key, value in resolve(overrides, names, model).items()}
     return _build(model, dataset, num_layers, settled, str(file or f"{model}.toml"))
 
 
-def _setting_names(model: str) -> list[str]:
-    """The keys of `Recipe.settings` that a file or an override may set."""
-    apart = {*CHOSEN, "options", "sources", "weight_decay", "constraint", "clusters"}
-    own = [name for name in Recipe.model_fields if name not in apart]
-    decays = [f"weight_decay.{group}" for group in MODELS[model].parameter_group_names]
-    return [*own, *model_options(model).model_fields, *decays, *CONSTRAINT_NAMES, *CLUSTER_NAMES]
+def _defaults(model: str) -> Settled:
+    """What a setting is when nobody sets it: the defaults of the settings and of the model's constructor."""
+    options = model_options(model).model_fields
+    found: Settled = {f"model.{name}": (f.default, "default") for name, f in options.items() if not f.is_required()}
+    return found | {"model.hidden_channels": (64, "default"), "data.split_seed": (None, "default")}
 
 
-def _defaults(model: str) -> dict[str, tuple[Any, Source]]:
-    """What a setting is when nobody sets it: the defaults of `Recipe` and of the model's constructor."""
-    fields = Recipe.model_fields | model_options(model).model_fields
-    names = [name for name in _setting_names(model) if name in fields and not fields[name].is_required()]
-    return {name: (fields[name].default, "default") for name in names}
-
-
-def _build(model: str, dataset: str, num_layers: int, settled: dict[str, tuple[Any, Source]], file: str) -> Recipe:
-    constraint, clusters = take_constraint(settled), take_clusters(settled)
-    if settled.get("orthogonal_penalty", (None,))[0] is None:
-        settled.pop("orthogonal_penalty", None)
-    values: dict[str, Any] = {key: value for key, (value, _) in settled.items()}
-    values["options"] = {key: values.pop(key) for key in model_options(model).model_fields if key in values}
-    values["weight_decay"] = {key.partition(".")[2]: values.pop(key) for key in list(values) if "." in key}
-    if constraint is not None:
-        values["constraint"] = {name: value for name, (value, _) in constraint.items()}
-        settled |= {constraint_setting(name): setting for name, setting in constraint.items()}
-    if clusters is not None:
-        values["clusters"] = {name: value for name, (value, _) in clusters.items()}
-        settled |= {cluster_setting(name): setting for name, setting in clusters.items()}
-    values["sources"] = {key: source for key, (_, source) in settled.items()}
+def _build(model: str, dataset: str, num_layers: int, settled: Settled, file: str) -> Recipe:
+    fields = _nested(settled)
+    fields["model"] |= {"name": model, "num_layers": num_layers}
+    fields["data"]["name"] = dataset
+    for term, given in fields["terms"].items():
+        # The limits of a term are those of the model where it has settings of that name.
+        for name, field in TERMS[term].model_fields.items():
+            if name not in given and not field.is_required():
+                own = settled.get(f"model.{name}", (field.default, "default")) if name.startswith("c_") else None
+                value, source = own or (field.default, "default")
+                given[name], fields["sources"][f"terms.{term}.{name}"] = value, source
+    if "clusters" in fields["train"]:
+        for name, field in ClusterSettings.model_fields.items():
+            if not field.is_required():
+                fields["train"]["clusters"].setdefault(name, field.default)
+                fields["sources"].setdefault(f"train.clusters.{name}", "default")
     try:
-        return Recipe(model=model, dataset=dataset, num_layers=num_layers, **values)
+        return Recipe(**fields)
     except ValidationError as error:
         key, sentence = explain(error)
-        _, source = settled.get(key) or settled.get(key.partition(".")[0], (None, "default"))
-        in_file = key not in CHOSEN and source != "override"
+        at = [name for name in settled if name.endswith(f".{key}") or name == key]
+        in_file = key not in _CHOSEN and not any(settled[name][1] == "override" for name in at)
         raise GraphjouleError(f"{file}: {sentence}" if in_file else sentence) from error
+
+
+def _read_recipe_file(model: str, file: Path | None) -> list[Block]:
+    """The blocks of a model's recipe file: the one that comes with graphjoule, or a file of the caller's."""
+    shipped = resources.files("graphjoule.training") / "recipes" / f"{model}.toml"
+    if file is None and not shipped.is_file():
+        raise GraphjouleError(f'There is no recipe file for the model "{model}".')
+    try:
+        text = (file or shipped).read_text(encoding="utf-8")
+    except OSError as error:
+        raise GraphjouleError(f"Cannot read the recipe file {file}: {reason(error)}.") from error
+    except UnicodeDecodeError as error:
+        raise GraphjouleError(f"Cannot read the recipe file {file}: it is not text in UTF-8.") from error
+    return parse_blocks(text, str(file or f"{model}.toml"))
+
+
+def _check_applies(blocks: Sequence[Block], dataset: str, num_layers: int, file: Path) -> None:
+    """Refuse a file of the caller's that has no block for a run, naming what it is for."""
+    if any(block.applies_to(dataset, num_layers) for block in blocks):
+        return
+    depths = [block.min_layers or block.max_layers for block in blocks if block.dataset in (None, dataset)]
+    remedy = f"choose `num_layers={depths[0]}`" if depths else "choose its dataset"
+    scopes = "; ".join(dict.fromkeys(block.scope for block in blocks)) or "nothing"
+    raise GraphjouleError(
+        f"{file} has no block for {dataset} with {counted(num_layers, 'layer')}; it has: {scopes}. "
+        f"To use the file, {remedy} or add a block."
+    )
+
+
+def parse_blocks(text: str, name: str) -> list[Block]:
+    """Read the text of a recipe file.
+
+    Args:
+        text: TOML whose only key is the array `block`.
+        name: What to call the file in an error sentence.
+
+    Returns:
+        The blocks in the file's order; later ones override earlier ones.
+    """
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise GraphjouleError(f"{name} is not valid TOML: {error}.") from error
+    if list(content) != ["block"] or not isinstance(content["block"], list):
+        raise GraphjouleError(f"{name} must hold [[block]] tables and nothing else, but it holds: {choices(content)}.")
+    return [_parse_block(raw, f"{name}, block {i}") for i, raw in enumerate(content["block"], start=1)]
+
+
+def _parse_block(raw: Any, where: str) -> Block:
+    if not isinstance(raw, dict):
+        raise GraphjouleError(f"{where} must be a table, but it is {raw!r}.")
+    names = [name for name in Block.model_fields if name != "where"]
+    for key in raw:
+        if key not in names:
+            raise GraphjouleError(f"{where}: {unknown(key, names, 'key of a block')}")
+    try:
+        block = Block(**raw, where=f"{where} ({raw['dataset']})" if "dataset" in raw else where)
+    except ValidationError as error:
+        raise GraphjouleError(f"{where}: {explain(error)[1]}") from error
+    if block.min_layers and block.max_layers and block.min_layers > block.max_layers:
+        raise GraphjouleError(
+            f"{where} applies to no depth: min_layers = {block.min_layers} is above max_layers = {block.max_layers}."
+        )
+    return block
+
+
+def unknown(name: str, names: Iterable[str], what: str) -> str:
+    """The sentences for a name that is not among the known ones.
+
+    >>> unknown("cmin", ["c_min", "beta"], "setting")
+    '"cmin" is not a setting, did you mean "c_min"? The choices are: beta, c_min.'
+    """
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f', did you mean "{near[0]}"?' if near else "."
+    return f'"{name}" is not a {what}{hint} The choices are: {choices(names)}.'
+
+
+def explain(error: ValidationError) -> tuple[str, str]:
+    """The first thing that is wrong, as the setting's name and a sentence with the value and what was expected."""
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"] if part != "options"]
+    key = ".".join(path[1:] if path and path[0] in ("model", "data", "train") and len(path) > 1 else path)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, GraphjouleError):
+        return key, str(cause)
+    if first["type"] == "missing":
+        return key, f"{key} is not given, and it has no default."
+    if first["type"] == "extra_forbidden":
+        return key, f"{key} = {first['input']!r} cannot be used: there is no such setting."
+    expected = re.sub(r"^\w+ should", "it should", first["msg"]).replace("a valid boolean", "true or false")
+    return key, f"{key} = {first['input']!r} cannot be used: {expected}." if key else f"{expected}."

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text, reason, sync_folder, without_nan
+from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
 from graphjoule.training.environment import versions
 from graphjoule.training.recipe import Recipe
 
@@ -28,18 +29,21 @@ except ImportError:  # Windows: one O_APPEND write is all the protection there i
 
 __all__ = ["FORMAT", "Record", "Summary", "append_record", "read_records", "run_id", "summarise"]
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Of the records that are written; format 1, which knew classification alone, is read too."""
 
 
 def _round(value: Any) -> Any:
     """Six significant digits, more than a curve is read with: the curves are most of the file."""
-    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
+    try:
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    except (TypeError, OverflowError):  # None, or no number of a curve: the validation that follows says so
+        return value
 
 
 # What JSON cannot say is None from the start, so that a record equals what is read back.
 _Finite = Annotated[float | None, BeforeValidator(without_nan)]
 _Rounded = Annotated[float | None, BeforeValidator(_round)]
-_Accuracy = Annotated[Annotated[float, Field(ge=0, le=1)] | None, BeforeValidator(without_nan)]
 
 
 class Record(BaseModel):
@@ -55,27 +59,27 @@ class Record(BaseModel):
         seed: The run's seed.
         split: The recipe's split rule.
         split_sha256: Hash of the split itself.
-        task_sha256: Hash of features, graph and labels; None in records that are older than the field.
+        task_sha256: Hash of features, graph and targets; None in records that are older than the field.
+        objective: A key of `OBJECTIVES`: what was asked, and so which metrics there are.
         status: "done", or "failed" when the loss was no longer finite.
         failure: Why it failed, or None.
         versions: Package versions.
         device: In words.
+        backend: Which implementation of the hot loops ran; None in records that are older than the field.
         runs_at_once: How many runs were trained together in one program.
         seconds: Wall-clock time of that program, divided among the runs it was training: the run's own share.
         peak_bytes: The program's peak memory on the device, None where it is not known.
-        curve: `train_loss`, `val_loss` and `val_accuracy` per epoch, six significant digits.
+        curve: `train_loss`, `val_loss` and `val_METRIC` per epoch, six significant digits.
         epochs_run: Epochs until the run stopped.
         selected_epoch: The epoch that validation chose, None if it never came to that.
-        val_loss: At the selected epoch.
-        val_accuracy: At the selected epoch, in [0, 1].
-        test_accuracy: At the selected epoch, in [0, 1], read once; None for a run that is done on a split without
-            test nodes.
+        val: Loss and metrics at the selected epoch by name; shares are in [0, 1].
+        test: The same on the test nodes, read once; empty for a run that is done on a split without test nodes.
         created: When the record was made, UTC.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     run_id: str
     recipe: Annotated[dict[str, Any], BeforeValidator(without_nan)]
     model: str
@@ -85,19 +89,20 @@ class Record(BaseModel):
     split: str
     split_sha256: str
     task_sha256: str | None = None
+    objective: str = "classification"
     status: Literal["done", "failed"]
     failure: str | None = None
     versions: dict[str, str] = Field(default_factory=versions)
     device: str
+    backend: str | None = None
     runs_at_once: int = Field(ge=1)
     seconds: float = Field(ge=0, allow_inf_nan=False)
     peak_bytes: int | None = None
     curve: dict[str, list[_Rounded]]
     epochs_run: int = Field(ge=0)
     selected_epoch: int | None = None
-    val_loss: _Finite = None
-    val_accuracy: _Accuracy = None
-    test_accuracy: _Accuracy = None
+    val: dict[str, _Finite] = {}
+    test: dict[str, _Finite] = {}
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @classmethod
@@ -106,7 +111,10 @@ class Record(BaseModel):
         return cls(
             run_id=run_id(recipe, seed, split_sha256),
             recipe=recipe.model_dump(),
-            **recipe.model_dump(include={"model", "dataset", "num_layers", "split"}),
+            model=recipe.model.name,
+            dataset=recipe.data.name,
+            num_layers=recipe.model.num_layers,
+            split=recipe.data.split,
             seed=seed,
             split_sha256=split_sha256,
             status="failed" if failure else "done",
@@ -114,12 +122,45 @@ class Record(BaseModel):
             **measured,
         )
 
+    @property
+    def metric(self) -> Metric:
+        """The metric that tables and pages show."""
+        return OBJECTIVES[self.objective].metrics[0]
+
+    @property
+    def val_score(self) -> float | None:
+        """The value of `metric` on the validation nodes at the selected epoch."""
+        return self.val.get(self.metric.name)
+
+    @property
+    def test_score(self) -> float | None:
+        """The value of `metric` on the test nodes; None where there are none."""
+        return self.test.get(self.metric.name)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_format_1(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict) or fields.get("format", FORMAT) != 1:
+            return fields
+        fields = fields | {"format": FORMAT}
+        val = {"loss": fields.pop("val_loss", None), "accuracy": fields.pop("val_accuracy", None)}
+        test = {"accuracy": fields.pop("test_accuracy", None)}
+        for name, scores in (("val", val), ("test", test)):
+            fields[name] = {key: value for key, value in scores.items() if value is not None}
+        return fields
+
     @model_validator(mode="after")
-    def _tells_its_result(self) -> Self:
+    def _says_its_result(self) -> Self:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective is {self.objective!r}; the choices are: {choices(OBJECTIVES)}")
         if self.status == "failed" and not self.failure:
             raise ValueError("a failed run says why in `failure`")
-        if self.status == "done" and (self.failure or self.val_accuracy is None):
-            raise ValueError("a run that is done has a validation accuracy and no failure")
+        if self.status == "done" and (self.failure or self.val_score is None):
+            raise ValueError(f"a run that is done has a validation {self.metric.name} and no failure")
+        for metric in OBJECTIVES[self.objective].metrics:
+            for value in (self.val.get(metric.name), self.test.get(metric.name)):
+                if metric.is_share and value is not None and not 0 <= value <= 1:
+                    raise ValueError(f"{metric.name} is {value}; it must be from 0 to 1")
         return self
 
 
@@ -209,28 +250,36 @@ class _BrokenLineError(Exception):
 
 def _parse(line: bytes, where: str) -> Record:
     try:
-        fields = json.loads(line)
-        if isinstance(fields, dict) and fields.get("format", FORMAT) != FORMAT:
-            raise GraphjouleError(f"{where} has format {fields['format']!r}; this graphjoule reads format {FORMAT}.")
+        fields = json.loads(line.decode())
+        if rb"\ud" in line.lower():  # half a character cannot be written to any page
+            json.dumps(fields, ensure_ascii=False).encode()
+        if isinstance(fields, dict) and fields.get("format", FORMAT) not in (1, FORMAT):
+            raise GraphjouleError(
+                f"{where} has format {fields['format']!r}; this graphjoule reads formats 1 and {FORMAT}."
+            )
         return Record.model_validate(fields)
-    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as error:
+    except GraphjouleError:
+        raise
+    except (ValueError, RecursionError) as error:  # not JSON, no record, an endless number, or brackets in brackets
         raise _BrokenLineError from error
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What several runs of a recipe come to.
+    """What several runs of a recipe come to, by the metric of their objective.
 
     Attributes:
-        test_mean: Mean test accuracy of the runs that are done, in [0, 1]; None if none is, or none has test nodes.
-        test_std: Their sample standard deviation (n - 1); None for fewer than two, which have no spread to tell.
-        val_mean: Mean validation accuracy of the runs that are done.
+        metric: the metric.
+        test_mean: Its mean over the test nodes of the runs that are done; None if none is, or none has test nodes.
+        test_std: Their sample standard deviation (n - 1); None for fewer than two.
+        val_mean: Its mean over the validation nodes of the runs that are done.
         val_std: Their sample standard deviation; None for fewer than two.
         n: How many runs are done.
         num_failed: How many failed; they are in no mean.
         seconds: Wall-clock time of all runs together.
     """
 
+    metric: Metric
     test_mean: float | None
     test_std: float | None
     val_mean: float | None
@@ -241,12 +290,15 @@ class Summary:
 
 
 def summarise(records: Iterable[Record]) -> Summary:
-    """Mean and spread of the runs given, each counted as often as it is given."""
+    """Mean and spread of runs of one objective, each counted as often as it is given."""
     records = list(records)
     done = [record for record in records if record.status == "done"]
-    test = [record.test_accuracy for record in done if record.test_accuracy is not None]
-    val = [record.val_accuracy for record in done if record.val_accuracy is not None]
+    if len({record.objective for record in records}) > 1:
+        raise GraphjouleError("These runs have different objectives, so there is no mean over them.")
+    test = [score for record in done if (score := record.test_score) is not None]
+    val = [score for record in done if (score := record.val_score) is not None]
     return Summary(
+        metric=records[0].metric if records else Classification.metrics[0],
         test_mean=statistics.fmean(test) if test else None,
         test_std=statistics.stdev(test) if len(test) > 1 else None,
         val_mean=statistics.fmean(val) if val else None,

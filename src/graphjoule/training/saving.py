@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tensorfile import read_tensors, write_tensors
+from graphjoule.tasks.objective import Classification
+from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,21 +57,47 @@ def save_model(
     write_tensors(path, "model", model.state_dict(), about)
 
 
-def load_model(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> GraphModel:
-    """The model of a file that `save_model` wrote, in evaluation mode. Nothing in the file is ever executed."""
-    return read_model(path, device).model
+def load_model(
+    path: str | os.PathLike[str], device: torch.device | str = "cpu", *, model: torch.nn.Module | None = None
+) -> torch.nn.Module:
+    """The model of a file that `save_model` wrote, in evaluation mode. Nothing in the file is ever executed.
+
+    Args:
+        path: the file.
+        device: where to put it.
+        model: for a model of your own, one of its kind, freshly built: it gets the parameters and is returned.
+    """
+    if model is None:
+        return read_model(path, device).model
+    tensors, _ = read_tensors(path, "model")
+    try:
+        model.load_state_dict({name.removeprefix("module."): value for name, value in tensors.items()})
+    except RuntimeError as error:
+        raise GraphjouleError(f"{path} does not hold the parameters of a {type(model).__name__}: {error}") from error
+    return model.to(device).eval()
+
+
+def load_parameters(path: str | os.PathLike[str], model: GraphModel) -> GraphModel:
+    """A model with the parameters of a file, in evaluation mode; `model` is one of its kind."""
+    tensors, _ = read_tensors(path, "model")
+    model.load_state_dict(tensors)
+    return model.eval()
 
 
 def read_model(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> SavedModel:
     """The model of a file with what the file says about it."""
     tensors, about = read_tensors(path, "model")
     try:
-        recipe = Recipe.model_validate(about["recipe"])
-        model = MODELS[recipe.model](
-            about["in_channels"], recipe.hidden_channels, about["out_channels"], recipe.num_layers, **recipe.options
-        )
-        model.load_state_dict(tensors)
+        recipe = Recipe.from_fields(about["recipe"])
         data = TaskFacts.model_validate(about["data"]) if "data" in about else None
+        objective = data.objective if data is not None else Classification(about["out_channels"])
+        if recipe.model.is_own:
+            raise GraphjouleError(
+                f"the model {recipe.model.name} is the user's own; pass a new one to "
+                "graphjoule.training.load_model as `model`"
+            )
+        model = architecture_of(recipe).for_task(objective, about["in_channels"], seed=0)
+        model.load_state_dict(tensors)
         seed = int(about["seed"])
         status = str(about.get("status", "done"))  # older files do not say
     except (KeyError, TypeError, RuntimeError, ValueError) as error:

@@ -3,57 +3,127 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
-from graphjoule.graph.features import normalize_rows
+from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in, make_key
-from graphjoule.tasks import NodeTask, Split
-from graphjoule.terms import EnergyConstraint
-from graphjoule.training.adam import adam_step
-from graphjoule.training.layout import Layout
-from graphjoule.training.objective import NO_NODE, Objective, SharedMean, build_constraint, build_model, build_penalty
+from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Objective
+from graphjoule.terms import ModelPenalty, Term
+from graphjoule.training.build import Architecture, Draws, draws_from
+from graphjoule.training.optimizer import Layout, adam_step
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.run_state import RunState
 from graphjoule.training.selection import Selection
 
+TermBuilder = Callable[[nn.Module, Propagation], Term]
 
-class Runs(RunState):
+
+class TrainingLoss(nn.Module):
+    """A model with its loss and its terms in one forward, which is what `functional_call` can call.
+
+    Args:
+        model: the model.
+        objective: the loss of every node.
+        terms: what is added, by name; they belong to this very model.
+    """
+
+    def __init__(self, model: GraphModel, objective: Objective, terms: Mapping[str, Term] | None = None) -> None:
+        super().__init__()
+        self.model, self.objective, self.terms = model, objective, terms or {}
+
+    def forward(
+        self,
+        x: Features,
+        graph: Propagation,
+        index: Tensor,
+        target: Tensor,
+        key: Tensor | None = None,
+        states: Mapping[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Losses and outputs of the nodes in `index`, the sum of all terms, and what each term has seen.
+
+        States are an argument because each run has its own; what becomes of them is for the caller to decide.
+        """
+        output = self.model(x, graph, key=key)[index]
+        losses = self.objective.loss(self.model.in_loss_units(output), self.model.in_loss_units(target))
+        added, seen = losses.new_zeros(()), {}
+        for name, state in (states or {}).items():
+            value, seen[name] = self.terms[name].value(state)
+            self.terms[name].forget()  # inside a vmap nothing may be kept
+            added = added + value
+        return losses, output, added, seen
+
+
+class SeedBatch:
     """The training state of several runs: one row each in a few matrices, and the epoch that moves them all.
 
     Each run has its own initial parameters, split and dropout stream, all derived from its seed alone, so it computes
     the same thing whoever its neighbours are.
 
     Args:
-        recipe: what to train.
+        architecture: which network.
+        recipe: how to train it.
         task: on which graph, already on the device of the runs.
-        seeds: one run each.
+        seeds: one run each; a network that is not stackable takes one.
         splits: the split of each run.
+        terms: what is added to the loss, besides the model's own penalty.
+
+    Attributes:
+        seeds: the seed of every run.
+        epoch: number of epochs done, a scalar.
+        parameters: of every run in one row, shape ``[runs, size]``.
+        moment1: Adam's mean of the gradient, shape ``[runs, size]``.
+        moment2: Adam's mean of its square, shape ``[runs, size]``.
+        best_parameters: those of the selected epoch, shape ``[runs, size]``.
+        buffers: of the model, by name, each with the run axis first.
+        best_buffers: those of the selected epoch.
+        states: of the terms, by name, each with the run axis first.
+        curve: training loss, validation loss and metrics of every epoch, NaN where there are none, shape
+            ``[runs, epochs, 2 + metrics]``.
+        keys: what dropout is derived from, shape ``[runs, 2]``.
+        train_index: training nodes, shape ``[runs, num_train]``; it lies where the graph does.
+        val_index: validation nodes, shape ``[runs, num_val]``.
+        selection: which epoch counts and which runs have stopped.
     """
 
     is_capturable = True  # an epoch is always the same operations on the same tensors
 
-    def __init__(self, recipe: Recipe, task: NodeTask, seeds: Sequence[int], splits: Sequence[Split]) -> None:
-        self.recipe, self.task, self.seeds = recipe, task, list(seeds)
-        self.processes = task.graph.group
+    def __init__(
+        self,
+        architecture: Architecture,
+        recipe: Recipe,
+        task: Task,
+        seeds: Sequence[int],
+        splits: Sequence[Split],
+        terms: Mapping[str, TermBuilder] | None = None,
+    ) -> None:
+        self.architecture, self.recipe, self.task, self.seeds = architecture, recipe, task, list(seeds)
+        self.objective = task.objective
         self._split_of = dict(zip(self.seeds, splits, strict=True))
-        device = task.labels.device
-        models = [build_model(recipe, task, seed).to(device) for seed in seeds]
+        device = task.targets.device
+        models = [self._initial_model(seed).to(device) for seed in seeds]
         self.model = models[0]
         self.layout = Layout.of(self.model)
+        self.features = normalize_rows(task.features) if recipe.data.normalize_features else task.features
+        if not self.model.is_stackable:
+            self.is_capturable = False
+            self.draws = Draws(self.seeds[0])
+            if isinstance(self.features, SparseFeatures):
+                self.features = self.features.to_dense()
         # Two copies, because changing the mode of some hundred modules twice an epoch takes a millisecond.
-        of_train, of_val = (self._shared_mean(size) for size in splits[0].sizes[:2])
-        self._eval_objective = Objective(copy.deepcopy(self.model), shared=of_val).eval()
-        self._constraint = build_constraint(recipe, self.model, task.graph)
-        orthogonal = build_penalty(recipe, self.model)
-        self._train_objective = Objective(self.model, self._constraint, orthogonal, shared=of_train).train()
-        self.features = normalize_rows(task.features) if recipe.normalize_features else task.features
+        self._eval_loss = TrainingLoss(copy.deepcopy(self.model), self.objective).eval()
+        self.terms: dict[str, Term] = {"penalty": ModelPenalty(self.model)}
+        self.terms |= {name: build(self.model, task.graph) for name, build in (terms or {}).items()}
+        self._train_loss = TrainingLoss(self.model, self.objective, self.terms).train()
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
         self.buffers = {
@@ -63,49 +133,67 @@ class Runs(RunState):
         self.best_parameters = self.parameters.clone()
         self.best_buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
-
-        self.multipliers = self._no_multipliers().to(device)
+        self.states = self._initial_states(device)
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
-        self.curve = torch.full((len(self.seeds), recipe.epochs, 3), torch.nan, device=device)
-        self.selection = Selection(len(self.seeds), recipe.select_on, recipe.patience, device)
+        width = 2 + len(self.objective.metrics)
+        self.curve = torch.full((len(self.seeds), recipe.train.epochs, width), torch.nan, device=device)
+        column, is_higher_better = self.objective.column(recipe.train.select_on)
+        self.selection = Selection(
+            len(self.seeds), width - 1, column, recipe.train.patience, device, is_higher_better=is_higher_better
+        )
         self.keys = make_key(torch.tensor(self.seeds)).to(device)
         self.train_index, self.val_index = self._indices(self.seeds)
 
-    def _shared_mean(self, num_nodes: int) -> SharedMean | None:
-        """How a mean over so many nodes is made where other processes have some of them; else None."""
-        return None if self.task.graph.part is None else SharedMean(num_nodes, self.processes.size)
+    def _initial_model(self, seed: int) -> GraphModel:
+        model = self.architecture.for_task(self.objective, self.task.num_features, seed)
+        split = self._split_of[seed]
+        moments = self._total(self.objective.moments(self.task.targets[split.train]))
+        self.objective.prepare(model, moments.cpu(), split.sizes[0])
+        return model
 
     def _indices(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Training and validation nodes of every run; -1 fills up where a process has fewer for one run than another.
-
-        On a whole graph nothing is filled up: runs train together only if their splits have the same sizes.
-        """
+        """Training and validation nodes of every run; runs train together only if their splits have the same sizes."""
         splits = [self._split_of[seed] for seed in seeds]
-        device = self.task.labels.device
+        device = self.task.targets.device
         train, val = (
             pad_sequence([getattr(split, part) for split in splits], batch_first=True, padding_value=-1).to(device)
             for part in ("train", "val")
         )
         return train, val
 
+    @property
+    def _counts(self) -> tuple[int, int]:
+        """Number of training and of validation nodes of a run."""
+        return next(iter(self._split_of.values())).sizes[:2]
+
     def _settings_per_element(self) -> tuple[Tensor, Tensor]:
         """Learning rate and weight decay of every element of the parameter vector."""
         group_of = {name: group for group, names in self.model.parameter_groups().items() for name in names}
-        lr = {name: 0.0 if group == "frozen" else self.recipe.lr for name, group in group_of.items()}
-        decay = {name: self.recipe.weight_decay.get(group, 0.0) for name, group in group_of.items()}
+        train = self.recipe.train
+        lr = {name: 0.0 if group == "frozen" else train.lr for name, group in group_of.items()}
+        decay = {name: train.weight_decay.get(group, 0.0) for name, group in group_of.items()}
         return self.layout.spread(lr), self.layout.spread(decay)
 
     @torch.no_grad()
-    def _no_multipliers(self) -> Tensor:
-        """Zeros for every run and limit; how many limits there are only a call of the model can tell."""
-        if self._constraint is None:
-            return torch.zeros(len(self.seeds), 2, 0, dtype=torch.float64)
-        self.model.eval()(self.features, self.task.graph)
-        self.model.train()
-        gaps = self._constraint.gaps()
-        self._constraint.forget()
-        return torch.zeros(len(self.seeds), *gaps.shape, dtype=gaps.dtype)
+    def _initial_states(self, device: torch.device) -> dict[str, Tensor]:
+        """The state of every term and run; how large one is only a call of the model can tell."""
+        if len(self.terms) > 1:
+            with self._random_numbers():
+                self.model.eval()(self.features, self.task.graph)
+            self.model.train()
+        states = {}
+        for name, term in self.terms.items():
+            one = term.initial()
+            term.forget()
+            states[name] = one.to(device).repeat(len(self.seeds), *[1] * one.dim())
+        return states
+
+    def _random_numbers(self) -> AbstractContextManager[None]:
+        """Where torch's own random functions draw from: a network that is not stackable has a generator of its run."""
+        return nullcontext() if self.model.is_stackable else draws_from(self.draws)
+
+    # An epoch.
 
     def last_validation(self, epoch: int) -> int:
         """The last epoch that is validated when so many epochs are done, counted from 1; 0 if there is none yet."""
@@ -114,78 +202,94 @@ class Runs(RunState):
     def train_epoch(self) -> None:
         """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
         self.parameters.requires_grad_(True)
-        train_loss, gaps = self._train_losses()
+        with self._random_numbers():
+            train_loss, seen = self._train_losses()
         (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
         self.parameters.requires_grad_(False)
-        if self.processes.size > 1:  # one call for both
-            sums = self.processes.total(torch.cat([train_loss.detach()[:, None], gradient], dim=1))
-            train_loss, gradient = sums[:, 0], sums[:, 1:]
+        train_loss, gradient = self._total_gradient(train_loss.detach(), gradient)
         active = self.selection.active & torch.isfinite(train_loss)
-        adam_step(
-            self.parameters, gradient, self.moment1, self.moment2, self.epoch + 1, self.lr, self.weight_decay, active
-        )
-        if self._constraint is not None:
-            self._update_multipliers(self._constraint, gaps.detach(), active)
-        val_loss, val_accuracy = self._validate()
-        improved = self.selection.update(self.epoch, train_loss.detach(), val_loss, val_accuracy)
+        step = self.epoch + 1
+        adam_step(self.parameters, gradient, self.moment1, self.moment2, step, self.lr, self.weight_decay, active)
+        for name, state in self.states.items():
+            if state.numel():  # of a run that has stopped it stays as it is
+                updated = self.terms[name].updated(state, seen[name].detach(), step)
+                state.copy_(torch.where(active.view(-1, *[1] * (state.dim() - 1)), updated, state))
+        scores = self._validate()
+        improved = self.selection.update(self.epoch, train_loss, scores)
         self._keep_best(improved)
-        row = torch.stack([train_loss.detach(), val_loss, val_accuracy], dim=-1)
-        self.curve.index_copy_(1, self.epoch[None], row[:, None])
+        self.curve.index_copy_(1, self.epoch[None], torch.cat([train_loss[:, None], scores], dim=1)[:, None])
         self.epoch.add_(1)
 
-    def _update_multipliers(self, constraint: EnergyConstraint, gaps: Tensor, active: Tensor) -> None:
-        """After the step, in the epochs that are due; the multipliers of a run that has stopped stay as they are."""
-        assert self.recipe.constraint is not None
-        is_due = active & ((self.epoch + 1) % self.recipe.constraint.every == 0)
-        updated = constraint.updated(gaps, self.multipliers)
-        self.multipliers.copy_(torch.where(is_due[:, None, None], updated, self.multipliers))
+    def _total_gradient(self, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and gradient over all nodes."""
+        return loss, gradient
 
-    def _train_losses(self) -> tuple[Tensor, Tensor]:
-        """Loss and gaps of every run."""
+    def _train_losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss of every run, and what its terms have seen."""
         keys = fold_in(self.keys, self.epoch.int())
 
         def loss(
-            flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor, multipliers: Tensor
-        ) -> tuple[Tensor, Tensor]:
-            total, _, _, gaps = self._call(self._train_objective, flat, buffers, index, key, multipliers)
-            return total, gaps
+            flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor, states: dict[str, Tensor]
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            losses, _, added, seen = self._call(self._train_loss, flat, buffers, index, key, states)
+            return self._mean_loss(losses, index) + self._share(added), seen
 
-        rows = self.parameters, self.buffers, self.train_index, keys, self.multipliers
-        losses: tuple[Tensor, Tensor] = _each_run(loss, *rows)
-        return losses
+        rows = self.parameters, self.buffers, self.train_index, keys, self.states
+        result: tuple[Tensor, dict[str, Tensor]] = _each_run(loss, *rows)
+        return result
+
+    def _mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
+        return self._node_sums(losses[:, None], index)[0] / self._counts[0]
+
+    def _share(self, added: Tensor) -> Tensor:
+        """What is counted here of the terms."""
+        return added
+
+    def _node_sums(self, values: Tensor, index: Tensor) -> Tensor:
+        """The sum over nodes of ``[n, k]``."""
+        return values.sum(dim=0)
 
     @torch.no_grad()
-    def _validate(self) -> tuple[Tensor, Tensor]:
-        def score(flat: Tensor, buffers: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
-            _, task_loss, logits, _ = self._call(self._eval_objective, flat, buffers, index)
-            is_right = logits.argmax(dim=-1) == self._targets(index)
-            return task_loss, is_right.float().mean() if shared is None else is_right.double().sum()
+    def _validate(self) -> Tensor:
+        """Loss and metrics of every run on its validation nodes, shape ``[runs, 1 + metrics]``."""
 
-        shared = self._eval_objective.shared
-        loss, accuracy = _each_run(score, self.parameters, self.buffers, self.val_index)
-        if shared is not None:
-            # Counts are divided once they are whole: equal counts must be equal accuracies, or a tie would be none.
-            total, count = self.processes.total(torch.stack([loss.double(), accuracy]))
-            loss, accuracy = total.to(loss.dtype), (count / shared.num_nodes).float()
-        return loss, accuracy
+        def sums(flat: Tensor, buffers: dict[str, Tensor], index: Tensor) -> Tensor:
+            losses, output, _, _ = self._call(self._eval_loss, flat, buffers, index)
+            return self._node_sums(self._statistics(losses, output, self._targets(index)), index)
+
+        total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
+        return self._finish(total, self._counts[1]).to(self.curve.dtype)
+
+    def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
+        """Of every node what losses and metrics are made from, shape ``[n, k]``, float64."""
+        columns = [losses[:, None], *(metric.sums(output, target) for metric in self.objective.metrics)]
+        return torch.cat([column.double() for column in columns], dim=1)
+
+    def _finish(self, sums: Tensor, count: int) -> Tensor:
+        """Loss and metrics from sums over nodes, shape ``[..., 1 + metrics]``."""
+        metrics = self.objective.metrics
+        # Equal counts must be equal shares, or a tie would not be one: sums are whole before they are divided.
+        loss, *pieces = torch.split(sums, [1, *(m.num_sums(self.objective.out_channels) for m in metrics)], dim=-1)
+        scores = [m.finish(piece, count) for m, piece in zip(metrics, pieces, strict=True)]
+        return torch.stack([loss[..., 0] / count, *scores], dim=-1)
 
     def _targets(self, index: Tensor) -> Tensor:
-        """Labels of nodes, some of which may be none."""
-        labels = self.task.labels[index]
-        return labels if self.task.graph.part is None else torch.where(index < 0, NO_NODE, labels)
+        return self.task.targets[index]
 
     def _call(
         self,
-        objective: Objective,
+        module: TrainingLoss,
         flat: Tensor,
         buffers: dict[str, Tensor],
         index: Tensor,
         key: Tensor | None = None,
-        multipliers: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        states: dict[str, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
-        inputs = (self.features, self.task.graph, index, self._targets(index), key, multipliers)
-        out: tuple[Tensor, Tensor, Tensor, Tensor] = functional_call(objective, state, inputs, tie_weights=False)
+        inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
+        out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]] = functional_call(
+            module, state, inputs, tie_weights=False
+        )
         return out
 
     def _keep_best(self, improved: Tensor) -> None:
@@ -194,12 +298,36 @@ class Runs(RunState):
             kept = self.best_buffers[name]
             kept.copy_(torch.where(improved.view(-1, *[1] * (buffer.dim() - 1)), buffer, kept))
 
+    # What comes out.
+
     @torch.no_grad()
-    def selected_logits(self, run: int) -> Tensor:
-        """Scores of all nodes from one run's selected parameters, shape ``[num_nodes, num_classes]``."""
-        model = self.selected_model(run).to(self.task.labels.device).eval()
-        logits: Tensor = model(self.features, self.task.graph)
-        return logits
+    def selected_output(self, run: int) -> Tensor:
+        """Outputs for all nodes from one run's selected parameters, shape ``[num_nodes, out_channels]``."""
+        model = self.selected_model(run).to(self.task.targets.device).eval()
+        output: Tensor = model(self.features, self.task.graph)
+        return output
+
+    @torch.no_grad()
+    def test_scores(self, run: int, split: Split) -> dict[str, float]:
+        """Loss and metrics of the selected parameters on the test nodes; nothing else reads their targets."""
+        index = split.test.to(self.task.targets.device)
+        output, model = self.selected_output(run)[index], self.selected_model(run)
+        names = ("loss", *(metric.name for metric in self.objective.metrics))
+        scores = self._scores_of(model.to(output.device), output, self._targets(index), split.sizes[2])
+        return dict(zip(names, scores.tolist(), strict=True))
+
+    def _scores_of(self, model: GraphModel, output: Tensor, target: Tensor, count: int) -> Tensor:
+        """Loss and metrics of some nodes' outputs, `count` of them in all, shape ``[1 + metrics]``."""
+        losses = self.objective.loss(model.in_loss_units(output), model.in_loss_units(target))
+        return self._finish(self._total(self._statistics(losses, output, target).sum(dim=0)), count)
+
+    def _total(self, sums: Tensor) -> Tensor:
+        """Sums over all nodes."""
+        return sums
+
+    def is_stop_agreed(self, is_asked: bool) -> bool:
+        """Whether training stops after this epoch."""
+        return is_asked
 
     def selected_model(self, run: int) -> GraphModel:
         """A model of its own with one run's selected parameters."""
@@ -210,22 +338,65 @@ class Runs(RunState):
         return self._model_from(run, self.parameters, self.buffers)
 
     def _model_from(self, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> GraphModel:
-        model = build_model(self.recipe, self.task, self.seeds[run])
+        model = copy.deepcopy(self._eval_loss.model)
         state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
         model.load_state_dict({name: value.clone() for name, value in state.items()})
-        return model
+        return model.cpu().train()
+
+    # Checkpoints, and runs that leave.
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The whole state by name, each with the run axis first: what a checkpoint holds."""
+        state = {
+            "parameters": self.parameters,
+            "moment1": self.moment1,
+            "moment2": self.moment2,
+            "best_parameters": self.best_parameters,
+            "curve": self.curve,
+            "keys": self.keys,
+            "train_index": self.train_index,
+            "val_index": self.val_index,
+            "epoch": self.epoch.repeat(len(self.seeds)),
+            "seed": torch.tensor(self.seeds),
+        }
+        if not self.model.is_stackable:
+            state |= {f"draws.{kind}": g.get_state()[None] for kind, g in self.draws.generators.items()}
+        for table in ("buffers", "best_buffers", "states"):
+            state |= {f"{table}.{name}": value for name, value in getattr(self, table).items() if value.numel()}
+        return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with only some of the runs."""
+        index = torch.tensor(rows)
+        self.states = {name: state[: len(rows)] for name, state in self.states.items()}
+        self.restore({name: value[index.to(value.device)] for name, value in self.snapshot().items()})
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """See `RunState.restore`; a checkpoint of many processes does not say which nodes each of them has."""
-        if "train_index" not in state:
-            train, val = self._indices(state["seed"].tolist())
-            state = state | {"train_index": train, "val_index": val}
-        super().restore(state)
+        """Go on from a `snapshot`, whole or with only some of its runs."""
+        new = {name: value.to(self.train_index.device, copy=True) for name, value in state.items()}
+        self.seeds = new.pop("seed").tolist()
+        self.states = {name: value[: len(self.seeds)] for name, value in self.states.items()}  # the empty ones
+        self.epoch = new.pop("epoch")[0].clone()
+        for name, value in new.items():
+            owner, _, key = name.partition(".")
+            if owner == "selection":
+                self.selection.state[key] = value
+            elif owner == "draws":
+                self.draws.on(torch.device(key)).set_state(value[0].cpu())
+            elif key:
+                getattr(self, owner)[key] = value
+            else:
+                setattr(self, owner, value)
 
 
-def _each_run(function: Callable[..., Any], *arguments: Tensor | dict[str, Tensor]) -> Any:
+def _each_run(function: Callable[..., Any], *arguments: Any) -> Any:
     """`function` of every run, by vmap over the leading axis; a single run is called as it is, which costs less."""
     if len(next(a for a in arguments if isinstance(a, Tensor))) > 1:
         return torch.vmap(function)(*arguments)
-    out = function(*({n: t[0] for n, t in a.items()} if isinstance(a, dict) else a[0] for a in arguments))
-    return tuple(t[None] for t in out) if isinstance(out, tuple) else out[None]
+    return _nested(lambda t: t[None], function(*(_nested(lambda t: t[0], a) for a in arguments)))
+
+
+def _nested(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _nested(function, one) for name, one in value.items()}
+    return tuple(_nested(function, one) for one in value) if isinstance(value, tuple) else function(value)

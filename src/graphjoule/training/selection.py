@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
-
-SelectOn = Literal["val_loss", "val_accuracy"]
 
 
 class Selection:
     """Early stopping and model selection of many runs at once, by validation alone.
 
-    The best epoch is the first one that reaches the lowest validation loss (or highest accuracy). A run stops after
-    `patience` epochs without a better one, or as soon as a loss is not finite; from then on nothing about it changes.
-    Everything is a tensor with one entry per run, so that the epoch loop needs no answer from the device.
+    The best epoch is the first one that reaches the best score. A run stops after `patience` epochs without a better
+    one, or as soon as a loss is not finite; from then on nothing about it changes. Everything is a tensor with one
+    entry per run, so that the epoch loop needs no answer from the device.
 
     Args:
         num_runs: number of runs.
-        select_on: what decides.
+        num_scores: number of scores of an epoch; the first is the loss.
+        column: which of the scores decides.
         patience: epochs without improvement after which a run stops.
         device: where the runs are.
+        is_higher_better: the direction of the score that decides.
     """
 
-    def __init__(self, num_runs: int, select_on: SelectOn, patience: int, device: torch.device) -> None:
-        self.select_on, self.patience = select_on, patience
-        worst = torch.full((num_runs,), torch.inf, device=device)
+    def __init__(
+        self,
+        num_runs: int,
+        num_scores: int,
+        column: int,
+        patience: int,
+        device: torch.device,
+        *,
+        is_higher_better: bool = False,
+    ) -> None:
+        self.column, self.patience, self.sign = column, patience, -1.0 if is_higher_better else 1.0
         never = torch.full((num_runs,), -1, dtype=torch.int64, device=device)
         self.state: dict[str, Tensor] = {
-            "score": worst,
-            "val_loss": worst.clone(),
-            "val_accuracy": torch.zeros_like(worst),
+            "score": torch.full((num_runs,), torch.inf, device=device),
+            "best": torch.full((num_runs, num_scores), torch.nan, device=device),
             "best_epoch": never,
             "last_epoch": never.clone(),
             "stopped": torch.zeros(num_runs, dtype=torch.bool, device=device),
@@ -44,15 +49,18 @@ class Selection:
         return ~self.state["stopped"]
 
     @torch.no_grad()
-    def update(self, epoch: Tensor, train_loss: Tensor, val_loss: Tensor, val_accuracy: Tensor) -> Tensor:
-        """Take in one epoch's results, each of shape ``[runs]``; returns which runs have a new best epoch."""
+    def update(self, epoch: Tensor, train_loss: Tensor, scores: Tensor) -> Tensor:
+        """Take in one epoch's training loss ``[runs]`` and scores ``[runs, num_scores]``.
+
+        Returns:
+            Which runs have a new best epoch, bool, shape ``[runs]``.
+        """
         s, active = self.state, self.active
-        finite = torch.isfinite(train_loss) & torch.isfinite(val_loss)
-        score = val_loss if self.select_on == "val_loss" else -val_accuracy
+        finite = torch.isfinite(train_loss) & torch.isfinite(scores[:, 0])
+        score = self.sign * scores[:, self.column]
         improved = active & finite & (score < s["score"])
         s["score"].copy_(torch.where(improved, score, s["score"]))
-        s["val_loss"].copy_(torch.where(improved, val_loss, s["val_loss"]))
-        s["val_accuracy"].copy_(torch.where(improved, val_accuracy, s["val_accuracy"]))
+        s["best"].copy_(torch.where(improved[:, None], scores, s["best"]))
         s["best_epoch"].copy_(torch.where(improved, epoch, s["best_epoch"]))
         s["last_epoch"].copy_(torch.where(active, epoch, s["last_epoch"]))
         s["failed"].logical_or_(active & ~finite)

@@ -4,83 +4,89 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.group import Group
 from graphjoule.nn import GraphModel
-from graphjoule.parallel.cluster_batch import cut_clusters
-from graphjoule.parallel.cluster_runs import ClusterRuns
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.ops import body_for
+from graphjoule.tasks import Split, Task
+from graphjoule.training.build import Architecture
 from graphjoule.training.environment import describe_device
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.interrupt import StopRequest, deferred_interrupt
 from graphjoule.training.loop import Progress, RunResult, train
-from graphjoule.training.memory import is_out_of_memory, peak_bytes, runs_that_fit
-from graphjoule.training.objective import build_model
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
-from graphjoule.training.seed_batch import Runs
+from graphjoule.training.seed_batch import SeedBatch, TermBuilder
 
 logger = logging.getLogger("graphjoule")
 
+_SHARE = 0.6  # of the memory that is free; the rest is for features, other programs and what a count forgets
+_COPIES_OF_PARAMETERS = 8  # parameters, gradient, two moments, the best ones, and what a step makes in between
+
 
 @dataclass
-class Campaign:
+class Trainer:
     """One call of `fit`: the groups of seeds still to train and what has come of the others.
 
     Attributes:
-        recipe: what to train.
-        task: on which graph, where it is to stay: on the device, or for clusters in host memory.
+        architecture: which network.
+        recipe: how to train it.
+        task: on which graph, where it is to stay.
         device: where steps are computed.
-        group: the processes that train together.
         seeds: one run each.
+        terms: what is added to the loss, by name.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called about once an epoch.
+        should_stop: asked after every epoch.
         folder: where records, models and checkpoints go; None writes nothing.
         groups: seeds that train together.
         records: what is done, by seed.
         models: of the runs of this call, by seed.
     """
 
+    architecture: Architecture
     recipe: Recipe
-    task: NodeTask
+    task: Task
     device: torch.device
-    group: Group
     seeds: list[int]
-    checkpoint_every: int
+    terms: Mapping[str, TermBuilder] = field(default_factory=dict)
+    checkpoint_every: int = 50
     on_progress: Callable[[Progress], None] = lambda progress: None
+    should_stop: Callable[[], bool] = lambda: False
     folder: RunFolder | None = None
     groups: list[list[int]] = field(default_factory=list)
     records: dict[int, Record] = field(default_factory=dict)
     models: dict[int, GraphModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        recipe = self.recipe
-        _check_group(recipe, self.task, self.group)
+        self.check()
         self.facts = self.task.facts()
         self.split_of: dict[int, Split] = {seed: self.draw_split(seed) for seed in self.seeds}
         if any(not split.sizes[1] for split in self.split_of.values()):
             raise GraphjouleError(
-                f"The split {recipe.split!r} of {self.task.name} has no validation nodes to select by."
+                f"The split {self.recipe.data.split!r} of {self.task.name} has no validation nodes to select by."
             )
-        self.clusters = None if recipe.clusters is None else cut_clusters(self.task.graph, recipe.clusters)
-        # Settings that a model refuses are refused here, before the output folder is made.
-        self._runs(self.seeds[:1])
+        # Settings that a model or a term refuses are refused here, before the output folder is made. It is the batch
+        # that trains first, unless an earlier call left other groups or a checkpoint.
+        self._first = self.make_batch(self.seeds[:1])
+
+    def check(self) -> None:
+        """Refuse what cannot be trained together; here all can."""
+        self.task.objective.column(self.recipe.train.select_on)
+
+    def make_batch(self, seeds: list[int]) -> SeedBatch:
+        """The state of some runs before their first epoch."""
+        splits = [self.split_of[seed] for seed in seeds]
+        return SeedBatch(self.architecture, self.recipe, self.task, seeds, splits, self.terms)
 
     def draw_split(self, seed: int) -> Split:
         """The split of any seed, one of this call or not."""
-        return self.task.split(self.recipe.split, seed if self.recipe.split_seed is None else self.recipe.split_seed)
-
-    def _runs(self, seeds: list[int]) -> Runs:
-        """The state of some runs before their first epoch."""
-        splits = [self.split_of[seed] for seed in seeds]
-        if self.clusters is None:
-            return Runs(self.recipe, self.task, seeds, splits)
-        return ClusterRuns(self.recipe, self.task, seeds, splits, self.clusters, device=self.device, group=self.group)
+        data = self.recipe.data
+        return self.task.split(data.split, seed if data.split_seed is None else data.split_seed)
 
     def run(self, runs_at_once: int | None) -> None:
         """Train every group of seeds that has a seed without a record."""
@@ -90,20 +96,34 @@ class Campaign:
             self.groups = [group for group in self.folder.about().groups if self.split_of.keys() >= set(group)]
         planned = {*self.records, *(seed for group in self.groups for seed in group)}
         new = [seed for seed in self.seeds if seed not in planned]
-        at_once = self._at_once(runs_at_once)
+        at_once = self.most_at_once(runs_at_once)
         self._plan([*self.groups, *(c for alike in self._alike(new) for c in _chunks(alike, at_once))])
-        with deferred_interrupt() as stop:
-            while group := next((g for g in self.groups if not self.records.keys() >= set(g)), None):
-                self._train_or_halve(group, stop)
+        while group := next((g for g in self.groups if not self.records.keys() >= set(g)), None):
+            self._train_or_halve(group)
         if self.folder is not None:
             self.folder.drop_checkpoint()
             self.folder.write_card()
 
-    def _at_once(self, asked: int | None) -> int:
-        """How many runs train together; on clusters each by itself, for each goes over them in an order of its own."""
-        if self.clusters is None:
-            return asked or runs_that_fit(self.recipe, self.task, len(self.seeds))
-        return 1
+    def most_at_once(self, asked: int | None) -> int:
+        """How many runs train together."""
+        return (asked or self._runs_that_fit()) if self._first.model.is_stackable else 1
+
+    def _runs_that_fit(self) -> int:
+        """How many runs fit in the device's free memory."""
+        model, device = self._first.model, self.task.targets.device
+        like = next(model.parameters())
+        backend = body_for(torch.empty(0, dtype=like.dtype, device=device))
+        is_held = "energy" in self.terms  # its hooks want to see every layer, and it keeps a product of each
+        is_fused = not is_held and self.can_fuse(backend)
+        kept = model.kept_activations(is_fused=is_fused) + is_held * model.num_layers
+        activation = self.task.num_nodes * model.hidden_channels * like.itemsize
+        parameters = sum(parameter.nbytes for parameter in model.parameters())
+        per_run = activation * kept + parameters * _COPIES_OF_PARAMETERS
+        return max(1, min(len(self.seeds), int(_SHARE * free_bytes(device) / per_run)))
+
+    def can_fuse(self, backend: str) -> bool:
+        """Whether a backend fuses layers on this graph."""
+        return backend != "reference"
 
     def _alike(self, seeds: list[int]) -> list[list[int]]:
         """Seeds whose splits have the same sizes, together: only they can be rows of one matrix."""
@@ -113,31 +133,22 @@ class Campaign:
         return list(by_size.values())
 
     def _plan(self, groups: list[list[int]]) -> None:
-        """Say which seeds train together, in the folder too: after a kill they must be the same."""
+        """Note which seeds train together, in the folder too: after a kill they must be the same."""
         self.groups = groups
         if self.folder is not None:
             splits = {seed: self.split_of[seed].sha256 for group in groups for seed in group}
             self.folder.begin(self.recipe, groups, self.facts, splits)
 
-    def _train_or_halve(self, group: list[int], stop: StopRequest) -> None:
+    def _train_or_halve(self, group: list[int]) -> None:
         """Train one group, or if it does not fit in memory, make no group larger than half of it."""
         try:
-            self._train(group, stop)
+            self._train(group)
             return
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            if self.group.size > 1:  # the others wait in the middle of an epoch
-                raise GraphjouleError(
-                    f"Process {self.group.rank} of {self.group.size} has not enough memory on {self.device}; "
-                    "use more processes, fewer layers or a smaller hidden_channels."
-                ) from error
-            if len(group) == 1:
-                raise GraphjouleError(
-                    f"One run of {self.recipe.model} with {self.recipe.num_layers} layers and width "
-                    f"{self.recipe.hidden_channels} does not fit in the memory of {self.device}; "
-                    "use fewer layers, a smaller hidden_channels, another device or more clusters of nodes."
-                ) from error
+            if len(group) == 1 or not self.can_halve:
+                raise self.out_of_memory() from error
         half = len(group) // 2
         logger.warning("%d runs at once do not fit in memory: going on with %d at once", len(group), half)
         torch.cuda.empty_cache()
@@ -145,30 +156,41 @@ class Campaign:
             self.folder.drop_checkpoint()
         self._plan([part for planned in self.groups for part in _chunks(planned, half)])
 
-    def _train(self, group: list[int], stop: StopRequest) -> None:
-        runs = self._runs(group)
-        clock = _ShareClock()
+    can_halve = True
+
+    def out_of_memory(self) -> GraphjouleError:
+        """The error of a run that does not fit by itself."""
+        model = self.recipe.model
+        return GraphjouleError(
+            f"One run of {model.name} with {model.num_layers} layers and width {model.hidden_channels} does not fit in "
+            f"the memory of {self.device}; use fewer layers, a smaller hidden_channels, another device or more "
+            "clusters of nodes."
+        )
+
+    def _train(self, group: list[int]) -> None:
         checkpoint = self.folder.load_checkpoint(self.recipe, group) if self.folder else None
+        batch = self._first if group == self._first.seeds and int(self._first.epoch) == 0 else self.make_batch(group)
+        clock = _ShareClock()
         if checkpoint is not None:
             state, clock.share = checkpoint
-            runs.restore(state)
-            logger.info("resuming at epoch %d", int(runs.epoch))
+            batch.restore(state)
+            logger.info("resuming at epoch %d", int(batch.epoch))
 
-        def save(runs: Runs) -> None:
-            clock.tick(len(runs.seeds))
+        def save(batch: SeedBatch) -> None:
+            clock.tick(len(batch.seeds))
             if self.folder is not None:
-                self.folder.save_checkpoint(runs.snapshot(), self.recipe, group, clock.share)
+                self.folder.save_checkpoint(batch.snapshot(), self.recipe, group, clock.share)
 
         results = train(
-            runs,
+            batch,
             {seed: self.split_of[seed] for seed in group},
-            stop=stop,
+            should_stop=self.should_stop,
             save=save,
             save_every=self.checkpoint_every,
             on_progress=self.on_progress,
         )
         for result in results:
-            clock.tick(len(runs.seeds))
+            clock.tick(len(batch.seeds))
             self._finish(result, len(group), clock.share)
 
     def _finish(self, result: RunResult, runs_at_once: int, seconds: float) -> None:
@@ -181,26 +203,30 @@ class Campaign:
             seed=result.seed,
             split_sha256=result.split.sha256,
             task_sha256=self.facts.sha256,
+            objective=self.task.objective.name,
             failure=result.failure,
-            device=self._describe_device(),
+            device=self.describe_device(),
             runs_at_once=runs_at_once,
             seconds=seconds,
-            peak_bytes=self.group.largest(peak_bytes(self.device)),
+            peak_bytes=self.peak_bytes(),
             curve=result.curve,
             epochs_run=result.epochs_run,
             selected_epoch=result.selected_epoch,
-            val_loss=result.val_loss,
-            val_accuracy=result.val_accuracy,
-            test_accuracy=result.test_accuracy if result.split.sizes[2] else None,
+            val=result.val or {},
+            test=result.test or {},
         )
         if self.folder is not None:
             self.folder.add(result, record, self.recipe, self.facts)
         self.records[result.seed] = record
         self.models[result.seed] = result.model.eval()
 
-    def _describe_device(self) -> str:
-        size = self.group.size
-        return describe_device(self.device) + (f", {size} processes" if size > 1 else "")
+    def describe_device(self) -> str:
+        """Where it was trained, in words."""
+        return describe_device(self.device)
+
+    def peak_bytes(self) -> int:
+        """The most memory used so far."""
+        return peak_bytes(self.device)
 
     def all_models(self) -> list[GraphModel]:
         """The models in the order of the seeds; those of an earlier call are read from the folder."""
@@ -208,7 +234,8 @@ class Campaign:
 
     def _model_before(self, seed: int) -> GraphModel:
         assert self.folder is not None  # only a folder has runs of an earlier call
-        return self.folder.load_model(seed, build_model(self.recipe, self.task, seed))
+        like = self.architecture.for_task(self.task.objective, self.task.num_features, seed)
+        return self.folder.load_model(seed, like)
 
 
 class _ShareClock:
@@ -225,23 +252,47 @@ class _ShareClock:
         self._last = now
 
 
-def _check_group(recipe: Recipe, task: NodeTask, group: Group) -> None:
-    """Refuse what needs the whole graph in one process, processes that would all do the same, and empty clusters."""
-    for name, setting in (("constraint", recipe.constraint), ("clusters", recipe.clusters)):
-        if setting is not None and task.graph.part is not None:
-            raise GraphjouleError(
-                f"The recipe has {name}, which needs the whole graph in one process, but the graph is in "
-                f"{task.graph.group.size} parts; leave one of the two out."
-            )
-    if group.size > 1 and task.graph.part is None and recipe.clusters is None:
-        raise GraphjouleError(
-            f"There are {group.size} processes, each with the whole graph of {task.name}, and they have nothing to "
-            "share; give each its part of the graph (`load_part`), or a recipe with clusters."
-        )
-    if recipe.clusters is not None and recipe.clusters.parts > (nodes := task.num_nodes):
-        many = recipe.clusters.parts
-        raise GraphjouleError(f"clusters is {many}; for a graph of {nodes} nodes it must be from 1 to {nodes}.")
-
-
 def _chunks(seeds: list[int], size: int) -> list[list[int]]:
     return [seeds[start : start + size] for start in range(0, len(seeds), size)]
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can still be had on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    limits = [limit for limit in (_available_ram(), _container_limit()) if limit is not None]
+    return min(limits, default=4 * 2**30)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether memory could not be had: CUDA says so with a class of its own, the CPU only in words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory used so far: allocated tensors on a GPU, resident size of the process elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _available_ram() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _container_limit() -> int | None:
+    """What a control group leaves of its limit, where there is one."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return None
+    return None if limit == "max" else max(0, int(limit) - int(used))

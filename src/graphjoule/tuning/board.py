@@ -53,6 +53,14 @@ class Address:
         """
         return self.storage is not None and "://" in self.storage
 
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What the journal and the locks beside it are called; nothing if there is no journal."""
+        if self.storage is None or self.is_url:
+            return ()
+        journal = Path(self.storage).name
+        return journal, f"{journal}.lock", f"{journal}.leases"
+
     def __str__(self) -> str:
         """For messages: never with a password."""
         if self.storage is None or not self.is_url:

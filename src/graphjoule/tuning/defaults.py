@@ -7,7 +7,7 @@ from importlib import resources
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.training.recipes import unknown
+from graphjoule.training.recipe import unknown
 from graphjoule.tuning.ranges import Range, parse_ranges
 
 __all__ = ["default_ranges"]

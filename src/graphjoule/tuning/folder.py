@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, reason, without_nan, write_json, write_text
+from graphjoule.files import check_free, ensure_folder, reason, without_nan, write_json, write_text
 from graphjoule.trace.plots import save_figure
 from graphjoule.tuning.board import changes
 from graphjoule.tuning.outcome import Outcome
@@ -26,21 +26,18 @@ _PICTURE_NAMES = {"importance": "importance.png", "parallel": "parallel.png"}
 _REMEDY = "choose another folder with --out"
 
 
-def check_folder(folder: Path, name: str, about: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds the result of another search, before anything is written.
+def check_folder(folder: Path, name: str, about: Mapping[str, Any], journal: Collection[str] = ()) -> None:
+    """Refuse a folder that holds another search or anything else, before anything is written.
 
     Args:
         folder: where a result shall go; it need not exist.
         name: the search's name.
         about: what makes it this search, see `Search.about`.
+        journal: the names of the search's own journal and locks, which are there before `mark_folder` is called.
     """
     before = _read_owner(folder / SEARCH_NAME)
     if before is None:
-        for file in (RECIPE_NAME, _TRIALS_NAME, *_PICTURE_NAMES.values()):
-            if (folder / file).exists():
-                raise GraphjouleError(
-                    f"{folder} holds {file}, and no {SEARCH_NAME} says of which search it is; {_REMEDY}."
-                )
+        check_free(folder, journal)
         return
     owner, owned = before["name"], before["about"]
     if owner != name:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from graphjoule.claim import claim
+from graphjoule.files import file_lock
 from graphjoule.tuning.engine import is_taken_over
 
 __all__ = ["FileLeases", "Leases", "PulseLeases"]
@@ -44,7 +44,7 @@ class FileLeases:
     def turn(self) -> Iterator[None]:
         """Wait for the lock of the queue itself: between a trial's start and its lease it must not look dead."""
         while True:
-            with claim(self._folder / "turn.lock") as is_ours:
+            with file_lock(self._folder / "turn.lock") as is_ours:
                 if is_ours:
                     yield
                     return
@@ -53,12 +53,12 @@ class FileLeases:
     @contextmanager
     def hold(self, trial: Any) -> Iterator[None]:
         """Hold the trial's lock."""
-        with claim(self._path(trial)):
+        with file_lock(self._path(trial)):
             yield
 
     def is_dead(self, trial: Any) -> bool:
         """Whether nobody holds the trial's lock."""
-        with claim(self._path(trial)) as is_free:
+        with file_lock(self._path(trial)) as is_free:
             return is_free
 
     def _path(self, trial: Any) -> Path:

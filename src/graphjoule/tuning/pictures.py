@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphjoule.counting import counted
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.trace.plots import BLACK, BLUE, VERMILION, new_figure
 from graphjoule.tuning.outcome import Outcome, Row
 from graphjoule.tuning.ranges import Interval, Range
@@ -157,7 +156,7 @@ def _named(name: str, found: Range) -> str:
 
 
 def _measure(outcome: Outcome) -> str:
-    return outcome.recipe.select_on.replace("val_", "validation ")
+    return outcome.recipe.train.select_on.replace("val_", "validation ")
 
 
 def _colour(goodness: float) -> Any:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask
-from graphjoule.training import Progress, fit
+from graphjoule.fitting import fit
+from graphjoule.tasks import Task
+from graphjoule.training import Progress
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
 from graphjoule.tuning.board import Address, Board
@@ -51,7 +52,7 @@ class Search:
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
         """Which way is better."""
-        return _DIRECTIONS[self.recipe.select_on]
+        return _DIRECTIONS[self.recipe.train.select_on]
 
     def about(self, task: ValidationTask) -> dict[str, Any]:
         """What makes it this search: with any of it changed, its trials could not be compared."""
@@ -122,7 +123,7 @@ def evaluate(
         if isinstance(error.__cause__, OSError):
             raise
         return Evaluation(None, str(error), {})
-    return _judged(records, search.recipe.select_on, time.monotonic() - begin)
+    return _judged(records, search.recipe.train.select_on, time.monotonic() - begin)
 
 
 def _judged(records: Sequence[Record], select_on: str, seconds: float) -> Evaluation:
@@ -185,7 +186,7 @@ def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Pro
 
 def tune(
     recipe: Recipe,
-    task: NodeTask,
+    task: Task,
     ranges: Mapping[str, Range] | None = None,
     *,
     trials: int = 20,
@@ -229,7 +230,7 @@ def tune(
     if trials < 1:
         raise GraphjouleError(f"trials is {trials}; it must be at least 1.")
     recipe = recipe.with_split_of(task)
-    chosen = fit_ranges(recipe, default_ranges(recipe.model) if ranges is None else ranges)
+    chosen = fit_ranges(recipe, default_ranges(recipe.model.name) if ranges is None else ranges)
     search = Search(recipe, chosen, tuple(seeds), seed)
     seen = hide_test(task, recipe, search.seeds)
     board = Address(None if storage is None else os.fspath(storage), name).open(search.about(seen), search.direction)

@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.training.examine import initialised
+from graphjoule.training.build import initialised
 from graphjoule.training.objective import build_penalty
-from graphjoule.training.recipe import Recipe
-from graphjoule.training.recipes import explain, unknown
+from graphjoule.training.recipe import Recipe, explain, unknown
 from graphjoule.tuning.ranges import Choices, Interval, Range
 from graphjoule.tuning.spelling import SHARED, spelled
 
@@ -91,7 +90,7 @@ def _typed(recipe: Recipe, key: str, given: Range) -> Range:
         raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
     name = spelled(recipe, key)[0]
     if name not in known:
-        raise GraphjouleError(unknown(key, known, f"setting of {recipe.model}"))
+        raise GraphjouleError(unknown(key, known, f"setting of {recipe.model.name}"))
     value = settings[name]
     if isinstance(given, Choices):
         return given

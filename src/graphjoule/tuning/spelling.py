@@ -27,7 +27,7 @@ def spelled(recipe: Recipe, key: str) -> list[str]:
     ['c_min', 'constraint.c_min']
     """
     if key == SHARED:
-        return [f"{SHARED}.{group}" for group in recipe.weight_decay]
+        return [f"{SHARED}.{group}" for group in recipe.train.weight_decay]
     settings, limit = recipe.settings(), constraint_setting(key)
     if limit not in settings:
         return [key]

@@ -17,7 +17,7 @@ from types import FrameType
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask
+from graphjoule.tasks import Task
 from graphjoule.training import TrainingInterrupted
 from graphjoule.tuning.board import Address
 from graphjoule.tuning.search import Search, evaluate, work
@@ -42,7 +42,7 @@ class Member:
         timeout: seconds after which no further trial is begun.
     """
 
-    load: Callable[[], NodeTask]
+    load: Callable[[], Task]
     search: Search
     address: Address
     num_trials: int

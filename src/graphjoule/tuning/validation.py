@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import NodeTask, Split
+from graphjoule.tasks import Split, Task
 from graphjoule.training.recipe import Recipe
 
 __all__ = ["ValidationTask", "hide_test"]
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationTask(NodeTask):
+class ValidationTask(Task):
     """A task of which only the training and validation nodes of some seeds are known.
 
     Attributes:
@@ -42,7 +42,7 @@ class ValidationTask(NodeTask):
         return self.splits[seed].to(self.labels.device)
 
 
-def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
+def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
     """The task with every label unknown that no seed trains or validates on, so that no search can read a test label.
 
     Where each seed draws a split of its own, a node that tests for one seed may train for another; its label stays, but
@@ -56,19 +56,19 @@ def hide_test(task: NodeTask, recipe: Recipe, seeds: Sequence[int]) -> Validatio
     >>> from graphjoule import load_recipe, load_task
     >>> seen = hide_test(load_task("digits"), load_recipe("egnn", "digits", 2), seeds=[0])
     >>> split = seen.split(seed=0)
-    >>> int((seen.labels >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
+    >>> int((seen.targets >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
     (True, 0)
     """
     recipe = recipe.with_split_of(task)
-    keys = list(dict.fromkeys(seed if recipe.split_seed is None else recipe.split_seed for seed in seeds))
-    whole = [task.split(recipe.split, key) for key in keys]
+    keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
+    whole = [task.split(recipe.data.split, key) for key in keys]
     splits = {key: _without_test(split) for key, split in zip(keys, whole, strict=True)}
-    seen = torch.zeros_like(task.labels, dtype=torch.bool)
+    seen = torch.zeros_like(task.targets, dtype=torch.bool)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
-    fields = {name: getattr(task, name) for name in NodeTask.__dataclass_fields__}
-    fields |= {"labels": torch.where(seen, task.labels, -1), "default_split": recipe.split}
+    fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
+    fields |= {"labels": torch.where(seen, task.targets, -1), "default_split": recipe.data.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))
 

@@ -40,8 +40,8 @@ def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Seque
         line = f"{_key(key)} = {toml_value(value)}{' # searched' if key in found else ''}"
         tables.setdefault(table, []).append(line)
     lines = [*(f"# {line}".rstrip() for line in header), *([""] if header else []), "[[block]]"]
-    lines += [f"dataset = {toml_value(recipe.dataset)}"]
-    lines += [f"{end} = {recipe.num_layers}" for end in ("min_layers", "max_layers")]
+    lines += [f"dataset = {toml_value(recipe.data.name)}"]
+    lines += [f"{end} = {recipe.model.num_layers}" for end in ("min_layers", "max_layers")]
     for table, settings in tables.items():
         lines += [f"[block.{table}]", *settings]
     return "\n".join(lines) + "\n"

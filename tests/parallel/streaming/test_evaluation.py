@@ -102,8 +102,8 @@ def test_memory_is_a_few_activations_at_any_depth(name):
 class Sorting(MODELS["gcn"]):
     """A model that no block of rows can follow."""
 
-    def forward_keyed(self, x, graph, keys):
-        return super().forward_keyed(x, graph, keys).sort(dim=0).values
+    def _forward(self, x, graph, keys):
+        return super()._forward(x, graph, keys).sort(dim=0).values
 
 
 def test_a_model_that_needs_all_rows_at_once_is_refused_by_what_it_calls():

@@ -29,7 +29,7 @@ def measured(cell, energies=ALIVE, rank=4.0, gradient=0.1, accuracy=0.5, **chang
         energies=energies,
         effective_rank=[[9.0, *[rank] * (n - 2), 5.0]] * runs,
         gradient=[[gradient, *[0.1] * (n - 1)]] * runs,
-        test_accuracy=[accuracy] * runs,
+        test_score=[accuracy] * runs,
         first_layer=1,
         **changes,
     )

@@ -11,7 +11,7 @@ def record(model="egnn", dataset="digits", **changes):
     fields = {
         "recipe": {"num_layers": 2, "c_min": 0.2, "c_max": 0.5},
         "trained": [[8.0, 2.0, 1.0], [10.0, 1.0, 3.0], [9.0, 5.0, 2.0]],
-        "test_accuracy": [0.5, 0.75, None],
+        "test_score": [0.5, 0.75, None],
     }
     return energy_record(Cell(model, dataset, 2), seeds=(0, 1, 2), **(fields | changes))
 
@@ -39,7 +39,7 @@ def test_the_line_is_the_median_and_the_limits_follow_it():
 
 
 def test_a_model_without_limits_has_no_band():
-    plain = record("gcn", recipe={"num_layers": 2}, first_layer=1, test_accuracy=[None] * 3)
+    plain = record("gcn", recipe={"num_layers": 2}, first_layer=1, test_score=[None] * 3)
     assert "limits" not in describe(plain)
     assert "test accuracy none" in describe(plain)
     panel = panels([plain])[1]

@@ -116,9 +116,9 @@ def test_the_layers_are_drawn_where_the_sides_differ_most_and_at_the_deepest():
 
     energies = [measured(cell, accuracy=accuracy(cell)) for cell in cells_of()]
     found = shown_families(evidence(energies=energies), "cora")
-    assert [family[FREE].recipe["num_layers"] for family in found] == [8, 16]
+    assert [family[FREE].resolved.model.num_layers for family in found] == [8, 16]
     assert {record.model for family in found for record in family.values()} == {"gcn"}
-    without = [record for record in energies if record.recipe["num_layers"] == 2]
+    without = [record for record in energies if record.resolved.model.num_layers == 2]
     assert len(shown_families(evidence(energies=without), "cora")) == 1
     assert shown_families(evidence(energies=energies), "pubmed") == []
 

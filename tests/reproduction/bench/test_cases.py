@@ -31,7 +31,7 @@ def task():
 
 def test_a_generated_task_has_the_sizes_asked_for(task):
     assert (task.num_nodes, task.graph.num_edges) == (3000, 12_000)
-    assert (task.num_features, task.num_classes) == (8, 5)
+    assert (task.num_features, task.out_channels) == (8, 5)
     split = task.split()
     assert split.name == "public"
     assert (len(split.train), len(split.val), len(split.test)) == (1611, 528, 861)
@@ -56,7 +56,7 @@ def test_the_seed_decides_everything(task):
     again = SMALL.task("small")
     assert again.graph.col.equal(task.graph.col)
     assert again.features.equal(task.features)
-    assert again.labels.equal(task.labels)
+    assert again.labels.equal(task.targets)
     assert again.split().sha256 == task.split().sha256
     other = CitationGraph(3000, 12_000, 8, 5, seed=1).task("other")
     assert not other.graph.col.equal(task.graph.col)
@@ -85,7 +85,7 @@ def test_more_edges_than_can_be_are_refused():
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: f"{case.curve}-{case.name}")
 def test_every_case_has_a_recipe_and_data(case):
     recipe = case.recipe()
-    assert (recipe.model, recipe.num_layers) == (case.model, case.num_layers)
+    assert (recipe.model.name, recipe.model.num_layers) == (case.model, case.num_layers)
     assert case.model in MODELS_WITH_PEER
     assert case.model == "egnn" or case.name.startswith(case.model)  # a record's table goes by the name
     assert case.graph is not None or case.dataset in DATASETS
@@ -95,7 +95,7 @@ def test_the_sizes_of_arxiv():
     case = CASES["arxiv-32"]
     graph, recipe = case.graph, case.recipe()
     assert (graph.num_nodes, graph.num_edges, graph.num_features, graph.num_classes) == (169_343, 1_166_243, 128, 40)
-    assert (recipe.hidden_channels, recipe.options["batch_norm"]) == (256, True)
+    assert (recipe.model.hidden_channels, recipe.model.options["batch_norm"]) == (256, True)
 
 
 def test_the_curves():

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from graphjoule.training.objective import build_model
 
 from graphjoule.graph import Propagation
-from graphjoule.training.objective import build_model
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import Runs
 from reproduction.bench import CitationGraph
@@ -61,7 +61,7 @@ def in_float64(task):
 def test_logits_are_the_same(task, settings, fused):
     recipe = recipe_of(settings)
     ours = moved_model(recipe, task).eval()
-    theirs = PeerEGNN(task.num_features, task.num_classes, recipe).eval()
+    theirs = PeerEGNN(task.num_features, task.out_channels, recipe).eval()
     theirs.load_state_dict(as_peer(ours.state_dict()))
     with torch.no_grad():
         torch.testing.assert_close(
@@ -77,11 +77,11 @@ def test_logits_are_the_same(task, settings, fused):
 def test_loss_and_gradients_are_the_same(task, settings, fused):
     recipe, task = recipe_of(settings), in_float64(task)
     ours = moved_model(recipe, task).double().train()
-    theirs = PeerEGNN(task.num_features, task.num_classes, recipe).double().train()
+    theirs = PeerEGNN(task.num_features, task.out_channels, recipe).double().train()
     theirs.load_state_dict(as_peer(ours.state_dict()))
-    our_loss = F.cross_entropy(ours(task.features, task.graph), task.labels) + ours.penalty()
+    our_loss = F.cross_entropy(ours(task.features, task.graph), task.targets) + ours.penalty()
     their_logits = theirs(task.features, *peer_graph(task.graph, fused=fused))
-    their_loss = F.cross_entropy(their_logits, task.labels) + theirs.penalty()
+    their_loss = F.cross_entropy(their_logits, task.targets) + theirs.penalty()
     torch.testing.assert_close(their_loss, our_loss)
     our_loss.backward()
     their_loss.backward()
@@ -119,10 +119,10 @@ def gcnii_as_peer(state):
 def test_gcnii_has_the_same_loss_and_gradients(task, settings, fused):
     recipe, task = load_recipe("gcnii", "small", 6, {**GCNII, **settings}), in_float64(task)
     ours = moved_model(recipe, task).double().train()
-    theirs = PeerGCNII(task.num_features, task.num_classes, recipe).double().train()
+    theirs = PeerGCNII(task.num_features, task.out_channels, recipe).double().train()
     theirs.load_state_dict(gcnii_as_peer(ours.state_dict()))
-    our_loss = F.cross_entropy(ours(task.features, task.graph), task.labels)
-    their_loss = F.cross_entropy(theirs(task.features, *peer_graph(task.graph, fused=fused)), task.labels)
+    our_loss = F.cross_entropy(ours(task.features, task.graph), task.targets)
+    their_loss = F.cross_entropy(theirs(task.features, *peer_graph(task.graph, fused=fused)), task.targets)
     torch.testing.assert_close(their_loss, our_loss, rtol=1e-10, atol=0)
     our_loss.backward()
     their_loss.backward()
@@ -147,7 +147,7 @@ def test_an_epoch_of_gcnii_is_the_same(task, settings, fused):
 
 def test_the_peer_starts_where_the_paper_does(task):
     recipe = recipe_of({"c_max": 0.25})
-    ours, theirs = build_model(recipe, task, seed=0), PeerEGNN(task.num_features, task.num_classes, recipe)
+    ours, theirs = build_model(recipe, task, seed=0), PeerEGNN(task.num_features, task.out_channels, recipe)
     expected = as_peer(ours.state_dict())
     for name, value in theirs.state_dict().items():
         if name.startswith("convs"):

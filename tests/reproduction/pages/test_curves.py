@@ -18,7 +18,7 @@ def with_curve(cell, seed, losses, accuracies, **more):
 def test_whole_runs_are_read_as_if_they_had_ended_at_the_cap_of_deeper_ones():
     found = {(c.dataset, c.model, c.num_layers): c for c in whole_study("depth")}
     cell = found["pubmed", "egnn", 64]
-    assert (found["pubmed", "egnn", 128].recipe.epochs, cell.recipe.select_on) == (200, "val_loss")
+    assert (found["pubmed", "egnn", 128].recipe.train.epochs, cell.recipe.train.select_on) == (200, "loss")
     early = [1.0] * 150 + [0.5] + [1.0] * 99 + [0.4]  # best within the cap at epoch 150, and at the very end
     accuracies = [0.1] * 150 + [0.7] + [0.1] * 99 + [0.9]
     steady = [1.0, 0.5, 0.6]

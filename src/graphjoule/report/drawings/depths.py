@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.energies import style_of
@@ -98,10 +98,10 @@ def _energy_drawing(evidence: Evidence, dataset: str) -> Drawing | None:
 
 
 def _describe_energy(model: str, records: Sequence[EnergyRecord]) -> str:
-    deepest = max((record for record in records if record.model == model), key=lambda r: int(r.recipe["num_layers"]))
+    deepest = max((record for record in records if record.model == model), key=lambda r: r.resolved.model.num_layers)
     energies = deepest.median("trained")
     return (
-        f"{model.upper()} with {deepest.recipe['num_layers']:,} layers: {energies[0]:.2g} at first, "
+        f"{model.upper()} with {deepest.resolved.model.num_layers:,} layers: {energies[0]:.2g} at first, "
         f"{min(energies):.2g} at the lowest, {energies[-1]:.2g} at last."
     )
 

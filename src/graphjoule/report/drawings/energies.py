@@ -48,15 +48,16 @@ def describe(record: EnergyRecord) -> str:
 
 
 def _accuracy(record: EnergyRecord) -> str:
-    known = [accuracy for accuracy in record.test_accuracy if accuracy is not None]
+    known = [accuracy for accuracy in record.test_score if accuracy is not None]
     return f"{100 * statistics.fmean(known):.1f} %" if known else "none"
 
 
 def _limits(record: EnergyRecord, energy: list[float]) -> tuple[list[float], float] | None:
     """Lower limit of every layer after the first and the upper one; None for a model without."""
-    if not {"c_min", "c_max"} <= record.recipe.keys():
+    options = record.resolved.model.options
+    if not {"c_min", "c_max"} <= options.keys():
         return None
-    return [record.recipe["c_min"] * before for before in energy[:-1]], record.recipe["c_max"] * energy[0]
+    return [options["c_min"] * before for before in energy[:-1]], options["c_max"] * energy[0]
 
 
 def _held(record: EnergyRecord) -> str:
@@ -82,7 +83,7 @@ def panels(records: Sequence[EnergyRecord]) -> list[Panel]:
 def _panel(records: Sequence[EnergyRecord], state: State) -> Panel:
     first = records[0]
     return Panel(
-        title=f"{first.dataset.capitalize()}, {first.recipe['num_layers']} layers, {_STATES[state]}",
+        title=f"{first.dataset.capitalize()}, {first.resolved.model.num_layers} layers, {_STATES[state]}",
         y_label="Dirichlet energy E(X)",
         lines=[line for record in records for line in _lines(record, state)],
         bands=[band for record in records if (band := _band(record, state)) is not None],

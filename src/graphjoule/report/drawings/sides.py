@@ -87,8 +87,8 @@ def factors_of(cells: Iterable[Cell]) -> Factors | None:
     >>> factors_of(STUDIES["constraint"].cells(["cora"], ["gcn"], [2]))
     Factors(c_min=0.98, c_max=1.0)
     """
-    held = (cell.recipe.constraint for cell in cells)
-    return next((Factors(found.c_min, found.c_max) for found in held if found is not None), None)
+    held = (cell.recipe.terms.get("energy") for cell in cells)
+    return next((Factors(found["c_min"], found["c_max"]) for found in held if found is not None), None)
 
 
 # Accuracy over depth.
@@ -280,19 +280,19 @@ def _width(family: Family) -> float:
 
 def _mean_accuracy(record: EnergyRecord) -> float:
     """The mean test accuracy; 0 without test nodes, so that all depths are alike."""
-    known = [accuracy for accuracy in record.test_accuracy if accuracy is not None]
+    known = [accuracy for accuracy in record.test_score if accuracy is not None]
     return statistics.fmean(known) if known else 0.0
 
 
 def _describe_layers(family: Family) -> str:
     first = next(iter(family.values()))
     texts = [f"{side}: {_describe_record(record)}" for side, record in family.items()]
-    return f"{first.model.upper()} with {first.recipe['num_layers']} layers. {'; '.join(texts)}."
+    return f"{first.model.upper()} with {first.resolved.model.num_layers} layers. {'; '.join(texts)}."
 
 
 def _describe_record(record: EnergyRecord) -> str:
     rank, gradient = _median(record.effective_rank), _median(record.gradient)
-    known = any(accuracy is not None for accuracy in record.test_accuracy)
+    known = any(accuracy is not None for accuracy in record.test_score)
     accuracy = f"{100 * _mean_accuracy(record):.1f} %, " if known else ""
     return (
         f"{accuracy}rank {min(rank):.1f} at the lowest, gradient {gradient[0]:.1g} at the first layer and "
@@ -302,7 +302,7 @@ def _describe_record(record: EnergyRecord) -> str:
 
 def _charts(family: Family, sides: Sequence[str], factors: Factors, ranks: tuple[float, float]) -> list[Chart]:
     first = next(iter(family.values()))
-    start, depth = first.first_layer, first.recipe["num_layers"]
+    start, depth = first.first_layer, first.resolved.model.num_layers
     name = f"{first.model.upper()}, {depth} layers"
     allowed = _allowed(start, len(first.trained[0]), factors)
     shares, shares_bands = _lines(family, sides, _shares)

@@ -60,8 +60,9 @@ def find_sweeps(evidence: Evidence) -> dict[Place, list[SweepResult]]:
 
 def _result(evidence: Evidence, sweep: Sweep, cells: list[Cell]) -> SweepResult:
     plain = replace(cells[0], variant=Variant())
-    points = [(float(cell.variant.settings[sweep.setting]), evidence.outcome(cell)) for cell in cells]
-    value, outcome = float(plain.recipe.options[sweep.setting]), evidence.outcome(plain)
+    setting = next(iter(cells[0].variant.settings))  # by its dotted name
+    points = [(float(cell.variant.settings[setting]), evidence.outcome(cell)) for cell in cells]
+    value, outcome = float(plain.recipe.settings()[setting]), evidence.outcome(plain)
     own = None if outcome.mean is None else Mark(value, outcome.mean)
     return SweepResult(sweep, Series.of([*points, (value, outcome)]), own, sum(not o.n for _, o in points))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.rules import stratified_rule
+from graphjoule.training.build import initialised
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.examine import initialised
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 
@@ -33,7 +33,7 @@ def check_training(recipe: Recipe, *, device: str, test_fraction: float | None, 
 
 def check_model(recipe: Recipe) -> None:
     """Refuse settings that the model's constructor refuses; two layers tell, and take no time."""
-    shallow = recipe.model_copy(update={"num_layers": min(recipe.num_layers, 2)})
+    shallow = recipe.model_copy(update={"num_layers": min(recipe.model.num_layers, 2)})
     initialised(shallow, in_channels=2, out_channels=2, seed=0)
 
 
@@ -48,6 +48,6 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     if not os.access(nearest, os.W_OK):
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
     folder = RunFolder(path)
-    if resume and folder.is_taken and recipe.split == "default":  # the graph will say which split that is
-        recipe = recipe.model_copy(update={"split": folder.about().recipe.split})
+    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
+        recipe = recipe.model_copy(update={"split": folder.about().recipe.data.split})
     folder.check(recipe, resume=resume)

@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import Features, normalize_rows
+from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -37,32 +38,49 @@ class TrainedRuns:
     data: TaskFacts | None
     models: dict[int, GraphModel]
 
-    def probabilities(self, given: ModelInput, device: str | torch.device = "cpu") -> Tensor:
-        """See `mean_probabilities`."""
-        return mean_probabilities(list(self.models.values()), self.recipe, given, device)
+    def predict(self, given: ModelInput, device: str | torch.device = "cpu") -> Tensor:
+        """See `mean_prediction`."""
+        return mean_prediction(list(self.models.values()), self.recipe, self.objective, given, device)
+
+    @property
+    def objective(self) -> Objective:
+        """What was asked; files that do not say are of a classification."""
+        if self.data is not None:
+            return self.data.objective
+        return Classification(next(iter(self.models.values())).out_channels)
 
 
 @torch.no_grad()
-def mean_probabilities(
-    models: Sequence[GraphModel], recipe: Recipe, given: ModelInput, device: str | torch.device = "cpu"
+def mean_prediction(
+    models: Sequence[GraphModel],
+    recipe: Recipe,
+    objective: Objective,
+    given: ModelInput,
+    device: str | torch.device = "cpu",
 ) -> Tensor:
-    """Probability of every class for every node: ``mean_r softmax(model_r(X, P))``, the mean over the runs.
+    """What the runs say together about every node: the mean of their probabilities, or of their numbers.
 
     Args:
         models: the runs' models; they are left in evaluation mode and on the device.
         recipe: says whether the rows of features are normalised first.
+        objective: says what outputs mean.
         given: the graph to predict on.
         device: "auto", "cpu" or "cuda".
 
     Returns:
-        Shape ``[num_nodes, num_classes]``, float64 on the CPU; rows sum to 1.
+        Shape ``[num_nodes, out_channels]``, float64 on the CPU; of a classification rows sum to 1.
+
+    Raises:
+        GraphjouleError: There is no model, or the outputs of a node are not finite.
     """
     where = resolve_device(device)
-    given = given.to(where if recipe.clusters is None else "cpu")
-    x = normalize_rows(given.features) if recipe.normalize_features else given.features
+    given = given.to(where if recipe.train.clusters is None else "cpu")
+    x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
     total: Tensor | None = None
     for model in models:
-        one = _scores(model.to(where), x, given.graph, recipe).double().softmax(dim=-1)
+        output = _scores(model.to(where), x, given.graph, recipe).double()
+        _check_finite(output, model, x)
+        one = objective.prediction(output)
         total = one if total is None else total + one
     if total is None:
         raise GraphjouleError("There is no model to predict with; at least one run must have finished.")
@@ -71,10 +89,28 @@ def mean_probabilities(
 
 def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) -> Tensor:
     """Scores of all nodes; in blocks if the graph was too large to train on at once."""
-    if recipe.clusters is not None:
+    if recipe.train.clusters is not None:
         return evaluate_in_blocks(model, x, graph)
     scores: Tensor = model.eval()(x, graph)
     return scores
+
+
+def _check_finite(scores: Tensor, model: GraphModel, x: Features) -> None:
+    """Refuse outputs that are not finite: the most probable class of them would be class 0, whatever the node is."""
+    num_bad = int((~torch.isfinite(scores)).any(dim=-1).sum())
+    if not num_bad:
+        return
+    weights = (name for name, weight in model.state_dict().items() if not bool(torch.isfinite(weight).all()))
+    if (name := next(weights, None)) is not None:
+        cause = f"the model's weights are not finite (the first is {name}), so its training blew up"
+    elif not bool(torch.isfinite(x.value if isinstance(x, SparseFeatures) else x).all()):
+        cause = "the features are not finite"
+    else:
+        cause = "the model's weights or the features are so large that its numbers overflow"
+    raise GraphjouleError(
+        f"The scores of {counted(num_bad, 'node')} of {len(scores):,} are not finite, so there is no prediction: "
+        f"{cause}."
+    )
 
 
 def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | None = None) -> GraphModel:
@@ -149,17 +185,17 @@ def _read_finished(path: Path, device: torch.device) -> SavedModel:
 def _finished(folder: RunFolder) -> dict[int, Record]:
     finished = {seed: record for seed, record in folder.records().items() if record.status == "done"}
     if not finished:
-        raise GraphjouleError(f"No run in {folder.path} has finished; train it first, or go on with --resume.")
+        raise GraphjouleError(f"No run in {folder.path} has finished; train it first, or go on with `resume=True`.")
     return finished
 
 
 def _best(records: dict[int, Record], recipe: Recipe) -> int:
     """The seed whose selected epoch validated best; of equal ones the lowest."""
+    _, is_higher_better = OBJECTIVES[records[min(records)].objective].column(recipe.train.select_on)
 
     def rank(seed: int) -> tuple[float, int]:
-        record = records[seed]
-        score = record.val_loss if recipe.select_on == "val_loss" else -(record.val_accuracy or 0.0)
-        return (float("inf") if score is None else score, seed)
+        score = records[seed].val.get(recipe.train.select_on)
+        return (float("inf") if score is None else -score if is_higher_better else score, seed)
 
     return min(records, key=rank)
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tensorfile import read_tensors, write_tensors
+from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 TENSORS = {
     "mask": torch.tensor([True, False, True]),

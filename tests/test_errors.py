@@ -1,4 +1,4 @@
-from graphjoule.counting import counted
+from graphjoule.errors import counted
 
 
 def test_one_is_singular_and_none_and_many_are_plural():

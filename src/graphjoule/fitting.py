@@ -1,0 +1,226 @@
+"""`fit`: train any model on a task with one or many seeds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph.group import Group
+from graphjoule.nn import MODELS
+from graphjoule.ops import describe_body
+from graphjoule.parallel.clusters import ClusterTrainer
+from graphjoule.parallel.joint_folder import JointFolder
+from graphjoule.parallel.part_batch import PartTrainer
+from graphjoule.tasks import Task
+from graphjoule.terms import TERMS
+from graphjoule.training.build import (
+    Architecture,
+    Builder,
+    architecture_of,
+    own_architecture,
+    qualified_name,
+    user_module,
+)
+from graphjoule.training.environment import resolve_device
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.loop import Progress
+from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain
+from graphjoule.training.records import Record, Summary, summarise
+from graphjoule.training.seed_batch import TermBuilder
+from graphjoule.training.trainer import Trainer
+
+logger = logging.getLogger("graphjoule")
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The records of all runs in the order of their seeds, and their models.
+
+    Attributes:
+        records: one per seed.
+        models: one per seed, in evaluation mode; a model of the user's own is what its function built.
+        folder: where they were written; None if nowhere.
+    """
+
+    records: list[Record]
+    models: list[torch.nn.Module]
+    folder: Path | None = None
+
+    @property
+    def summary(self) -> Summary:
+        """Mean and spread over the runs."""
+        return summarise(self.records)
+
+
+def fit(
+    model: Recipe | Builder,
+    task: Task,
+    seeds: Sequence[int] = (0,),
+    *,
+    terms: Sequence[TermBuilder] = (),
+    settings: Mapping[str, Any] = _NOTHING,
+    device: str | torch.device = "auto",
+    out: str | Path | None = None,
+    resume: bool = False,
+    runs_at_once: int | None = None,
+    checkpoint_every: int = 50,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    group: Group | None = None,
+) -> FitResult:
+    """Train a model on a task by the paper's protocol; networks that can be stacked train all seeds in one program.
+
+    Validation chooses each run's epoch and when it stops; test targets are read once per run, after that. A split may
+    have no test nodes; then a record has no test scores. The same seed gives the same run alone or among others, in
+    one process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
+    seeds train together in as many processes. Calls may run in several threads at once: torch's global generator is
+    neither read nor moved, and signal handlers are left alone.
+
+    Args:
+        model: a recipe, see `load_recipe`; a class with its options, such as ``functools.partial(GAT,
+            hidden_channels=64, num_layers=4)``, which gets ``in_channels`` and ``out_channels``; or any function of the
+            task, or of nothing, that builds a module. A module is called as ``model(x, graph)``, or as
+            ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of these names.
+        task: the graph, features, targets, splits and objective.
+        seeds: one run each.
+        terms: what is added to the loss besides the model's own ``penalty()``: settings such as
+            ``EnergySettings(c_min=0.5)``, or functions of the model and the graph that return a `Term`.
+        settings: settings that win over the recipe, by their names, such as ``{"lr": 0.01, "train.epochs": 200}``.
+        device: "auto" (CUDA if there is one), "cpu" or "cuda".
+        out: folder for records, models and checkpoints; None writes nothing.
+        resume: go on with what `out` holds, where another call was killed or interrupted.
+        runs_at_once: how many runs to train together; by default as many as fit in memory, and one where the recipe has
+            clusters. What `resume` goes on with stays together as it was.
+        checkpoint_every: epochs between two checkpoints.
+        on_progress: called about once an epoch with the mean losses.
+        should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
+        group: the processes that share the steps on clusters, which the recipe must have; all of them make this call,
+            with the whole task. By default those that hold the graph together.
+
+    Returns:
+        Records and models of all seeds.
+
+    Raises:
+        GraphjouleError: something given cannot be used; nothing has been written then.
+        TrainingInterrupted: `should_stop` said so; the state is saved if there is an `out`.
+
+    Example:
+        >>> from functools import partial
+        >>> from graphjoule import load_task
+        >>> from torch_geometric.nn import GraphSAGE
+        >>> network = partial(GraphSAGE, hidden_channels=16, num_layers=2)
+        >>> result = fit(network, load_task("digits"), seeds=[0, 1], settings={"epochs": 2})
+        >>> [record.model for record in result.records]
+        ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
+    """
+    _check_positive(runs_at_once=runs_at_once, checkpoint_every=checkpoint_every)
+    recipe, architecture = _resolve(model, task, settings)
+    recipe, builders = _with_terms(recipe.with_split_of(task), terms)
+    if recipe.train.clusters is not None and runs_at_once not in (None, 1):
+        raise GraphjouleError(f"runs_at_once is {runs_at_once}; runs on clusters train one after the other.")
+    where = resolve_device(device)
+    # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
+    task = task.to(where if recipe.train.clusters is None else "cpu")
+    group = group or task.graph.group
+    kind = _trainer_kind(recipe, task, group)
+    training = kind(
+        architecture,
+        recipe,
+        task,
+        where,
+        _check_seeds(seeds),
+        builders,
+        checkpoint_every,
+        on_progress,
+        should_stop,
+        **({} if kind is Trainer else {"group": group}),
+    )
+    logger.info("%s", describe_body(where))
+    if out is None:
+        training.run(runs_at_once)
+    else:
+        folder = training.folder = RunFolder(out) if group.size == 1 else JointFolder(out, group)
+        folder.check(recipe, training.facts, training.draw_split, resume=resume)
+        with folder.open():
+            training.run(runs_at_once)
+    path = None if training.folder is None else training.folder.path
+    models = [user_module(model) for model in training.all_models()]
+    return FitResult([training.records[seed] for seed in training.seeds], models, path)
+
+
+def _trainer_kind(recipe: Recipe, task: Task, group: Group) -> type[Trainer]:
+    if recipe.train.clusters is not None:
+        return ClusterTrainer
+    return Trainer if group.size == 1 and task.graph.part is None else PartTrainer
+
+
+def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -> tuple[Recipe, Architecture]:
+    """The recipe of a training and its network, whichever way the model was given."""
+    if isinstance(model, Recipe):
+        recipe = model.with_settings(settings) if settings else model
+        return recipe, architecture_of(recipe)
+    if isinstance(model, torch.nn.Module) or not callable(model):
+        raise GraphjouleError(
+            f"The model is a {type(model).__name__}; expected a recipe, or a class or function that builds a module, "
+            "because every seed trains a new one: lambda task: MyModel(task.num_features, task.out_channels)."
+        )
+    architecture = own_architecture(model, task)
+    is_own = architecture.settings.is_own
+    names = ("all",) if is_own else MODELS[architecture.settings.name].parameter_group_names
+    try:
+        recipe = Recipe(
+            model=architecture.settings,
+            data=DataSettings(name=task.name, split="default", normalize_features=False),
+            train=TrainSettings(
+                lr=5e-3, weight_decay=dict.fromkeys(names, 5e-4), epochs=500, patience=100, select_on="loss"
+            ),
+        )
+    except ValidationError as error:
+        raise GraphjouleError(explain(error)[1]) from error
+    return (recipe.with_settings(settings) if settings else recipe), architecture
+
+
+def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, dict[str, TermBuilder]]:
+    """The recipe that names all terms, and what builds each of them."""
+    builders: dict[str, TermBuilder] = {}
+    for name, given in recipe.terms.items():
+        if name not in TERMS:
+            raise GraphjouleError(f"The recipe has the term {name}, which is the user's own; pass it in `terms`.")
+        builders[name] = TERMS[name](**given)
+    described = dict(recipe.terms)
+    for term in terms:
+        name = next((known for known, settings in TERMS.items() if isinstance(term, settings)), None)
+        about = term.model_dump() if name else {}  # type: ignore[attr-defined]
+        if name is None:
+            name = qualified_name(getattr(term, "func", term))
+            about = {key: value for key, value in getattr(term, "keywords", {}).items() if _is_plain(value)}
+        if name in builders:
+            raise GraphjouleError(f"The term {name} is given twice; give it once.")
+        builders[name], described[name] = term, about
+    return (recipe.model_copy(update={"terms": described}) if terms else recipe), builders
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+def _check_seeds(seeds: Sequence[int]) -> list[int]:
+    seeds = list(seeds)
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
+    return seeds
+
+
+def _check_positive(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise GraphjouleError(f"{name} is {count}; it must be at least 1.")

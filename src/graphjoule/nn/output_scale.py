@@ -1,0 +1,54 @@
+"""A network whose outputs are numbers in the unit of their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features
+from graphjoule.nn.base import GraphModel
+
+
+class OutputScale(GraphModel):
+    """``center + scale * model(X, P)``: what a regression trains, so that prices and shares need the same settings.
+
+    The two are buffers, so a saved model gives its numbers in the unit of the targets it was trained on.
+
+    Args:
+        model: gives numbers near 0 and 1.
+    """
+
+    def __init__(self, model: GraphModel) -> None:
+        super().__init__(model.in_channels, model.hidden_channels, model.out_channels, model.num_layers)
+        self.model = model
+        self.parameter_group_names = model.parameter_group_names  # type: ignore[misc]
+        self.register_buffer("center", torch.zeros(model.out_channels))
+        self.register_buffer("scale", torch.ones(model.out_channels))
+
+    def set_scale(self, center: Tensor, scale: Tensor) -> None:
+        """Take mean and standard deviation of the targets, each of shape ``[out_channels]``."""
+        self.center.copy_(center)
+        self.scale.copy_(scale)
+
+    def in_loss_units(self, values: Tensor) -> Tensor:
+        """Outputs or targets in standard deviations of the targets."""
+        columns = values if values.dim() == 2 else values[:, None]
+        return (columns - self.center) / self.scale
+
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        return self.center + self.scale * self.model._forward(x, graph, keys)
+
+    def penalty(self) -> Tensor:
+        """The model's own penalty."""
+        return self.model.penalty()
+
+    def kept_activations(self, *, is_fused: bool) -> int:
+        """See `GraphModel.kept_activations`."""
+        return self.model.kept_activations(is_fused=is_fused)
+
+    def parameter_group(self, name: str) -> str:
+        """The group that the model has for it."""
+        return self.model.parameter_group(name.removeprefix("model."))

@@ -1,0 +1,124 @@
+"""`MODELS`: the networks by name, known without importing torch, so that a wrong name or option is answered at once."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import typing
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from graphjoule.nn.base import GraphModel
+
+
+class ModelTable(MutableMapping[str, "type[GraphModel]"]):
+    """Networks by name; one of ours is imported when it is asked for.
+
+    Args:
+        homes: "module:Class" by name.
+    """
+
+    def __init__(self, homes: dict[str, str]) -> None:
+        self._entries: dict[str, str | type[GraphModel]] = dict(homes)
+
+    def __getitem__(self, name: str) -> type[GraphModel]:
+        entry = self._entries[name]
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = self._entries[name] = getattr(import_module(module), attribute)
+        return entry
+
+    def __setitem__(self, name: str, model: type[GraphModel]) -> None:
+        self._entries[name] = model
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def signature(self, name: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
+        """Type and default of every keyword option of a constructor, and the names of the parameter groups.
+
+        Of a network that is not imported yet they are read from the text of its file.
+        """
+        entry = self._entries[name]
+        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)
+
+
+def _inspect_signature(model: type[GraphModel]) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
+    hints = typing.get_type_hints(model.__init__, include_extras=True)
+    options = {
+        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(model.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    return options, tuple(model.parameter_group_names)
+
+
+def _read_signature(home: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
+    module, _, attribute = home.partition(":")
+    package, _, last = module.rpartition(".")
+    folder = find_spec(package)
+    assert folder is not None
+    assert folder.submodule_search_locations is not None
+    text = Path(folder.submodule_search_locations[0], f"{last}.py").read_text(encoding="utf-8")
+    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+    found = classes[attribute]
+    groups = _class_attribute(found, "parameter_group_names")
+    if groups is None:  # inherited
+        base = found.bases[0]
+        assert isinstance(base, ast.Name)
+        inherited = next(home for home in _HOMES.values() if home.endswith(f":{base.id}"))
+        groups = _read_signature(inherited)[1]
+    constructor = next(n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__").args
+    options = {
+        argument.arg: (_type(argument.annotation), ... if default is None else ast.literal_eval(default))
+        for argument, default in zip(constructor.kwonlyargs, constructor.kw_defaults, strict=True)
+    }
+    return options, groups
+
+
+def _class_attribute(found: ast.ClassDef, name: str) -> tuple[str, ...] | None:
+    for node in found.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            assert node.value is not None
+            return tuple(ast.literal_eval(node.value))
+    return None
+
+
+def _type(node: ast.expr | None) -> Any:
+    """The type that an annotation names: a number, a word, or a choice of words."""
+    match node:
+        case ast.Name(id=name):
+            return {"float": float, "int": int, "bool": bool, "str": str}[name]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
+            return Literal[ast.literal_eval(words)]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            return _type(left) | None
+    raise TypeError(f"an option of a network cannot have the type {ast.unparse(node) if node else None}")
+
+
+_HOMES = {
+    "egnn": "graphjoule.nn.egnn:EGNN",
+    "gcn": "graphjoule.nn.gcn:GCN",
+    "pairnorm": "graphjoule.nn.pairnorm:PairNormGCN",
+    "dropedge": "graphjoule.nn.dropedge:DropEdgeGCN",
+    "sgc": "graphjoule.nn.sgc:SGC",
+    "jknet": "graphjoule.nn.jknet:JKNet",
+    "appnp": "graphjoule.nn.appnp:APPNP",
+    "gcnii": "graphjoule.nn.gcnii:GCNII",
+    "resgcn": "graphjoule.nn.resgcn:ResGCN",
+}
+
+MODELS = ModelTable(_HOMES)

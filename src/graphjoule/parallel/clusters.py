@@ -1,0 +1,368 @@
+"""Training on clusters of nodes: the graph stays in host memory, and each step sees some clusters of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.graph.csr import entries_of_rows, row_starts
+from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.group import ALONE, Group
+from graphjoule.nn import GraphModel
+from graphjoule.ops import fold_in
+from graphjoule.parallel.partition import cut_nodes
+from graphjoule.parallel.streaming import evaluate_in_blocks
+from graphjoule.tasks import Split, Task
+from graphjoule.training.build import Architecture
+from graphjoule.training.optimizer import adam_step
+from graphjoule.training.recipe import ClusterSettings, Recipe
+from graphjoule.training.seed_batch import SeedBatch, TermBuilder
+from graphjoule.training.trainer import Trainer
+
+_OF_DROPOUT, _OF_ORDER = 0, 1  # what a key of an epoch is split for
+
+
+class Clusters:
+    """The nodes of a graph in clusters, and the groups of clusters that an epoch goes over.
+
+    Args:
+        part: the cluster of every node, see `graphjoule.parallel.partition.cut_nodes`.
+    """
+
+    def __init__(self, part: Tensor) -> None:
+        self.num_parts = int(part.max()) + 1
+        self.sizes = torch.bincount(part, minlength=self.num_parts)
+        ends = self.sizes.cumsum(0)[:-1]
+        self._nodes = torch.tensor_split(torch.argsort(part, stable=True), ends)
+        self.sha256 = hashlib.sha256(part.numpy().tobytes()).hexdigest()
+
+    def groups(self, key: Tensor, per_step: int) -> list[Tensor]:
+        """Nodes of each group of an epoch, ascending: every cluster once, in an order that the key alone decides.
+
+        Args:
+            key: of a run and an epoch, see `graphjoule.ops.make_key`.
+            per_step: clusters in a group; the last one may have fewer.
+        """
+        words = fold_in(key.cpu(), torch.arange(self.num_parts, dtype=torch.int32))
+        order: list[int] = torch.argsort(words[:, 0], stable=True).tolist()
+        starts = range(0, self.num_parts, per_step)
+        return [torch.cat([self._nodes[c] for c in order[s : s + per_step]]).sort().values for s in starts]
+
+    def smallest_group(self, per_step: int) -> int:
+        """The fewest nodes that a group can have."""
+        rest = self.num_parts % per_step or per_step
+        return int(self.sizes.sort().values[:rest].sum())
+
+
+def cut_clusters(graph: Propagation, settings: ClusterSettings) -> Clusters:
+    """The clusters that a recipe asks for: one cut for all runs, the same whenever it is made."""
+    return Clusters(cut_nodes(graph, settings.parts, settings.method))
+
+
+def induced_graph(graph: Propagation, nodes: Tensor) -> Propagation:
+    """The rows and columns of ``P`` that belong to some nodes, its entries as they are.
+
+    A neighbour that is there weighs what it weighs in the whole graph; one that is not there is missing. To normalise
+    the subgraph anew, so that the neighbours at hand weigh more, was worse by validation on Physics: in seven pairs of
+    runs (2 and 8 layers, 50 clusters, 1 and 5 per step) its loss was 10 to 34 % higher, its accuracy never higher
+    (reproduction/results/clusters/operator-*.json).
+
+    Args:
+        graph: the whole graph, on the CPU.
+        nodes: which of its nodes, ascending.
+
+    Returns:
+        The operator with node ``nodes[i]`` as number i, and with the degrees of the whole graph.
+
+    Example:
+        >>> path = Propagation.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 3]]), symmetrize=True)
+        >>> induced_graph(path, torch.tensor([0, 1, 3])).to_dense()
+        tensor([[0.5000, 0.4082, 0.0000],
+                [0.4082, 0.3333, 0.0000],
+                [0.0000, 0.0000, 0.5000]])
+    """
+    number = torch.full((graph.num_nodes,), -1, dtype=torch.int32)
+    number[nodes] = torch.arange(len(nodes), dtype=torch.int32)
+    row, entry = entries_of_rows(graph.rowptr, nodes)
+    col = number[graph.col[entry].long()]
+    kept = col >= 0
+    return Propagation(row_starts(row[kept], len(nodes)), col[kept], graph.value[entry[kept]], graph.degree[nodes])
+
+
+def feature_rows(x: Features, nodes: Tensor) -> Features:
+    """The features of some nodes, dense or sparse as they are.
+
+    Args:
+        x: features of all nodes, on the CPU.
+        nodes: which of them.
+    """
+    if isinstance(x, Tensor):
+        return x[nodes]
+    row, entry = entries_of_rows(x.rowptr, nodes)
+    col = x.col[entry]
+    to_transposed = torch.argsort(col, stable=True)
+    return SparseFeatures(
+        rowptr=row_starts(row, len(nodes)),
+        col=col,
+        value=x.value[entry],
+        t_rowptr=row_starts(col.long(), x.num_features),
+        t_col=row[to_transposed].int(),
+        to_transposed=to_transposed,
+    )
+
+
+class ClusterBatch(SeedBatch):
+    """The training state of one run, whose epoch is a pass over all clusters in groups, one Adam step each.
+
+    The order of the clusters is the run's own, derived from its seed and the epoch, so two runs cannot share a step.
+    Groups without a training node are left out. Of G others, one with n of N training nodes has the loss
+    ``G n / N`` times their mean loss, plus the model's penalty: over an epoch the mean is the loss of exact
+    training, but for the edges between groups.
+
+    Args:
+        architecture: which network.
+        recipe: how to train it; it has clusters.
+        task: on which graph, in host memory.
+        seeds: one seed.
+        splits: its split.
+        clusters: the nodes in clusters.
+        device: where steps are made.
+        group: the processes that share the run; each computes some of the groups that a step accumulates.
+    """
+
+    is_capturable = False  # every step has another graph
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        recipe: Recipe,
+        task: Task,
+        seeds: Sequence[int],
+        splits: Sequence[Split],
+        clusters: Clusters,
+        *,
+        device: torch.device,
+        group: Group = ALONE,
+        terms: Mapping[str, TermBuilder] | None = None,
+    ) -> None:
+        assert recipe.train.clusters is not None
+        super().__init__(architecture, recipe, task, seeds, splits, terms)
+        self.clusters, self.settings, self.processes = clusters, recipe.train.clusters, group
+        self.device = device
+        self.steps = torch.zeros(1, dtype=torch.int64)
+        self.cut_sha256 = torch.frombuffer(bytearray.fromhex(clusters.sha256), dtype=torch.uint8)[None].clone()
+        self._train_loss.to(device)
+        self._eval_model: GraphModel = self._eval_loss.model.to(device)
+        self._is_train = torch.zeros(task.num_nodes, dtype=torch.bool)
+        self._is_train[self.train_index[0]] = True
+        _check_batch_norm(self.model, clusters, self.settings)
+        check_shares(self.settings, group.size)
+        self._move()
+
+    def last_validation(self, epoch: int) -> int:
+        """See `SeedBatch.last_validation`; one every so many epochs, and one in the last epoch."""
+        return epoch if epoch == self.recipe.train.epochs else epoch - epoch % self.settings.validate_every
+
+    def train_epoch(self) -> None:
+        """One epoch: all steps, then validation if it is due, and selection."""
+        epoch = int(self.epoch)
+        key = fold_in(self.keys[0], epoch)
+        train_loss = self._all_steps(fold_in(key, _OF_DROPOUT), fold_in(key, _OF_ORDER))
+        if self.last_validation(epoch + 1) == epoch + 1 or not bool(torch.isfinite(train_loss)):
+            scores = self._validate()
+            self._keep_best(self.selection.update(self.epoch, train_loss[None], scores))
+        else:
+            scores = torch.full_like(self.curve[:, 0, 1:], torch.nan)
+            last_epoch = self.selection.state["last_epoch"]
+            last_epoch.copy_(torch.where(self.selection.active, self.epoch, last_epoch))
+        self.curve[0, epoch] = torch.cat([train_loss[None], scores[0]])
+        self.epoch.add_(1)
+
+    def _all_steps(self, dropout_key: Tensor, order_key: Tensor) -> Tensor:
+        """The steps of an epoch; returns the mean loss of its groups, of one step alone if that is not finite."""
+        groups = self.clusters.groups(order_key, self.settings.per_step)
+        groups = [nodes for nodes in groups if bool(self._is_train[nodes].any())]
+        numbers, losses = range(len(groups)), []
+        for start in numbers[:: self.settings.accumulate]:
+            together = numbers[start : start + self.settings.accumulate]
+            total = self._no_sums()
+            for number in together[self.processes.rank :: self.processes.size]:
+                total += self._sums(groups[number], fold_in(dropout_key, number), len(groups))
+            total = self.processes.total(total) / len(together)
+            loss, gradient, buffers = total[0], total[1 : 1 + self.layout.size], total[1 + self.layout.size :]
+            losses.append(len(together) * loss)  # the last step may have fewer groups
+            if not bool(torch.isfinite(loss)):
+                return loss
+            self._step(gradient, buffers)
+        return torch.stack(losses).sum() / len(groups)
+
+    def _no_sums(self) -> Tensor:
+        size = 1 + self.layout.size + sum(buffer[0].numel() for buffer in self.buffers.values())
+        return self.parameters.new_zeros(size)
+
+    def _sums(self, nodes: Tensor, key: Tensor, num_groups: int) -> Tensor:
+        """Loss of one group, its gradient, and what its batch norms make of the buffers, in one vector.
+
+        Every group of a step starts from the same buffers, so it does not matter which process has which.
+        """
+        flat = self.parameters[0].detach().clone().requires_grad_(True)
+        buffers = {name: buffer[0].clone() for name, buffer in self.buffers.items()}
+        index = self._is_train[nodes].nonzero().flatten()
+        inputs = (
+            feature_rows(self.features, nodes).to(self.device),
+            induced_graph(self.task.graph, nodes).to(self.device),
+            index.to(self.device),
+            self.task.targets[nodes[index]].to(self.device),
+            key,
+            {name: value[0] for name, value in self.states.items()},
+        )
+        state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
+        losses, _, added, _ = functional_call(self._train_loss, state, inputs, tie_weights=False)
+        loss = num_groups * losses.sum() / self.train_index.size(1) + added
+        (gradient,) = torch.autograd.grad(loss, flat)
+        return torch.cat([loss.detach()[None], gradient, *(b.flatten().to(flat.dtype) for b in buffers.values())])
+
+    def _step(self, gradient: Tensor, buffers: Tensor) -> None:
+        self.steps += 1
+        moments = self.moment1, self.moment2
+        settings = self.steps[0].to(self.device), self.lr, self.weight_decay, self.selection.active
+        adam_step(self.parameters, gradient[None], *moments, *settings)
+        pieces = torch.split(buffers, [buffer[0].numel() for buffer in self.buffers.values()])
+        for buffer, mean in zip(self.buffers.values(), pieces, strict=True):
+            # A count of batches is whole, and so is the mean of equal counts up to rounding.
+            buffer[0] = (mean if buffer.is_floating_point() else mean.round()).view(buffer[0].shape)
+
+    @torch.no_grad()
+    def _validate(self) -> Tensor:
+        """Scores of the validation nodes in the whole graph, shape ``[1, 1 + metrics]``; the first process's."""
+        scores = torch.zeros_like(self.curve[:, 0, 1:])
+        if self.processes.is_first:
+            state = self.layout.unflatten(self.parameters[0]) | {name: b[0] for name, b in self.buffers.items()}
+            self._eval_model.load_state_dict(state)
+            index = self.val_index[0]
+            output, target = self._scores(self._eval_model)[index], self._targets(index)
+            scores = self._scores_of(self._eval_model.cpu(), output, target, len(index))[None].to(scores)
+            self._eval_model.to(self.device)
+        return self.processes.total(scores)
+
+    @torch.no_grad()
+    def selected_output(self, run: int) -> Tensor:
+        """See `SeedBatch.selected_output`; layer by layer, in host memory."""
+        return self._scores(self.selected_model(run).to(self.device))
+
+    def _scores(self, model: GraphModel) -> Tensor:
+        return evaluate_in_blocks(model, self.features, self.task.graph)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """See `SeedBatch.snapshot`; with the number of steps, and the hash of the cut, which must not change."""
+        return super().snapshot() | {"steps": self.steps, "cut_sha256": self.cut_sha256}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """See `SeedBatch.restore`."""
+        if not state["cut_sha256"].cpu().equal(self.cut_sha256):
+            raise GraphjouleError(
+                "The nodes are cut into other clusters than when this training was interrupted, as another version of "
+                "METIS may do; train again in another folder."
+            )
+        super().restore(state)
+        self._move()
+
+    def _move(self) -> None:
+        """The state to the device; what names nodes stays with the graph."""
+        for name, value in self._state_on_device():
+            setattr(self, name, value.to(self.device))
+        for table in (self.buffers, self.best_buffers, self.selection.state):
+            table |= {name: value.to(self.device) for name, value in table.items()}
+
+    def _state_on_device(self) -> Iterator[tuple[str, Tensor]]:
+        names = ("parameters", "moment1", "moment2", "best_parameters", "lr", "weight_decay", "epoch", "curve", "keys")
+        return ((name, getattr(self, name)) for name in names)
+
+
+def _check_batch_norm(model: nn.Module, clusters: Clusters, settings: ClusterSettings) -> None:
+    has_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    if has_norm and clusters.smallest_group(settings.per_step) < 2:
+        raise GraphjouleError(
+            "A group of clusters can be one node alone, of which a batch norm has no variance; choose fewer clusters "
+            "with `clusters`, or more of them per step with `clusters_per_step`."
+        )
+
+
+def check_shares(settings: ClusterSettings, num_processes: int) -> None:
+    """Refuse more processes than a step has groups of clusters to share."""
+    if settings.accumulate < num_processes:
+        raise GraphjouleError(
+            f"train.clusters.accumulate is {settings.accumulate}, but there are {num_processes} processes, and each needs "
+            f"a group of clusters in every step; set `train.clusters.accumulate={num_processes}`."
+        )
+
+
+@dataclass
+class ClusterTrainer(Trainer):
+    """A `Trainer` whose runs go over clusters of nodes, one run after the other.
+
+    Attributes:
+        group: the processes that share each step.
+    """
+
+    group: Group = ALONE
+
+    def check(self) -> None:
+        """Refuse clusters of a graph that is in parts already, and more clusters than nodes."""
+        super().check()
+        settings, nodes = self.recipe.train.clusters, self.task.num_nodes
+        assert settings is not None
+        if self.task.graph.part is not None:
+            raise GraphjouleError(
+                "The recipe has clusters, which need the whole graph in one process, but the graph is in "
+                f"{self.task.graph.group.size} parts; leave one of the two out."
+            )
+        if settings.parts > nodes:
+            raise GraphjouleError(
+                f"clusters is {settings.parts}; for a graph of {nodes} nodes it must be from 1 to {nodes}."
+            )
+        self.clusters = cut_clusters(self.task.graph, settings)
+
+    def make_batch(self, seeds: list[int]) -> SeedBatch:
+        """See `Trainer.make_batch`."""
+        splits = [self.split_of[seed] for seed in seeds]
+        return ClusterBatch(
+            self.architecture,
+            self.recipe,
+            self.task,
+            seeds,
+            splits,
+            self.clusters,
+            device=self.device,
+            group=self.group,
+            terms=self.terms,
+        )
+
+    def most_at_once(self, asked: int | None) -> int:
+        """One: each run goes over the clusters in an order of its own."""
+        return 1
+
+    def describe_device(self) -> str:
+        """See `Trainer.describe_device`."""
+        return describe_processes(super().describe_device(), self.group)
+
+    def peak_bytes(self) -> int:
+        """Of the process that needs most."""
+        return self.group.largest(super().peak_bytes())
+
+    @property
+    def can_halve(self) -> bool:  # type: ignore[override]
+        """Processes cannot change their plan in the middle of an epoch."""
+        return self.group.size == 1
+
+
+def describe_processes(device: str, group: Group) -> str:
+    """A device in words, with how many processes use one of it."""
+    return f"{device}, {group.size} processes" if group.size > 1 else device

@@ -1,0 +1,109 @@
+"""Training over many processes, each with a part of the graph: siblings of `SeedBatch` and `Trainer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph.group import ALONE, Group
+from graphjoule.parallel.clusters import describe_processes
+from graphjoule.training.seed_batch import SeedBatch
+from graphjoule.training.trainer import Trainer
+
+
+class PartBatch(SeedBatch):
+    """Runs on the nodes of one process; sums over nodes go over all processes, so that all take the same step."""
+
+    is_capturable = False  # what other processes send cannot be recorded
+
+    @property
+    def group(self) -> Group:
+        """The processes."""
+        return self.task.graph.group
+
+    def _targets(self, index: Tensor) -> Tensor:
+        """Targets of nodes; 0 where a process has fewer nodes for one run than for another, see `_node_sums`."""
+        targets = self.task.targets[index]
+        return torch.where((index < 0).view(-1, *[1] * (targets.dim() - 1)), 0, targets)
+
+    def _node_sums(self, values: Tensor, index: Tensor) -> Tensor:
+        return torch.where((index >= 0)[:, None], values, 0).sum(dim=0)
+
+    def _share(self, added: Tensor) -> Tensor:
+        """Every process has the same terms; their gradients are added up."""
+        return added / self.group.size
+
+    def _total(self, sums: Tensor) -> Tensor:
+        return self.group.total(sums)
+
+    def _total_gradient(self, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        sums = self.group.total(torch.cat([loss[:, None], gradient], dim=1))  # one call for both
+        return sums[:, 0], sums[:, 1:]
+
+    def is_stop_agreed(self, is_asked: bool) -> bool:
+        """A signal may reach processes in different epochs; one that is asked stops all."""
+        return self.group.any(is_asked)
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """See `SeedBatch.restore`; a checkpoint of many processes does not say which nodes each of them has."""
+        if "train_index" not in state:
+            train, val = self._indices(state["seed"].tolist())
+            state = state | {"train_index": train, "val_index": val}
+        super().restore(state)
+
+
+@dataclass
+class PartTrainer(Trainer):
+    """A `Trainer` of which every process has a part of the graph.
+
+    Attributes:
+        group: the processes.
+    """
+
+    group: Group = ALONE
+    can_halve = False  # the other processes wait in the middle of an epoch
+
+    def check(self) -> None:
+        """Refuse terms that need the whole graph, and processes that would all do the same."""
+        super().check()
+        if "energy" in self.terms:
+            raise GraphjouleError(
+                "The recipe has terms.energy, which needs the whole graph in one process, but the graph is in "
+                f"{self.task.graph.group.size} parts; leave one of the two out."
+            )
+        if self.task.graph.part is None:
+            raise GraphjouleError(
+                f"There are {self.group.size} processes, each with the whole graph of {self.task.name}, and they have "
+                "nothing to share; give each its part of the graph (`load_part`), or a recipe with clusters."
+            )
+
+    def make_batch(self, seeds: list[int]) -> SeedBatch:
+        """See `Trainer.make_batch`."""
+        splits = [self.split_of[seed] for seed in seeds]
+        return PartBatch(self.architecture, self.recipe, self.task, seeds, splits, self.terms)
+
+    def most_at_once(self, asked: int | None) -> int:
+        """The process with the least room decides for all."""
+        return -self.group.largest(-super().most_at_once(asked))
+
+    def can_fuse(self, backend: str) -> bool:
+        """The CPU's fused stack works on a part, the GPU's does not."""
+        return backend == "cpu"
+
+    def out_of_memory(self) -> GraphjouleError:
+        """See `Trainer.out_of_memory`."""
+        return GraphjouleError(
+            f"Process {self.group.rank} of {self.group.size} has not enough memory on {self.device}; "
+            "use more processes, fewer layers or a smaller hidden_channels."
+        )
+
+    def describe_device(self) -> str:
+        """See `Trainer.describe_device`."""
+        return describe_processes(super().describe_device(), self.group)
+
+    def peak_bytes(self) -> int:
+        """Of the process that needs most."""
+        return self.group.largest(super().peak_bytes())

@@ -1,0 +1,359 @@
+"""`EnergyConstraint`: the paper's principle as a term of anybody's loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from graphjoule.errors import GraphjouleError, choices
+from graphjoule.files import json_text
+from graphjoule.graph import Propagation
+from graphjoule.terms.embeddings import EmbeddingHooks, graph_layers
+from graphjoule.terms.term import Term
+from graphjoule.trace.watch import Watch
+
+_HELD = -1.0  # the gap of a limit that holds because there is no energy on its greater side
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of `METHODS`; both functions take the gaps, the multipliers and ``rho``.
+
+    Attributes:
+        term: the term of the loss, summed over the last two axes.
+        updated: the multipliers after a step, the shape of the gaps.
+    """
+
+    term: Callable[[Tensor, Tensor, float], Tensor]
+    updated: Callable[[Tensor, Tensor, float], Tensor]
+
+
+def _penalty(gaps: Tensor, multipliers: Tensor, rho: float) -> Tensor:
+    """``rho sum relu(g)^2``."""
+    return rho * torch.relu(gaps).square().sum(dim=(-2, -1))
+
+
+def _augmented_lagrangian(gaps: Tensor, multipliers: Tensor, rho: float) -> Tensor:
+    """``1 / (2 rho) sum(relu(lambda + rho g)^2 - lambda^2)`` (Rockafellar 1973)."""
+    shifted = torch.relu(multipliers + rho * gaps)
+    return (shifted.square() - multipliers.square()).sum(dim=(-2, -1)) / (2 * rho)
+
+
+METHODS = {
+    "penalty": Method(_penalty, lambda gaps, multipliers, rho: multipliers),
+    "augmented_lagrangian": Method(
+        _augmented_lagrangian, lambda gaps, multipliers, rho: torch.relu(multipliers + rho * gaps)
+    ),
+}
+
+
+def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:
+    """Refuse settings that no network could satisfy, and unknown methods."""
+    if not 0 < c_min < 1:
+        raise GraphjouleError(f"c_min is {c_min}; it must be between 0 and 1.")
+    if not c_min <= c_max < float("inf"):
+        raise GraphjouleError(
+            f"c_max is {c_max}; it must be a number from c_min = {c_min} on, or no energy is within both limits."
+        )
+    if method not in METHODS:
+        raise GraphjouleError(f"method is {method!r}; the choices are: {choices(METHODS)}.")
+    if not 0 < rho < float("inf"):
+        raise GraphjouleError(f"rho is {rho}; it must be positive.")
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """One layer's limits.
+
+    Attributes:
+        name: the layer's name.
+        lower_gap: ``log(c_min E(X_{k-1}) / E(X_k))``; positive where the lower limit is broken.
+        upper_gap: ``log(E(X_k) / (c_max E(X_0)))``; positive where the upper limit is broken.
+        lower_multiplier: of the lower limit, not negative.
+        upper_multiplier: of the upper limit, not negative.
+    """
+
+    name: str
+    lower_gap: float
+    upper_gap: float
+    lower_multiplier: float = 0.0
+    upper_multiplier: float = 0.0
+
+    @property
+    def violation(self) -> float:
+        """By which factor the worse limit is missed, less 1: 0.01 is one per cent; 0 within both."""
+        return _expm1(max(self.lower_gap, self.upper_gap, 0.0))
+
+    @property
+    def slackness(self) -> float:
+        """``max |lambda g|`` of the two limits: zero where each either binds or does not matter."""
+        return max(abs(self.lower_gap * self.lower_multiplier), abs(self.upper_gap * self.upper_multiplier))
+
+
+@dataclass(frozen=True)
+class ConstraintReport:
+    """The limits of all layers of one run.
+
+    Attributes:
+        initial: name of ``X_0``.
+        layers: one row per layer after it.
+
+    Example:
+        >>> report = ConstraintReport("encoder", (LayerState("convs.0", 0.5, -2.0), LayerState("convs.1", -0.2, -1.9)))
+        >>> round(report.max_violation, 3), report.num_broken
+        (0.649, 1)
+    """
+
+    initial: str
+    layers: tuple[LayerState, ...]
+
+    @property
+    def max_violation(self) -> float:
+        """The largest violation of all layers."""
+        return max(layer.violation for layer in self.layers)
+
+    @property
+    def max_slackness(self) -> float:
+        """The largest ``|lambda g|``: how well complementary slackness holds."""
+        return max(layer.slackness for layer in self.layers)
+
+    @property
+    def num_broken(self) -> int:
+        """How many layers miss a limit by more than one per cent."""
+        return sum(not layer.violation <= 0.01 for layer in self.layers)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_broken} of {len(self.layers)} layers after {self.initial} miss a limit by more than 1 %; "
+            f"the largest violation is {100 * self.max_violation:.3g} %, the largest |lambda g| "
+            f"{self.max_slackness:.2g}."
+        )
+
+    def table(self) -> str:
+        """The layers as text, one line each."""
+        width = max(len(name) for name in ("layer", *(layer.name for layer in self.layers)))
+        head = f"{'layer':<{width}}  {'lower gap':>9}  {'upper gap':>9}  {'violation':>9}  {'lambda':>17}"
+        return "\n".join([head, *(_line(layer, width) for layer in self.layers)])
+
+    def fields(self) -> dict[str, Any]:
+        """Everything as a dict that JSON can hold."""
+        rows = [{**asdict(layer), "violation": layer.violation} for layer in self.layers]
+        return {"initial": self.initial, "max_violation": self.max_violation, "layers": rows}
+
+    def to_json(self) -> str:
+        """The same as JSON text."""
+        return json_text(self.fields())
+
+
+def _line(layer: LayerState, width: int) -> str:
+    gaps = f"{layer.lower_gap:>9.3g}  {layer.upper_gap:>9.3g}  {100 * layer.violation:>7.3g} %"
+    return f"{layer.name:<{width}}  {gaps}  {layer.lower_multiplier:>8.3g} {layer.upper_multiplier:>8.3g}"
+
+
+def _expm1(gap: float) -> float:
+    try:
+        return math.expm1(gap)
+    except OverflowError:
+        return math.inf
+
+
+class EnergyConstraint(Term):
+    r"""Dirichlet energy constrained learning, Proposition 1 of the paper, for any torch model.
+
+    .. math::
+        g_k^{low} = \log \frac{c_{\min} E(X_{k-1})}{E(X_k)} \le 0, \qquad
+        g_k^{up} = \log \frac{E(X_k)}{c_{\max} E(X_0)} \le 0
+
+    Gaps are logarithms, so a layer counts the same whatever the size of its features, at depth 2 and at 64. They are
+    measured by hooks at every call of the model. "penalty" adds ``rho sum relu(g)^2``; "augmented_lagrangian" adds
+    ``1 / (2 rho) sum(relu(lambda + rho g)^2 - lambda^2)`` and `update` moves ``lambda`` to ``relu(lambda + rho g)``.
+
+    ``X_0`` is what goes into the first of the layers if that has the shape of what comes out, else what comes out. A
+    last output of another width is class scores and left free, if there are two others.
+
+    Args:
+        model: any module.
+        graph: the graph its layers work on, as a `Propagation` or an ``edge_index`` with both directions of each edge.
+        c_min: factor of the lower limit, in (0, 1).
+        c_max: factor of the upper limit, at least `c_min`.
+        layers: modules to hold, in the order of their calls: names, where ``*`` stands for anything between two dots,
+            or types; by default those that `Trace` watches.
+        method: a key of `METHODS`.
+        rho: how hard a broken limit pushes back, and the step of the multipliers.
+        num_nodes: number of nodes; by default an ``edge_index`` is completed by the rows of the model's input.
+        every: epochs between two updates of the multipliers, where a trainer calls `updated`.
+
+    Example:
+        >>> from graphjoule.nn import GCN
+        >>> edge_index, x = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.eye(3)
+        >>> model = GCN(3, 4, 2, num_layers=5)
+        >>> with EnergyConstraint(model, edge_index, c_min=0.5, c_max=1.0, layers=["convs.*"]) as constraint:
+        ...     task_loss = model(x, edge_index).square().mean()
+        ...     (task_loss + constraint()).backward()
+        ...     constraint.update()
+        >>> list(constraint.violations())
+        ['convs.1', 'convs.2', 'convs.3']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Propagation | Tensor,
+        c_min: float = 0.2,
+        c_max: float = 1.0,
+        *,
+        layers: Watch | Sequence[Watch] | None = None,
+        method: str = "augmented_lagrangian",
+        rho: float = 1.0,
+        num_nodes: int | None = None,
+        every: int = 1,
+    ) -> None:
+        check_settings(c_min, c_max, method, rho)
+        self.c_min, self.c_max, self.rho, self.method = c_min, c_max, rho, METHODS[method]
+        self.every = every
+        self.multipliers: Tensor | None = None
+        self._latest: Tensor | None = None
+        self._hooks = EmbeddingHooks(model, graph, layers, num_nodes)
+
+    def __call__(self) -> Tensor:
+        """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.
+
+        Raises:
+            GraphjouleError: the model has not been called yet.
+        """
+        gaps = self.gaps()
+        self._latest = gaps.detach()
+        return self.term(gaps, self._multipliers_like(gaps))
+
+    def update(self) -> None:
+        """Move the multipliers by the gaps of the last `constraint()`; call it after the optimiser's step."""
+        if self._latest is None:
+            raise GraphjouleError("There is nothing to update by: call constraint() for the loss first.")
+        self.multipliers = self.method.updated(self._latest, self._multipliers_like(self._latest), self.rho)
+
+    def gaps(self) -> Tensor:
+        """All ``g`` of the last forward pass, differentiable, shape ``[..., 2, layers]``: lower limits, then upper."""
+        chain = self._hooks.chain()
+        energy = torch.stack([x.log_energy for x in chain], dim=-1)
+        is_nil = torch.stack([x.is_nil for x in chain], dim=-1)
+        lower = math.log(self.c_min) + energy[..., :-1] - energy[..., 1:]
+        upper = energy[..., 1:] - energy[..., :1] - math.log(self.c_max)
+        # Zero is at or below any limit: c_min * 0 <= E and 0 <= c_max * E.
+        lower = torch.where(is_nil[..., :-1], _HELD, lower)
+        upper = torch.where(is_nil[..., 1:], _HELD, upper)
+        return torch.stack([lower, upper], dim=-2)
+
+    def term(self, gaps: Tensor, multipliers: Tensor) -> Tensor:
+        """The term of the loss for given gaps and multipliers, in the dtype of the features: a pure function."""
+        return self.method.term(gaps, multipliers, self.rho).to(self._hooks.chain()[0].dtype)
+
+    def initial(self) -> Tensor:
+        """Multipliers of zero for every limit of the last forward pass."""
+        return torch.zeros_like(self.gaps(), requires_grad=False)
+
+    def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Term.value`; the state are the multipliers, and what is seen are the gaps."""
+        gaps = self.gaps()
+        return self.term(gaps, state), gaps.detach()
+
+    def updated(self, state: Tensor, seen: Tensor, epoch: Tensor) -> Tensor:
+        """The multipliers after a step: moved in every `every`-th epoch."""
+        return torch.where(epoch % self.every == 0, self.method.updated(seen, state, self.rho), state)
+
+    def names(self) -> list[str]:
+        """Names of ``X_0`` and of the layers that are held, as of the last forward pass."""
+        return [x.name for x in self._hooks.chain()]
+
+    @torch.no_grad()
+    def violations(self) -> dict[str, Tensor]:
+        """By which factor each layer misses its worse limit, less 1, as of the last forward pass; 0 within both."""
+        worst = self.gaps().amax(dim=-2)
+        return dict(zip(self.names()[1:], torch.relu(worst).expm1().unbind(dim=-1), strict=True))
+
+    @torch.no_grad()
+    def report(self, run: int | None = None) -> ConstraintReport:
+        """Gaps and multipliers as of the last forward pass, of one run; waits for the device.
+
+        Args:
+            run: which run, where outputs have a run axis.
+        """
+        gaps = self.gaps()
+        multipliers = self._multipliers_like(gaps)
+        if (gaps.dim() == 3) != (run is not None):
+            found = f"{len(gaps)} runs: say which with run=..." if gaps.dim() == 3 else "no run axis: leave run out"
+            raise GraphjouleError(f"The model's outputs have {found}.")
+        if run is not None:
+            gaps, multipliers = gaps[run], multipliers[run]
+        initial, *names = self.names()
+        numbers = torch.cat([gaps, multipliers]).t().tolist()
+        return ConstraintReport(initial, tuple(LayerState(n, *row) for n, row in zip(names, numbers, strict=True)))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The multipliers, for a checkpoint; empty before the first `update`."""
+        return {} if self.multipliers is None else {"multipliers": self.multipliers}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with the multipliers of a `state_dict`."""
+        self.multipliers = state.get("multipliers")
+
+    def detach(self) -> None:
+        """Take all hooks off the model; what was measured last can still be read."""
+        self._hooks.remove()
+
+    def forget(self) -> None:
+        """Drop what was measured last, with its part of autograd's graph."""
+        self._hooks.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+    def _multipliers_like(self, gaps: Tensor) -> Tensor:
+        if self.multipliers is None:
+            return torch.zeros_like(gaps, requires_grad=False)
+        if self.multipliers.shape != gaps.shape:
+            raise GraphjouleError(
+                f"The multipliers have shape {list(self.multipliers.shape)}, but the last forward pass has gaps of "
+                f"shape {list(gaps.shape)}: the model must call the same layers every time."
+            )
+        return self.multipliers.to(gaps.device)
+
+
+class EnergySettings(BaseModel):
+    """An `EnergyConstraint` on every graph layer, as a recipe or `fit` takes it.
+
+    Attributes:
+        method: a key of `METHODS`.
+        c_min: factor of the lower limit.
+        c_max: factor of the upper limit.
+        rho: how hard a broken limit pushes back.
+        every: epochs between two updates of the multipliers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    method: Literal["penalty", "augmented_lagrangian"] = "augmented_lagrangian"
+    c_min: float = 0.2
+    c_max: float = 1.0
+    rho: float = 0.1
+    every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _can_be_satisfied(self) -> Self:
+        check_settings(self.c_min, self.c_max, self.method, self.rho)
+        return self
+
+    def __call__(self, model: nn.Module, graph: Propagation) -> EnergyConstraint:
+        """The term for one model: on its ``convs.*`` where it has such layers, else on those that `Trace` watches."""
+        return EnergyConstraint(model, graph, layers=graph_layers(model), **self.model_dump())

@@ -1,0 +1,54 @@
+"""`Term`: what may be added to anybody's loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Term(ABC):
+    """Something added to the loss of one model, with a state of its own.
+
+    A term belongs to the model it was made with. A trainer calls `value` after each forward pass and `updated` after
+    each step. State goes in and comes out as tensors, so that many runs can train in one program, each with its own;
+    a term must not keep any of it. A term without a state implements `value` alone.
+
+    Example:
+        >>> class SmallHead(Term):
+        ...     def __init__(self, model, graph):
+        ...         self.model = model
+        ...     def value(self, state):
+        ...         return 0.1 * self.model.head.weight.square().sum(), state
+    """
+
+    def initial(self) -> Tensor:
+        """The state before the first step, made after the model has been called once; empty by default."""
+        return torch.zeros(0)
+
+    @abstractmethod
+    def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The number to add to the loss of the last forward pass, and what `updated` needs to know about it."""
+
+    def updated(self, state: Tensor, seen: Tensor, epoch: Tensor) -> Tensor:
+        """The state after the step of an epoch, counted from 1; by default unchanged."""
+        return state
+
+    def forget(self) -> None:  # noqa: B027 - most keep nothing
+        """Let go of what the last forward pass left behind; by default nothing is kept."""
+
+
+class ModelPenalty(Term):
+    """The term that a model brings itself: what its method ``penalty`` returns.
+
+    Args:
+        model: a module with a method ``penalty`` without arguments.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The model's penalty."""
+        return self._model.penalty(), state  # type: ignore[operator]
