@@ -30,8 +30,7 @@ class PlainLoop:
     def __init__(self, side, given, task):
         self.model = GCN(task.num_features, 64, given.layers, task.out_channels, dropout=0.5).to(task.targets.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=5e-3)
-        edges = torch.stack([task.graph.row(), task.graph.col.long()])
-        self.inputs = task.features.to_dense(), edges[:, edges[0] != edges[1]]
+        self.inputs = task.features.to_dense(), task.graph.edge_index
         self.labels, self.split = task.targets, task.split("public", 0)
         if side == "hooks alone":
             for conv in self.model.convs:

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.parallel import joined_processes, launch, load_part, read_partition, write_partition
+from graphjoule.parallel import PartBatch, joined_processes, launch, load_part, read_partition, write_partition
 from graphjoule.tasks import Task
-from graphjoule.training import SeedBatch, architecture_of, describe_device, load_recipe, versions
+from graphjoule.training import architecture_of, describe_device, load_recipe, versions
 from reproduction.bench import CitationGraph
 from reproduction.experiments.record import write_record
 
@@ -98,7 +98,7 @@ def measure_rank(parts, out):
         recipe = load_recipe(
             "egnn", "synthetic", LAYERS, {"split": "public", "hidden_channels": WIDTH, "epochs": EPOCHS}
         )
-        runs = SeedBatch(architecture_of(recipe), recipe, task, [0], [task.split("public")])
+        runs = PartBatch(architecture_of(recipe), recipe, task, [0], [task.split("public")])
         gc.collect()
         held = resident("VmRSS") - before
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here

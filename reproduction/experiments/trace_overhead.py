@@ -36,10 +36,8 @@ def networks(task, layers):
         model = build_model(load_recipe(name, task.name, layers), task, seed=0)
         yield name, model.eval(), (task.features, task.graph)
     dense = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
-    edges = torch.stack([task.graph.row(), task.graph.col.long()])
-    edge_index = edges[:, edges[0] != edges[1]]
     model = GCN(task.num_features, 64, layers, task.out_channels)
-    yield "PyG's GCN", model.eval(), (dense, edge_index)
+    yield "PyG's GCN", model.eval(), (dense, task.graph.edge_index)
 
 
 @torch.no_grad()

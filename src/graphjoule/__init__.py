@@ -11,7 +11,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:
-    from graphjoule.classifier import EGNNClassifier as EGNNClassifier
+    from graphjoule.estimators import EGNNClassifier as EGNNClassifier
     from graphjoule.fitting import fit as fit
     from graphjoule.graph import Propagation as Propagation
     from graphjoule.measures import MEASURES as MEASURES
@@ -68,7 +68,7 @@ _HOMES = {
     "EGNN": "nn",
     "MEASURES": "measures",
     "MODELS": "nn",
-    "EGNNClassifier": "classifier",
+    "EGNNClassifier": "estimators",
     "EnergyConstraint": "terms",
     "OrthogonalPenalty": "terms",
     "Propagation": "graph",

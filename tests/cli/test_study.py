@@ -137,7 +137,7 @@ def test_figure_1_is_left_and_is_not_that_of_the_study_of_depth_beside_it(here):
     for name in ("depth", "figure1"):  # of EGNN the two have other settings, of GCN the same
         assert run("study", name, *asked).code == 0
     found = [json.loads(path.read_text()) for path in (here / "runs/study").glob("*/energies.json")]
-    assert sorted((one["model"], one["recipe"].get("c_max", 0)) for one in found) == [
+    assert sorted((one["model"], one["recipe"]["model"]["options"].get("c_max", 0)) for one in found) == [
         ("egnn", 0.4),
         ("egnn", 1.0),
         ("gcn", 0),

@@ -1,10 +1,21 @@
-"""The pieces of CSR matrices against dense ones."""
+"""The pieces of CSR matrices against dense ones, the CPU's sparse product, and cheap calls of autograd functions."""
 
+import inspect
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphjoule.graph.csr import entries_of_rows, row_of_entries, row_starts
+from graphjoule.graph.csr import (
+    csr_product,
+    csr_tensor,
+    entries_of_rows,
+    is_plain,
+    row_of_entries,
+    row_starts,
+    with_signature,
+)
 from tests.graphs import few
 
 lengths = st.lists(st.integers(0, 4), min_size=1, max_size=9)
@@ -47,3 +58,90 @@ def test_all_rows_have_all_entries():
     place, entry = entries_of_rows(rowptr, torch.arange(3))
     assert place.equal(row_of_entries(rowptr))
     assert entry.equal(torch.arange(5))
+
+
+def _pieces(dense):
+    matrix = dense.to_sparse_csr()
+    return matrix.crow_indices().int(), matrix.col_indices().int(), matrix.values()
+
+
+@pytest.mark.parametrize("channels", [1, 7, 16, 33, 64, 257])
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_it_is_the_dense_product(channels):
+    torch.manual_seed(channels)
+    dense = torch.randn(30, 20) * (torch.rand(30, 20) < 0.2)
+    dense[3:6] = 0  # rows without an entry
+    x = torch.randn(20, channels)
+    torch.testing.assert_close(csr_product(*_pieces(dense), x), dense @ x, rtol=1e-5, atol=1e-5)
+
+
+def test_a_transposed_factor_is_read_as_it_stands():
+    x = torch.randn(8, 5).t()
+    matrix = (torch.tensor([0, 1, 3]), torch.tensor([4, 0, 2]), torch.tensor([2.0, 1.0, -1.0]))
+    torch.testing.assert_close(csr_product(*matrix, x), torch.stack([2 * x[4], x[0] - x[2]]))
+
+
+def test_no_entry_at_all_gives_zeros():
+    rowptr, col = torch.zeros(5, dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
+    assert csr_product(rowptr, col, torch.zeros(0), torch.randn(3, 4)).equal(torch.zeros(4, 4))
+
+
+def test_what_is_not_finite_stays_visible():
+    """One bad node spoils its neighbours and nobody else."""
+    x = torch.ones(3, 4)
+    x[2] = torch.nan
+    out = csr_product(torch.tensor([0, 1, 3]), torch.tensor([0, 1, 2]), torch.ones(3), x)
+    assert out.isnan().all(dim=1).tolist() == [False, True]
+
+
+def test_sums_are_the_same_at_every_call():
+    torch.manual_seed(0)
+    rowptr = torch.tensor([0, 5000], dtype=torch.int32)
+    col, value, x = torch.randint(0, 50, (5000,), dtype=torch.int32), torch.randn(5000), torch.randn(50, 64)
+    first = csr_product(rowptr, col, value, x)
+    assert all(csr_product(rowptr, col, value, x).equal(first) for _ in range(5))
+    torch.testing.assert_close(first, csr_tensor(rowptr, col, value, (1, 50)).to_dense() @ x, rtol=1e-3, atol=1e-3)
+
+
+@with_signature
+class _Times(torch.autograd.Function):
+    @staticmethod
+    def forward(x, factor=3.0):
+        return factor * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.factor * grad, None
+
+
+def test_a_call_is_bound_without_working_the_signature_out_again(monkeypatch):
+    def never(*_args, **_options):
+        raise AssertionError("worked out again")
+
+    monkeypatch.setattr(inspect, "_signature_from_function", never)
+    x = torch.tensor(2.0, requires_grad=True)
+    y = _Times.apply(x)
+    y.backward()
+    assert (y.item(), x.grad.item()) == (6.0, 3.0)
+    assert _Times.apply(x, 5.0).item() == 10.0
+
+
+def test_a_plain_call_has_neither_a_gradient_nor_a_transform_around_it():
+    assert not is_plain()
+    with torch.no_grad():
+        assert is_plain()
+        inside = []
+        torch.vmap(lambda x: (inside.append(is_plain()), x)[1])(torch.ones(2))
+        assert inside == [False]
+    with torch.inference_mode():
+        assert is_plain()
+
+
+def test_where_torch_does_not_tell_no_call_is_plain(monkeypatch):
+    monkeypatch.delattr(torch._C, "_are_functorch_transforms_active")
+    with torch.no_grad():
+        assert not is_plain()

@@ -2,6 +2,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import to_dense_adj
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
@@ -160,63 +162,10 @@ def test_the_default_dtype_is_torchs():
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize(
-    ("edge_index", "options", "sentence"),
-    [
-        ([[0, 1], [1, 5]], {"num_nodes": 3}, r"names node 5; with 3 nodes it must be 0 to 2"),
-        ([[0, -2], [-2, 0]], {}, r"names node -2; with 1 nodes it must be 0 to 0"),
-        ([[0.0, 1.0], [1.0, 0.0]], {}, r"dtype torch.float32; expected an integer dtype"),
-        ([[True, False], [False, True]], {}, r"dtype torch.bool; expected an integer dtype"),
-        ([[0, 1], [1, 0], [0, 0]], {}, r"shape \[3, 2\]; expected \[2, num_edges\]"),
-        ([0, 1], {}, r"shape \[2\]; expected \[2, num_edges\]"),
-        ([[], []], {}, r"dtype torch.float32"),
-        ([[0, 1], [1, 0]], {"num_nodes": 0}, r"0 nodes; at least one"),
-        ([[0, 1], [1, 0]], {"num_nodes": 2.7}, r"num_nodes is 2\.7; expected a whole number"),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.ones(2, dtype=torch.complex64)}, r"complex64; expected real numbers"),
-        (
-            [[0, 1, 1, 2], [1, 0, 2, 1]],
-            {"edge_weight": torch.full((4,), 1e308, dtype=torch.float64)},
-            r"weights of the edges at node 1 add up to more than the largest number, 1\.8e\+308; .*divide all weights",
-        ),
-        (
-            [[0, 0, 1, 1], [1, 1, 0, 0]],
-            {"edge_weight": torch.full((4,), 1e308, dtype=torch.float64)},
-            r"weights of the edges at node 0 add up to more",
-        ),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1.0])}, r"edge_weight has shape \[1\]; expected \[2\]"),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.ones(2, 1)}, r"edge_weight has shape \[2, 1\]; expected \[2\]"),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1, torch.nan])}, r"edge_weight\[1\] is nan; .*finite"),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([torch.inf, 1])}, r"edge_weight\[0\] is inf; .*finite"),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1, -0.5])}, r"edge_weight\[1\] is -0.5; .*not negative"),
-        ([[0, 1, 2], [1, 0, 0]], {}, r"directed: the edge 2 -> 0 has no edge back.*symmetrize=True"),
-        (
-            [[0, 1], [1, 0]],
-            {"edge_weight": torch.tensor([1.0, 2.0])},
-            r"edge 0 -> 1 has another weight.*symmetrize=True",
-        ),
-        ([[0, 1], [1, 0]], {"edge_weight": torch.tensor([1.0, 0.0])}, r"edge 0 -> 1 has no edge back.*symmetrize=True"),
-    ],
-)
-def test_what_cannot_be_a_graph_is_refused_with_a_sentence(edge_index, options, sentence):
-    with pytest.raises(GraphjouleError, match=sentence):
-        build(edge_index, **options)
-
-
-def test_a_node_number_that_would_turn_negative_is_refused():
-    edges = torch.tensor([[0, -1], [-1, 0]]).to(torch.uint64)
-    with pytest.raises(GraphjouleError, match=f"edge_index has the number {2**64 - 1}; expected numbers below"):
-        Propagation.from_edge_index(edges, num_nodes=2)
-
-
 @pytest.mark.parametrize("weight", [1e20, 1e200, 1.7e308])
 def test_large_weights_drown_the_self_loop_and_nothing_else(weight):
     p = build([[0, 1], [1, 0]], edge_weight=torch.full((2,), weight, dtype=torch.float64)).to_dense()
     torch.testing.assert_close(p, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
-
-
-def test_no_edges_and_no_node_count_asks_for_the_count():
-    with pytest.raises(GraphjouleError, match="Pass num_nodes"):
-        Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64))
 
 
 def test_as_propagation_builds_what_it_is_like_and_checks_the_node_count():
@@ -240,3 +189,25 @@ def test_a_mixture_with_the_identity_has_its_entries_whatever_was_asked_before(e
         dense = torch.zeros(graph.shape, dtype=torch.float64)
         dense[graph.row(), graph.col.long()] = graph.mixed(a, alpha)
         torch.testing.assert_close(dense, a * graph.to_dense() + alpha * torch.eye(graph.num_nodes).double())
+
+
+@few
+@given(edge_lists())
+def test_its_edges_are_those_it_was_built_from(edges):
+    adjacency = edges.adjacency()
+    for graph in (edges.graph(), edges.graph64()):
+        assert graph.edge_index.dtype == torch.int64
+        assert graph.edge_index.equal(adjacency.nonzero().t())  # both directions, sorted, without self-loops
+        assert graph.edge_weight.dtype == graph.dtype
+        expected = adjacency[adjacency > 0].to(graph.dtype)
+        torch.testing.assert_close(graph.edge_weight, expected, rtol=4 * torch.finfo(graph.dtype).eps, atol=0)
+        if edges.weight is None:
+            assert graph.edge_weight.eq(1).all()
+        assert graph.edge_index is graph.edge_index
+        assert graph.edge_weight is graph.edge_weight
+
+
+def test_a_pyg_layer_makes_the_same_operator_of_its_edges():
+    graph = random_edges(weighted=True).graph()
+    index, weight = gcn_norm(graph.edge_index, graph.edge_weight, graph.num_nodes, add_self_loops=True)
+    torch.testing.assert_close(to_dense_adj(index, edge_attr=weight)[0], graph.to_dense())

@@ -10,7 +10,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
-PAGE = Path(__file__).parents[1] / "docs" / "measures.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measures.md"
 every = pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 seeds = st.integers(0, 2**16)
 

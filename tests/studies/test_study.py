@@ -42,7 +42,10 @@ def test_the_sides_of_the_constraint_study_differ_in_what_holds_them_and_in_noth
             "terms.energy.rho",
             "terms.energy.every",
         }
-        assert free.differences(orthogonal) == ["terms.orthogonal.gamma: not a setting -> 20.0"]
+        assert free.differences(orthogonal) == [
+            "terms.orthogonal.gamma: not a setting -> 20.0",
+            "terms.orthogonal.c_max: not a setting -> 1.0",
+        ]
         assert (free.model.options["dropout"], free.train.epochs, free.train.patience) == (0.0, 600, 600)
     assert cells["egnn", 16, "constraint"].model.options["gamma"] == 0.0
 
@@ -108,7 +111,7 @@ def test_a_sweep_changes_one_setting_and_goes_through_the_recipes_own_value(name
 
 def test_figure_1_has_the_papers_upper_limit_where_the_model_has_one():
     cells = {(c.model, c.dataset): c.recipe for c in find_study("figure1").cells()}
-    assert {c.num_layers for c in cells.values()} == {64}
+    assert {recipe.model.num_layers for recipe in cells.values()} == {64}
     assert {"c_max": 0.4, "c_min": 0.15, "beta": 0.1}.items() <= cells["egnn", "cora"].model.options.items()
     assert {"c_max": 0.4, "c_min": 0.11, "beta": 0.11}.items() <= cells["egnn", "pubmed"].model.options.items()
     assert cells["gcn", "cora"] == load_recipe("gcn", "cora", 64)

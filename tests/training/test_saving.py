@@ -30,6 +30,14 @@ def trained(name: str, options: dict) -> tuple[GraphModel, Recipe]:
     return model, recipe
 
 
+def test_loading_leaves_the_global_generator_alone(tmp_path):
+    model, recipe = trained("gcn", {})
+    save_model(tmp_path / "model", model, recipe, seed=3)
+    before = torch.get_rng_state()
+    load_model(tmp_path / "model")
+    assert torch.get_rng_state().equal(before)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("with_norms", [False, True])
 def test_a_loaded_model_scores_the_same_to_the_bit(tmp_path, name, with_norms):

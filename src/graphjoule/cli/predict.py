@@ -54,7 +54,7 @@ def predict(
     given = _input(runs, run, nodes, edges, npz, data_root)
     probabilities = runs.probabilities(given, device)
     classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
-    write_predictions(out, given.node_ids, probabilities, given.targets, classes)
+    write_predictions(out, given.node_ids, probabilities, given.targets, runs.objective)
     told = describe_predictions(runs, given, probabilities)
     typer.echo(
         json_text(told | {"predictions": str(out)})

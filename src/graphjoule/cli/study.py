@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from graphjoule.cli.report import seeds_text, value_text
 from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.report.drawings import Evidence, drawings_of, picture
-from graphjoule.report.words import seeds_text, value_text
 from graphjoule.studies import (
     FORMATS,
     STUDIES,

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Final
 
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from graphjoule.graph.csr import csr_tensor, row_of_entries, row_starts
-from graphjoule.graph.quick_form import QuickForm
-from graphjoule.graph.self_adjoint import quadratic_form, self_adjoint
+from graphjoule.graph.csr import csr_product, csr_tensor, is_plain, row_of_entries, row_starts, with_signature
 
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
 _QUICK_NUMEL = 2**18  # below, float64 costs microseconds
+
+_SAMPLE: Final = 256  # nodes whose mean is close enough: it is off by a 16th of the spread between nodes
+_RANGE: Final = (2.0**-80, 2.0**100)  # of ||X||^2: beyond, squares might leave that of float32
+
+# What features must have, as parts of ||X||^2, for `QuickForm`. Errors are below 1e-6 then, and below 1e-5 where
+# features are built to make all roundings agree; with less they would be larger.
+_LEAST_ENERGY: Final = 2.0**-8
+_LEAST_REST: Final = 2.0**-12  # what the kernel leaves, where it is taken off
+_ROUGH_REST: Final = 2.0**-5  # what it leaves where the features are first tried as they are
 
 
 @dataclass(frozen=True, eq=False)
 class Laplacian:
     """``D - A`` of an undirected graph, in float64.
 
-    Energies are sums ``a_ij ||y_i - y_j||^2`` over edges, where ``y`` are the features divided by a number per node.
-    They do not change when ``y`` moves by a constant on a connected component, which is the kernel. So `form` takes the
-    mean of each component off first and multiplies out then: what is left has nothing large in common that could
-    cancel, and the inner products of neighbours cost about as much as one propagation.
+    Energies are sums ``a_ij ||x_i / s_i - x_j / s_j||^2`` over edges, with a number ``s_i`` per node: `form`. They do
+    not change when ``x`` moves by a multiple of ``s`` on a connected component, which is the kernel. So `form` takes
+    the kernel off first and multiplies out then: what is left has nothing large in common that could cancel, and the
+    inner products of neighbours cost about as much as one propagation.
 
     Attributes:
         rowptr: start of every row in `col` and `weight`.
@@ -59,50 +68,41 @@ class Laplacian:
         return self.rowptr.numel() - 1
 
     @cached_property
-    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Both ends and the weight of every undirected edge, once, sorted by the first end.
-
-        The second end is the one with more neighbours: hubs then stay in the cache, which saves a third of a form's
-        time on Pubmed. Of equals it is the later one.
-        """
-        row, col = row_of_entries(self.rowptr), self.col.long()
-        first, second = (self.rowptr.diff()[end] for end in (row, col))
-        once = (first < second) | ((first == second) & (row < col))
-        return row[once], col[once], self.weight[once]
-
-    @cached_property
     def degree(self) -> Tensor:
         """Sum of the weights of every row, so that rows of ``D - A`` add up to zero to the last bit there is."""
         zeros = torch.zeros(self.num_nodes, dtype=torch.float64, device=self.col.device)
         return zeros.index_add(0, row_of_entries(self.rowptr), self.weight)
 
-    def form(self, x: Tensor, scale: Tensor) -> Tensor:
-        """``sum a_ij ||x_i / scale_i - x_j / scale_j||^2`` over the undirected edges.
+    @cached_property
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Both ends and the weight of every undirected edge, once, sorted by the first end."""
+        once = _edges_once(self.rowptr, self.col)
+        return row_of_entries(self.rowptr)[once], self.col[once].long(), self.weight[once]
+
+    def form(self, x: Tensor, *, normalised: bool = True) -> Tensor:
+        """``sum a_ij ||x_i / s_i - x_j / s_j||^2`` over the undirected edges: the one place where energies come from.
 
         Never negative. The relative error is a few float64 roundings divided by the smallest non-zero eigenvalue of the
-        graph, however smooth the features are; of large float32 features on a CPU it is 1e-6 as a rule and 1e-5 at the
-        most. The gradient is one product with the Laplacian, differentiable too.
+        graph, however smooth the features are; of large float32 features on a CPU (see `QuickForm`) it is 1e-6 as a
+        rule and 1e-5 at the most. The gradient is one product with the Laplacian, differentiable too.
 
         Args:
             x: node features of any dtype, shape ``[..., num_nodes, channels]``.
-            scale: positive float64 numbers, shape ``[num_nodes]``.
+            normalised: divide by ``s = sqrt(1 + d)``, the Dirichlet energy; else ``s = 1``.
 
         Returns:
             Float64 numbers, shape ``[...]``.
         """
-        return quadratic_form(x, lambda run: self._form(run, scale), lambda run: self._product(run, scale))
+        scaled = self.scaled(normalised=normalised)
+        return _quadratic_form(x, lambda run: self._form(run, scaled), lambda run: self._product(run, scaled))
 
     def without_kernel(self, x: Tensor) -> Tensor:
-        """Features less their orthogonal projection onto `scale` on each component, in float64, shape as given."""
-
-        def rest(run: Tensor) -> Tensor:
-            return self._centred(run.double(), self.scale).mul_(self.scale[:, None])
-
-        return self_adjoint(x, rest)
+        """Features less their orthogonal projection onto `scale` on each component, in float64."""
+        return _self_adjoint(x, lambda run: self._rest(run.double(), self.scaled()))
 
     def neighbour_sum(self, y: Tensor) -> Tensor:
-        """Sum of ``y_j`` over the neighbours of every node, weights aside, in float64, shape as given."""
-        return self_adjoint(y, lambda run: torch.mm(self._neighbours, run.double()))
+        """Sum of ``y_j`` over the neighbours of every node, weights aside, in float64, in the shape of the input."""
+        return _self_adjoint(y, lambda run: torch.mm(self._neighbours, run.double()))
 
     def distances(self, y: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """``||y_i - y_j||^2`` of the undirected edges, a piece at a time: which of `edges`, and ``[..., piece]``."""
@@ -111,38 +111,29 @@ class Laplacian:
             piece = slice(start, start + _EDGES_AT_ONCE)
             yield piece, (y[..., row[piece], :] - y[..., col[piece], :]).square().sum(dim=-1)
 
-    def _centred(self, run: Tensor, scale: Tensor) -> Tensor:
-        """``y = x / scale`` less the mean of each component, where nodes count as in the kernel; a new matrix."""
-        mean = self.means(run, scale)
-        y = run.to(torch.float64, copy=True)  # then in place: half of the cost of a form is traffic to memory
-        inverse = scale.reciprocal()[:, None]
-        if len(mean) == 1:  # one pass less
-            return torch.addcmul(-mean, y, inverse, out=y)
-        return y.mul_(inverse).sub_(mean[self.component])
-
-    def means(self, run: Tensor, scale: Tensor) -> Tensor:
-        """Mean of ``x / scale`` over each component in float64, shape ``[num_components, channels]``.
-
-        Summed in float32 where the features are: that takes off all but 1e-7 of it, which will do.
-        """
-        if self.num_components == 1:
-            source = run if run.dtype == torch.float32 else run.double()
-            return torch.mm((self._share / scale).to(source.dtype)[None], source).double()
-        return torch.mm(self._pool, run.double() / scale[:, None])
+    def scaled(self, *, normalised: bool = True) -> ScaledLaplacian:
+        """``S^-1 (D - A) S^-1`` with ``s = sqrt(1 + d)``, which is ``I - P``, or with ``s = 1``; made at first use."""
+        if normalised not in self._scaled:
+            scale = self._column_scale if normalised else torch.ones_like(self._column_scale)
+            row, col = row_of_entries(self.rowptr), self.col.long()
+            entries = torch.where(row == col, self.degree[row], -self.weight) / (scale[row] * scale[col])
+            own = scale[: self.num_nodes]
+            squares = self._total(own.new_zeros(self.num_components).index_add(0, self.component, own.square()))
+            self._scaled[normalised] = ScaledLaplacian(self.rowptr, self.col, entries, scale, self.component, squares)
+        return self._scaled[normalised]
 
     @cached_property
-    def _share(self) -> Tensor:
-        """What part of the squared kernel vector of its component each node has."""
-        squares = self.scale.square()
-        total = squares.new_zeros(self.num_components).index_add(0, self.component, squares)
-        return squares / total[self.component]
+    def _scaled(self) -> dict[bool, ScaledLaplacian]:
+        return {}
 
-    @cached_property
-    def _pool(self) -> Tensor:
-        """The matrix of the means of all components."""
-        node = torch.argsort(self.component, stable=True)
-        rowptr = row_starts(self.component, self.num_components)
-        return csr_tensor(rowptr, node.int(), self._share[node], (self.num_components, self.num_nodes))
+    @property
+    def _column_scale(self) -> Tensor:
+        """`scale` of the node of every column."""
+        return self.scale
+
+    def _total(self, x: Tensor) -> Tensor:
+        """A sum over the nodes here, made one over all nodes."""
+        return x
 
     @cached_property
     def _pattern(self) -> Tensor:
@@ -157,27 +148,268 @@ class Laplacian:
         value = (row_of_entries(self.rowptr) != self.col).double()
         return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
 
-    @cached_property
-    def _quick(self) -> QuickForm:
-        """The form in float32."""
-        return QuickForm(self.edges, self.degree, self.scale, self.component, self.num_components)
-
-    @cached_property
-    def _matrix(self) -> Tensor:
-        """``D - A`` as a torch CSR matrix."""
-        row = row_of_entries(self.rowptr)
-        value = torch.where(row == self.col, self.degree[row], -self.weight)
-        return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
-
-    def _form(self, run: Tensor, scale: Tensor) -> Tensor:
+    def _form(self, run: Tensor, scaled: ScaledLaplacian) -> Tensor:
         if run.dtype == torch.float32 and run.device.type == "cpu" and run.numel() >= _QUICK_NUMEL:
-            energy = self._quick.of(run, scale, self.means(run, scale) if self.num_components > 1 else None)
+            energy = scaled.quick.of(run)
             if energy is not None:
                 return energy
-        y = self._centred(run, scale)
-        squares = torch.linalg.vector_norm(y, dim=1).square_()
-        products = torch.sparse.sampled_addmm(self._pattern, y, y.t(), beta=0).values()
-        return (torch.dot(self.degree, squares) - 2 * torch.dot(self.edges[2], products)).clamp_(min=0)
+        rest = self._rest(run, scaled)
+        squares = torch.linalg.vector_norm(rest, dim=1).square_()
+        # A fifth to a half of the time of a product with all of the matrix, and no memory for its result.
+        products = torch.sparse.sampled_addmm(self._pattern, rest, rest.t(), beta=0).values()
+        return (torch.dot(scaled.diagonal, squares) + 2 * torch.dot(scaled.beside, products)).clamp_(min=0)
 
-    def _product(self, run: Tensor, scale: Tensor) -> Tensor:
-        return torch.mm(self._matrix, self._centred(run, scale)).div_(scale[:, None])
+    def _product(self, run: Tensor, scaled: ScaledLaplacian) -> Tensor:
+        return torch.mm(scaled.matrix, self._rest(run, scaled))
+
+    def _rest(self, run: Tensor, scaled: ScaledLaplacian) -> Tensor:
+        """Features of one run less the kernel, a new matrix in float64.
+
+        The means of float32 features are in float32: that takes off all but 1e-7 of the kernel, enough for a form.
+        """
+        source = run if run.dtype == torch.float32 else run.double()
+        means = self._total(scaled.kernel(source.dtype).means(source).double())
+        rest = run.to(torch.float64, copy=True)  # then in place: half of the cost of a form is traffic to memory
+        return scaled.kernel(torch.float64).take_off(rest, means, out=rest)
+
+
+class ScaledLaplacian:
+    """``M = S^-1 (D - A) S^-1`` with a number ``s_i`` per node; with ``s = sqrt(1 + d)`` it is ``I - P``.
+
+    Args:
+        rowptr: start of every row, as in `Laplacian`.
+        col: column of every stored entry.
+        entries: the entries of ``M`` in float64; of whole weights they are exact but for one rounding, while those of
+            ``I - P`` from a rounded ``P`` would not cancel.
+        scale: ``s`` of the node of every column.
+        component: number of the connected component of every node.
+        squares: ``||s||^2`` on each connected component.
+    """
+
+    def __init__(
+        self, rowptr: Tensor, col: Tensor, entries: Tensor, scale: Tensor, component: Tensor, squares: Tensor
+    ) -> None:
+        self.rowptr, self.col, self.entries = rowptr, col, entries
+        self.scale, self.component, self.squares = scale, component, squares
+        self._kernels: dict[torch.dtype, Kernel] = {}
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """``M`` as a torch CSR matrix in float64."""
+        return csr_tensor(self.rowptr, self.col, self.entries, (self.rowptr.numel() - 1, self.scale.numel()))
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        """The diagonal of ``M``."""
+        return self.entries[row_of_entries(self.rowptr) == self.col]
+
+    @cached_property
+    def beside(self) -> Tensor:
+        """The entries of ``M`` of the undirected edges, each once."""
+        return self.entries[_edges_once(self.rowptr, self.col)]
+
+    @cached_property
+    def quick(self) -> QuickForm:
+        """``<X, M X>`` in float32."""
+        return QuickForm(self)
+
+    def kernel(self, dtype: torch.dtype) -> Kernel:
+        """The kernel of ``M`` for features of a dtype, made at first use."""
+        if dtype not in self._kernels:
+            self._kernels[dtype] = Kernel(self.scale[: len(self.component)], self.component, self.squares, dtype)
+        return self._kernels[dtype]
+
+
+class Kernel:
+    """The kernel of a `ScaledLaplacian`, multiples of ``s`` on each component, for features of one dtype.
+
+    Args:
+        scale: ``s`` of every node.
+        component: number of the connected component of every node.
+        squares: ``||s||^2`` on each connected component.
+        dtype: that of the features.
+    """
+
+    def __init__(self, scale: Tensor, component: Tensor, squares: Tensor, dtype: torch.dtype) -> None:
+        share = (scale / squares[component]).to(dtype)
+        self.num_components, self._component = len(squares), component
+        self._scale, self._share = scale.to(dtype)[:, None], share[:, None]
+        if self.num_components == 1:
+            self._mean = share[None]
+        else:
+            node = torch.argsort(component, stable=True)
+            shape = (self.num_components, len(scale))
+            self._mean = csr_tensor(row_starts(component, self.num_components), node.int(), share[node], shape)
+
+    def means(self, x: Tensor) -> Tensor:
+        """``sum s_i x_i / sum s_i^2`` over each component, shape ``[num_components, channels]``; of many runs too."""
+        if x.dim() == 2:
+            return torch.mm(self._mean, x)
+        share = x * self._share  # all runs in few launches, which a GPU wants
+        if self.num_components == 1:
+            return share.sum(dim=1, keepdim=True)
+        return share.new_zeros(len(x), self.num_components, x.size(2)).index_add_(1, self._component, share)
+
+    def take_off(self, x: Tensor, means: Tensor, out: Tensor | None = None) -> Tensor:
+        """``x_i - s_i * mean of its component``; `means` may have a single row for all nodes.
+
+        Whatever is taken off has no energy, so means that are only close to those of `means` change no form.
+
+        Args:
+            x: features, shape ``[num_nodes, channels]`` or ``[runs, num_nodes, channels]``.
+            means: what `means` gives.
+            out: where to write the result, which may be `x`; by default a new tensor.
+        """
+        if means.size(-2) > 1:  # index_select takes a seventh of the time of means[component]
+            means = torch.index_select(means, -2, self._component, out=None if out is x else out)
+        return torch.addcmul(x, self._scale, means, value=-1, out=out)
+
+
+class QuickForm:
+    """``<X, M X>`` of a `ScaledLaplacian` in float32, where that keeps six digits, or five at the least.
+
+    This is the fast path of `Laplacian.form`, for large float32 features on a CPU. Of the entries beside the diagonal
+    one of each pair is kept, twice as large. So the form is one product, which gathers 60 % of the rows of a layer's,
+    and one inner product. Roundings are 2^-24 of ``||X||^2``, so the form may not be much smaller than that. Those of
+    the entries add up where all nodes have as many neighbours; what they make of ``s``, whose form is zero, shows how
+    much they add to smooth features, and is subtracted. The kernel is taken off first where it makes out most of the
+    features, for the price of a copy.
+    """
+
+    def __init__(self, scaled: ScaledLaplacian) -> None:
+        num_nodes, row = len(scaled.component), row_of_entries(scaled.rowptr)
+        once = _edges_once(scaled.rowptr, scaled.col)
+        kept = once | (row == scaled.col)
+        row, self._col = row[kept], scaled.col[kept]
+        self._rowptr = row_starts(row, num_nodes)
+        entries = torch.where(once, 2 * scaled.entries, scaled.entries)[kept]
+        self._largest = float(scaled.diagonal.max()) or 1.0  # without edges all entries are zero
+        self._value = (entries / self._largest).float()
+        lengths = scaled.scale[row] * scaled.scale[self._col.long()]
+        self._error = float(torch.dot(self._value.double(), lengths) / scaled.squares.sum())
+        self._kernel, self._squares = scaled.kernel(torch.float32), scaled.squares
+        chosen = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))[:_SAMPLE]
+        self._sample = chosen.sort().values
+        sampled = scaled.scale[self._sample]
+        self._sampled_square = float(sampled.square().sum())
+        self._sampling = (sampled / self._sampled_square).float()[None]
+
+    def of(self, x: Tensor) -> Tensor | None:
+        """The form, a float64 number; None where float32 is not good enough.
+
+        Args:
+            x: float32 features, shape ``[num_nodes, channels]``.
+        """
+        x, is_rough = x.contiguous(), False
+        if self._kernel.num_components > 1:
+            means = self._kernel.means(x)
+            kernel = float(torch.dot(self._squares, means.double().square().sum(dim=1)))
+        else:  # a sample is enough to see how much the kernel leaves of the features, and its mean takes most off
+            some = x.index_select(0, self._sample)
+            means = torch.mm(self._sampling, some)
+            square = _size(means)
+            kernel = float(self._squares) * square
+            is_rough = self._sampled_square * square <= (1 - _ROUGH_REST) * _size(some)
+        energy = self._within(x) if is_rough else None
+        if energy is None:
+            energy = self._within(self._kernel.take_off(x, means), least=_LEAST_REST * kernel)
+        return None if energy is None else torch.tensor(energy * self._largest, dtype=torch.float64)
+
+    def _within(self, x: Tensor, least: float = 0.0) -> float | None:
+        """``<X, M X>``, rows in float32 and their sum in float64; None where it or ``||X||^2`` is too small."""
+        size = _size(x)
+        if not (_RANGE[0] < size < _RANGE[1] and size >= least):
+            return None
+        rows = csr_product(self._rowptr, self._col, self._value, x).mul_(x).sum(dim=1)
+        energy = float(rows.sum(dtype=torch.float64)) - self._error * size
+        return energy if energy >= _LEAST_ENERGY * size else None
+
+
+def _edges_once(rowptr: Tensor, col: Tensor) -> Tensor:
+    """Which stored entries stand for the undirected edges, each once.
+
+    The column is the end with more neighbours: hubs then stay in the cache, which saves a third of a form's time on
+    Pubmed. Of equals it is the later one.
+    """
+    row, col = row_of_entries(rowptr), col.long()
+    first, second = (rowptr.diff()[end] for end in (row, col))
+    return (first < second) | ((first == second) & (row < col))
+
+
+def _size(x: Tensor) -> float:
+    """``||X||^2`` to five digits; infinite or zero where float32 has no room for it."""
+    flat = x.view(-1)
+    size = float(torch.dot(flat, flat))
+    return math.inf if math.isnan(size) else size
+
+
+# Maps of node features and their forms, with the gradients that autograd cannot know are cheap. Both take features of
+# any number of runs, ``[..., num_nodes, channels]`` in any dtype, work under `torch.vmap`, and have second derivatives.
+
+OfOneRun = Callable[[Tensor], Tensor]
+"""A function of the features of one run, shape ``[num_nodes, channels]``."""
+
+
+def _self_adjoint(x: Tensor, function: OfOneRun) -> Tensor:
+    """A self-adjoint linear map of every run's features, of the map's dtype; its gradient is the same map."""
+    if is_plain():
+        return _each_run(function, x)
+    out: Tensor = _SelfAdjoint.apply(x, function)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _quadratic_form(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:
+    """``<X, M X>`` of every run's features from a `form` that is as exact as can be; its gradient is ``2 M X``."""
+    if is_plain():
+        return _each_run(form, x)
+    out: Tensor = _QuadraticForm.apply(x, form, product)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _each_run(function: OfOneRun, x: Tensor) -> Tensor:
+    """Apply a function of one matrix to all matrices of ``[..., num_nodes, channels]``."""
+    if x.dim() == 2:
+        return function(x)
+    return torch.stack([_each_run(function, run) for run in x])
+
+
+@with_signature
+class _SelfAdjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, function: OfOneRun) -> Tensor:
+        return _each_run(function, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, OfOneRun], output: Tensor) -> None:
+        ctx.dtype, ctx.function = inputs[0].dtype, inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _self_adjoint(grads[0], ctx.function).to(ctx.dtype), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, function: OfOneRun) -> tuple[Tensor, int]:
+        return _self_adjoint(x.movedim(in_dims[0], 0), function), 0
+
+
+@with_signature
+class _QuadraticForm(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:
+        return _each_run(form, x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, OfOneRun, OfOneRun], output: Tensor) -> None:
+        x, _, ctx.product = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return (2 * grads[0][..., None, None] * _self_adjoint(x, ctx.product)).to(x.dtype), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], x: Tensor, form: OfOneRun, product: OfOneRun
+    ) -> tuple[Tensor, int]:
+        return _quadratic_form(x.movedim(in_dims[0], 0), form, product), 0

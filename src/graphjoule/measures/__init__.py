@@ -1,22 +1,31 @@
 """What embeddings look like: pure, differentiable functions of features and graph, and the table that names them."""
 
-from graphjoule.measures.distances import mad, mad_gap
+from graphjoule.measures.distances import SampledMean, mad, mad_gap, neighbour_mad
 from graphjoule.measures.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
+from graphjoule.measures.eigenvalues import Estimate
 from graphjoule.measures.energy import (
+    ClassEnergies,
+    class_energies,
     combinatorial_energy,
+    component_energies,
     dirichlet_energy,
+    frobenius_norm,
     kernel_distance,
     random_walk_energy,
     rayleigh_quotient,
 )
-from graphjoule.measures.energy_parts import class_energies, component_energies
-from graphjoule.measures.spectrum import energy_by_band
+from graphjoule.measures.spectrum import BandEnergy, Spectrum, energy_by_band, spectrum
 from graphjoule.measures.table import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 
 __all__ = [
     "DEFAULT_MEASURES",
     "MEASURES",
+    "BandEnergy",
+    "ClassEnergies",
+    "Estimate",
     "Measure",
+    "SampledMean",
+    "Spectrum",
     "class_energies",
     "combinatorial_energy",
     "component_energies",
@@ -24,12 +33,15 @@ __all__ = [
     "effective_rank",
     "energy_by_band",
     "feature_correlation",
+    "frobenius_norm",
     "kernel_distance",
     "mad",
     "mad_gap",
     "mean_pair_cosine",
     "measure_names",
+    "neighbour_mad",
     "random_walk_energy",
     "rayleigh_quotient",
+    "spectrum",
     "stable_rank",
 ]

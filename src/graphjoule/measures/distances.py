@@ -20,7 +20,7 @@ _SAMPLED_SOURCES = 1024  # a standard error of 3 % of the spread between nodes
 _SOURCES_AT_ONCE = 256  # bounds the memory of the hops between them and all nodes
 
 
-class Estimate(NamedTuple):
+class SampledMean(NamedTuple):
     """A mean over nodes, and how well it is known.
 
     Attributes:
@@ -68,7 +68,7 @@ def mad(
     most: int | None = None,
     num_sources: int | None = None,
     seed: int = 0,
-) -> Estimate:
+) -> SampledMean:
     r"""Mean average cosine distance between nodes that are a given number of hops apart (Chen et al. 2020).
 
     .. math:: \operatorname{mean}_i \operatorname{mean}_{j:\, \text{least} \le h(i, j) \le \text{most}}
@@ -98,7 +98,7 @@ def mad(
     sources = _sources(graph.num_nodes, num_sources, seed)
     (distance, counts), *_ = _distances_by_hops(x, graph, sources, [(least, most)])
     error = _standard_error(_influence(distance, counts), graph.num_nodes)
-    return Estimate(_mean(distance, counts), error, sources.numel())
+    return SampledMean(_mean(distance, counts), error, sources.numel())
 
 
 def mad_gap(
@@ -109,7 +109,7 @@ def mad_gap(
     far: int = 8,
     num_sources: int | None = None,
     seed: int = 0,
-) -> Estimate:
+) -> SampledMean:
     r"""MAD of remote nodes less MAD of near ones (Chen et al. 2020): positive where the graph still tells nodes apart.
 
     .. math:: \text{MADGap} = \text{MAD}_{h \ge \text{far}} - \text{MAD}_{h \le \text{near}} \in [-2, 2]
@@ -139,7 +139,7 @@ def mad_gap(
     error = _standard_error(_influence(*remote) - _influence(*close), graph.num_nodes)
     has_pairs = (remote[1] > 0).any(dim=-1) & (close[1] > 0).any(dim=-1)
     gap = torch.where(has_pairs, _mean(*remote) - _mean(*close), torch.nan)
-    return Estimate(gap, torch.where(has_pairs, error, torch.nan), sources.numel())
+    return SampledMean(gap, torch.where(has_pairs, error, torch.nan), sources.numel())
 
 
 def _columns(x: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _sources(num_nodes: int, num_sources: int | None, seed: int) -> Tensor:
     if num_sources is None:
         num_sources = num_nodes if num_nodes <= _EXACT_NODES else _SAMPLED_SOURCES
     if num_sources < min(2, num_nodes):
-        raise GraphjouleError(f"num_sources is {num_sources}; expected at least 2, or the error cannot be told.")
+        raise GraphjouleError(f"num_sources is {num_sources}; expected at least 2, as one has no standard error.")
     if num_sources >= num_nodes:
         return torch.arange(num_nodes)
     return torch.randperm(num_nodes, generator=torch.Generator().manual_seed(seed))[:num_sources].sort().values

@@ -14,9 +14,11 @@ from graphjoule.nn.base import FeatureLinear, check_choice, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
+from graphjoule.nn.stock import is_stock, stock
 from graphjoule.ops import dropout, may_overwrite, residual_mix, srelu
 
 
+@stock
 class SReLU(nn.Module):
     """Shifted ReLU: ``srelu(z) = max(b, z)`` with a trainable shift ``b`` per channel.
 
@@ -42,6 +44,7 @@ class SReLU(nn.Module):
         return srelu(z, self.shift)
 
 
+@stock
 class EGNNConv(ResidualConv):
     """One layer: ``X_k = act([(1 - c_min) P X' + alpha X' + beta X_0] W)`` with ``X' = dropout(X_{k-1})``.
 
@@ -98,11 +101,12 @@ class EGNNConv(ResidualConv):
 
     def forward(self, x: Tensor, x0: Tensor, graph: Propagation, key: Tensor | None = None) -> Tensor:
         """The layer's output, shape ``[num_nodes, channels]``; `key` turns dropout on."""
-        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.weight
-        if self.norm is not None:
-            z = self.norm(z)
-        act = self.activation
-        if type(act) is SReLU and may_overwrite(z, act.shift) and not self.has_hooks_inside():
+        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.mapping()
+        norm, act = self.norm, self.activation
+        if norm is not None:
+            z = norm(z)
+        is_own = norm is None or is_stock(norm)  # nobody else holds it
+        if is_own and type(act) is SReLU and is_stock(act) and may_overwrite(z, act.shift):
             return z.clamp_min_(act.shift)
         out: Tensor = act(z)
         return out
@@ -116,6 +120,10 @@ class EGNNConv(ResidualConv):
         if isinstance(self.activation, SReLU):
             return self.activation.shift
         return torch.zeros_like(self.weight[0]) if isinstance(self.activation, nn.ReLU) else None
+
+    def stack_coefficients(self) -> tuple[float, float, float] | None:
+        """See `ResidualConv`; None too for an activation that a stack does not know."""
+        return super().stack_coefficients() if is_stock(self.activation) else None
 
 
 class EGNN(ResidualModel):

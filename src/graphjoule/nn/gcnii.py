@@ -14,9 +14,11 @@ from graphjoule.nn.base import FeatureLinear, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
+from graphjoule.nn.stock import stock
 from graphjoule.ops import dropout, residual_mix
 
 
+@stock
 class GCNIIConv(ResidualConv):
     """One layer: ``X_k = relu([(1 - alpha) P X' + alpha X_0] [(1 - b) I + b W])`` with ``X' = dropout(X_{k-1})``.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel
 from graphjoule.nn.encoder import Encoder
+from graphjoule.nn.stock import is_stock
 from graphjoule.ops import egnn_stack
 
 
@@ -40,18 +42,17 @@ class ResidualConv(nn.Module):
     def shift(self) -> Tensor | None:
         """The shifts ``b`` of the activation ``max(b, z)``, shape ``[channels]``; None for the identity."""
 
-    def is_hooked(self) -> bool:
-        """Whether a hook wants to see the layer or a part of it."""
-        return _has_hooks(self) or self.has_hooks_inside()
+    def stack_coefficients(self) -> tuple[float, float, float] | None:
+        """`c_min`, `beta` and `dropout` if an `egnn_stack` with them computes this layer as it is now, else None.
 
-    def has_hooks_inside(self) -> bool:
-        """Whether a hook wants to see a part of the layer."""
-        return any(_has_hooks(part) for part in self.children())
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    is_of_all = nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
-    return bool(module._forward_hooks or module._forward_pre_hooks or is_of_all)
+        A batch norm stands between product and activation, a hook wants to see the layer or its gradient, and a
+        coefficient that is a tensor may have a gradient of its own.
+        """
+        if not is_stock(self) or self.norm is not None:
+            return None
+        c_min, beta, p = self.c_min, self.beta, self.dropout
+        are_numbers = isinstance(c_min, float | int) and isinstance(beta, float | int) and isinstance(p, float | int)
+        return (c_min, beta, p) if are_numbers else None
 
 
 class ResidualModel(GraphModel):
@@ -70,7 +71,12 @@ class ResidualModel(GraphModel):
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """Encoder, layers, head."""
         h0 = self.encoder(x, keys[0])
-        h = self._stacked(h0, graph, keys) if self._can_stack() else self._layer_by_layer(h0, graph, keys)
+        stack = self._stack()
+        if stack is None:
+            h = self._layer_by_layer(h0, graph, keys)
+        else:  # the same in one op, which fuses the arithmetic and keeps one activation per layer
+            drops = [key for key in keys[1:-1] if key is not None]
+            h = stack(h0, graph, keys=torch.stack(drops) if drops else None, segment=self._segment())
         scores: Tensor = self.head(h, self.output_dropout, keys[-1])
         return scores
 
@@ -80,26 +86,26 @@ class ResidualModel(GraphModel):
             h = conv(h, h0, graph, key)
         return h
 
-    def _stacked(self, h0: Tensor, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
-        """The same in one op, which fuses the arithmetic and keeps one activation per layer."""
-        convs = self.layers()
+    def _stack(self) -> Callable[..., Tensor] | None:
+        """The layers as they are now in one op; None if they must be called one by one."""
+        found = {conv.stack_coefficients() if isinstance(conv, ResidualConv) else None for conv in self.convs}
+        coefficients = found.pop() if len(found) == 1 else None
+        if coefficients is None:
+            return None
+        convs, width = self.layers(), self.hidden_channels
+        weights = [conv.mapping() for conv in convs]
         shifts = [shift for conv in convs if (shift := conv.shift()) is not None]
-        drops = [key for key in keys[1:-1] if key is not None]
-        return egnn_stack(
-            h0,
-            graph,
-            self.mappings(),
-            torch.stack(shifts) if shifts else None,
-            c_min=convs[0].c_min,
-            beta=convs[0].beta,
-            p=convs[0].dropout,
-            keys=torch.stack(drops) if drops else None,
-            segment=self._segment(),
+        dtype = weights[0].dtype
+        are_alike = (
+            len(shifts) in (0, len(convs))
+            and all(weight.shape == (width, width) and weight.dtype == dtype for weight in weights)
+            and all(shift.shape == (width,) and shift.dtype == dtype for shift in shifts)
         )
-
-    def _can_stack(self) -> bool:
-        """Batch norm stands between product and activation; a hook wants to see every layer, or a part of one."""
-        return all(conv.norm is None and not conv.is_hooked() for conv in self.layers())
+        if not are_alike:
+            return None
+        c_min, beta, p = coefficients
+        of_all = torch.stack(shifts) if shifts else None
+        return partial(egnn_stack, weights=torch.stack(weights), shifts=of_all, c_min=c_min, beta=beta, p=p)
 
     def _segment(self) -> int | None:
         """Layers per checkpointed segment."""
@@ -117,7 +123,7 @@ class ResidualModel(GraphModel):
 
     def kept_activations(self, *, is_fused: bool) -> int:
         """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers."""
-        if not (is_fused and self._can_stack()):
+        if not is_fused or self._stack() is None:
             return super().kept_activations(is_fused=is_fused)
         segment = self._segment() or self.num_layers
         return -(-self.num_layers // segment) + segment + 16

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.autograd_calls import with_signature
-from graphjoule.graph.csr import csr_product, csr_tensor
+from graphjoule.graph.csr import csr_product, csr_tensor, with_signature
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import dropout

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import with_signature
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops.triton_gather import DROP_VALUE, gather
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import with_signature
 from graphjoule.ops.body import Body
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphjoule.graph.autograd_calls import with_signature
+from graphjoule.graph.csr import with_signature
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 from graphjoule.ops.triton_gather import kept
 

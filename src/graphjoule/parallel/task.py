@@ -16,6 +16,9 @@ from graphjoule.tasks.rules import draw_split, is_rule
 from graphjoule.tasks.splits import PARTS
 from graphjoule.training.tensorfile import read_tensors
 
+TARGETS_KIND = "labels of a partition"
+"""What the file of all targets is called in its header."""
+
 
 @dataclass(frozen=True, eq=False)
 class SplitPart(Split):
@@ -96,7 +99,7 @@ class TaskPart(Task):
 
     def all_targets(self) -> Tensor:
         """The targets of the whole task, in whose numbers a split is drawn."""
-        tensors, about = read_tensors(self.labels_path, "labels of a partition")
+        tensors, about = read_tensors(self.labels_path, TARGETS_KIND)
         if about.get("id") != self.partition_id:
             raise GraphjouleError(
                 f"{self.labels_path} is of another partition than the parts; make it again with `graphjoule partition`."

@@ -173,10 +173,16 @@ def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]
 
 
 def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | None:
-    """The record with most runs of a cell, or None."""
+    """The record with most runs of a cell, or None; one whose settings this version does not know is of no cell."""
+
+    def is_of_cell(record: EnergyRecord) -> bool:
+        try:
+            return is_same(cell.recipe, record.resolved)
+        except GraphjouleError:
+            return False
+
     of_place = (record for record in records if (record.model, record.dataset) == (cell.model, cell.dataset))
-    found = [record for record in of_place if is_same(cell.recipe, record.resolved)]
-    return max(found, key=lambda record: len(record.seeds), default=None)
+    return max(filter(is_of_cell, of_place), key=lambda record: len(record.seeds), default=None)
 
 
 def _records(path: Path) -> Iterator[EnergyRecord]:

@@ -1,4 +1,4 @@
-"""The logarithm of the Dirichlet energy, made for training: one product, and its gradient for nothing."""
+"""The logarithm of the Dirichlet energy, made for training: one product gives the number and its gradient."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.autograd_calls import is_plain, with_signature
-from graphjoule.graph.csr import csr_tensor, row_starts
+from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.laplacian import Kernel
 from graphjoule.ops.propagate import plain_product
 
 _SMALLEST, _LARGEST = 1e-30, 1e30  # of max |x| and of the gradient's factor: what float32 can hold with room to spare
@@ -26,39 +25,27 @@ _Key = tuple[int, torch.Size, torch.dtype]
 
 @dataclass(frozen=True, eq=False)
 class SmoothingGraph:
-    """A graph in the dtype of the features, with what takes the kernel of ``I - P`` off them.
+    """A graph in the dtype of the features: ``I - P`` and its kernel, both those of `Laplacian.form`.
+
+    `Laplacian.form` returns a number and multiplies again for the gradient, in float64. Training wants both from one
+    product, in the dtype of the features and at any size of them, so the product is made here.
 
     Attributes:
         difference: ``I - P``, in the form of a `Propagation`.
-        scale: ``sqrt(1 + d_i)`` of every node, shape ``[num_nodes, 1]``.
-        component: number of the connected component of every node.
-        share: what part of a component's mean each node gives, ``scale_i / sum_j scale_j^2``, shape ``[num_nodes, 1]``.
-        mean: the matrix from features to ``sum_i scale_i x_i / sum_i scale_i^2`` of every component, a torch CSR one;
-            dense where there is but one.
+        kernel: takes the kernel of ``I - P`` off features.
     """
 
     difference: Propagation
-    scale: Tensor
-    component: Tensor
-    share: Tensor
-    mean: Tensor
+    kernel: Kernel
     _scratch: dict[_Key, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
         """Build it once per graph and dtype; this waits for the device."""
-        if graph.part is not None:
-            raise GraphjouleError("An energy constraint needs the whole graph, and this is the part of one process.")
-        laplacian = graph.laplacian
-        scale, component, count = laplacian.scale, laplacian.component, laplacian.num_components
-        total = scale.new_zeros(count).index_add(0, component, scale.square())
-        weight = (scale / total[component]).to(dtype)
-        if count == 1:
-            mean = weight[None]
-        else:
-            node = torch.argsort(component, stable=True)
-            mean = csr_tensor(row_starts(component, count), node.int(), weight[node], (count, graph.num_nodes))
-        return cls(_difference(graph, dtype), scale.to(dtype)[:, None], component, weight[:, None], mean)
+        graph.require_whole("An energy constraint")
+        scaled = graph.laplacian.scaled()
+        difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
+        return cls(difference, scaled.kernel(dtype))
 
     def smoothness(self, run: Tensor) -> tuple[float, float, float, Tensor]:
         """A size ``s`` of one run's features on a CPU; ``||X / s||^2``, ``E(X / s)`` and ``(I - P) X / s``.
@@ -71,13 +58,18 @@ class SmoothingGraph:
             size = float(torch.stack(torch.aminmax(run)).abs_().amax().clamp_(min=_SMALLEST))
             unit = run / size
             norm = max(1.0, float(torch.dot(unit.flatten(), unit.flatten())))  # less is zero
-        mean = torch.mm(self.mean, unit)
-        rest = self._scratch_like(run)
-        if len(mean) > 1:
-            mean = torch.index_select(mean, 0, self.component, out=rest)  # a seventh of the time of mean[component]
-        torch.addcmul(unit, self.scale, mean, value=-1, out=rest)
+        rest = self.kernel.take_off(unit, self.kernel.means(unit), out=self._scratch_like(run))
         product = plain_product(rest, self.difference)
         return size, norm, float(torch.dot(rest.flatten(), product.flatten())), product
+
+    def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
+        size = torch.linalg.vector_norm(runs, ord=torch.inf, dim=(1, 2)).clamp_(min=_SMALLEST)
+        unit = runs / size[:, None, None]
+        norm = unit.square().sum(dim=(1, 2)).clamp_(min=1)
+        rest = self.kernel.take_off(unit, self.kernel.means(unit), out=unit)
+        product = plain_product(rest, self.difference)
+        return size, norm, (rest * product).sum(dim=(1, 2)), product
 
     def _scratch_like(self, run: Tensor) -> Tensor:
         """Memory like `run` that every call writes over: mapping fresh pages would cost as much as the product."""
@@ -89,29 +81,6 @@ class SmoothingGraph:
             with torch.inference_mode(mode=False):  # or training could not write to it later
                 scratch = self._scratch[key] = torch.empty(run.shape, dtype=run.dtype)
         return scratch
-
-    def smoothness_of_all(self, runs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`smoothness` of all runs at once, shape ``[runs, num_nodes, channels]``: few launches, which a GPU wants."""
-        size = torch.linalg.vector_norm(runs, ord=torch.inf, dim=(1, 2)).clamp_(min=_SMALLEST)
-        unit = runs / size[:, None, None]
-        norm = unit.square().sum(dim=(1, 2)).clamp_(min=1)
-        share = unit * self.share
-        if self.mean.size(0) == 1:
-            mean = share.sum(dim=1, keepdim=True)
-        else:
-            mean = share.new_zeros(len(runs), self.mean.size(0), runs.size(2)).index_add_(1, self.component, share)
-            mean = mean.index_select(1, self.component)
-        rest = unit.addcmul_(self.scale, mean, value=-1)
-        product = plain_product(rest, self.difference)
-        return size, norm, (rest * product).sum(dim=(1, 2)), product
-
-
-def _difference(graph: Propagation, dtype: torch.dtype) -> Propagation:
-    """``I - P`` from the weights themselves: from rounded entries of ``P`` rows would not cancel."""
-    laplacian, row, col = graph.laplacian, graph.row(), graph.col.long()
-    weight = torch.where(row == col, laplacian.degree[row], -laplacian.weight)
-    value = weight / (laplacian.scale[row] * laplacian.scale[col])
-    return Propagation(graph.rowptr, graph.col, value.to(dtype), graph.degree)
 
 
 def log_energy(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,13 @@
 """The paper's limits and lemmas as numbers for a given graph and setting, with the corrected bounds beside them."""
 
 from graphjoule.theory.audit import Audit, audit
-from graphjoule.theory.layers import LayerRange, depth_limit, layer_ranges
+from graphjoule.theory.layers import Enclosure, LayerRange, Setting, depth_limit, layer_ranges
 from graphjoule.theory.lemmas import Lemma, lemmas, srelu_energy_limit
-from graphjoule.theory.setting import Setting
 from graphjoule.theory.weights import WeightLayer, WeightReport, weight_report
 
 __all__ = [
     "Audit",
+    "Enclosure",
     "LayerRange",
     "Lemma",
     "Setting",

@@ -11,14 +11,14 @@ from torch import Tensor
 from graphjoule.errors import counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
-from graphjoule.measures.spectrum import Estimate, Spectrum, spectrum
-from graphjoule.theory.interval import Enclosure, number
-from graphjoule.theory.layers import LayerRange, depth_limit, layer_ranges
+from graphjoule.measures import Estimate, Spectrum, spectrum
+from graphjoule.theory.layers import Enclosure, LayerRange, Setting, Verdict, depth_limit, layer_ranges, number
 from graphjoule.theory.lemmas import Bounds, Lemma, lemmas
-from graphjoule.theory.setting import Setting
-from graphjoule.theory.words import describe
 
 _ANSWERS = {"yes": "so it is", "no": "so it is not", "unknown": "open"}
+_LEFT_OUT = (
+    "Left out, as in the paper's proofs: activation, dropout, batch norm, and what training does to the weights."
+)
 
 
 class Section(NamedTuple):
@@ -64,7 +64,31 @@ class Audit:
 
     def meaning(self) -> list[str]:
         """What the numbers mean, in sentences."""
-        return describe(self.spectrum, self.setting, self.layers, self.lemmas, self.limit)
+        found, setting = self.spectrum, self.setting
+        if self.limit is None:
+            return ["The graph has no edges: every feature has energy 0, and every limit reads 0 <= 0."]
+        lower = [layer.step_min.is_at_least(setting.c_min) for layer in self.layers]
+        upper = [layer.total_max.is_at_most(setting.c_max) for layer in self.layers]
+        lowest = min(self.layers, key=lambda layer: layer.step_min.high)
+        highest = max(self.layers, key=lambda layer: layer.total_max.low)
+        return [
+            *_about_kernel(found),
+            _about_propagation(found),
+            *(f"Lemma {one.number} {one.verdict}: {one.why}." for one in self.lemmas if one.verdict != "holds here"),
+            _about_limit(
+                f"The lower limit E(X_k) >= {setting.c_min:g} E(X_{{k-1}})",
+                lower,
+                f"layer {lowest.layer} leaves {number(lowest.step_min)} of the energy before it",
+            ),
+            _about_limit(
+                f"The upper limit E(X_k) <= {setting.c_max:g} E(X_0)",
+                upper,
+                f"layer {highest.layer} has {number(highest.total_max)} E(X_0)",
+            ),
+            _about_depth(setting, self.limit),
+            *_about_certainty(found),
+            _LEFT_OUT,
+        ]
 
     def sections(self) -> list[Section]:
         """The tables to show, for a printer to lay out."""
@@ -171,3 +195,70 @@ def _layer_sections(layers: Sequence[LayerRange]) -> list[Section]:
     ]
     header = ("layer", "least E_k/E_k-1", "most", "least E_k/E_0", "most")
     return [Section("Energy at the initial point, over all features", header, rows)]
+
+
+def _about_kernel(spectrum: Spectrum) -> list[str]:
+    if spectrum.num_components == 1:
+        return []
+    return [
+        f"The graph has {spectrum.num_components:,} connected components. Energy compares nodes within a component "
+        "only: it says nothing about differences between them."
+    ]
+
+
+def _about_propagation(spectrum: Spectrum) -> str:
+    assert spectrum.min_factor is not None
+    assert spectrum.max_factor is not None
+    least, most = (number(Enclosure(factor.low, factor.high)) for factor in (spectrum.min_factor, spectrum.max_factor))
+    twins = ""
+    if spectrum.twins is not None:
+        first, second = spectrum.twins
+        twins = f" Nodes {first} and {second} are twins: after one propagation their features are equal."
+    return f"One plain propagation leaves between {least} and {most} of the energy, depending on the features.{twins}"
+
+
+def _about_limit(limit: str, verdicts: Sequence[Verdict], worst: str) -> str:
+    """Whether a limit holds at every layer; `worst` is said where it is broken."""
+    broken, open_ = (
+        [layer for layer, verdict in enumerate(verdicts, start=1) if verdict == wanted] for wanted in ("no", "unknown")
+    )
+    if broken:
+        rest = f"; at {_layers(open_)} it is open" if open_ else ""
+        return f"{limit} is broken by some features at {_layers(broken)}{rest}. At worst, {worst}."
+    if open_:
+        return f"{limit} could be neither proved nor refuted at {_layers(open_)}; it holds at all others."
+    return f"{limit} holds at every layer of the initialised network, whatever the features."
+
+
+def _about_depth(setting: Setting, limit: tuple[Enclosure, Enclosure]) -> str:
+    least, most = (number(end) for end in limit)
+    if setting.beta == 0 and setting.c_min < 1:
+        return "With endless depth all energy is lost: beta = 0, so nothing brings X_0 in again."
+    return f"With endless depth between {least} and {most} of E(X_0) is left, whatever c_max is."
+
+
+def _about_certainty(spectrum: Spectrum) -> list[str]:
+    if spectrum.is_complete:
+        return []
+    how = "proved" if not spectrum.risk else f"certain up to a risk of {spectrum.risk:g} over the random start"
+    low, high = spectrum.interval or (0.0, 2.0)
+    return [
+        f"Not all eigenvalues were computed. That those above 0 lie between {low:.6g} and {high:.6g} is {how}; "
+        "energies per layer are bounds over that interval, and 'a to b' is where the exact number lies."
+    ]
+
+
+def _layers(numbers: Sequence[int]) -> str:
+    """Layer numbers, runs of them shortened.
+
+    >>> _layers([1]), _layers([1, 2, 3, 7])
+    ('layer 1', 'layers 1 to 3, 7')
+    """
+    runs: list[list[int]] = []
+    for value in numbers:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"layer{'s' if len(numbers) > 1 else ''} {text}"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
-from graphjoule.measures.energy import dirichlet_energy
-from graphjoule.measures.spectrum import Estimate, Spectrum
-from graphjoule.theory.interval import Enclosure, Verdict, number
-from graphjoule.theory.layers import LayerRange
-from graphjoule.theory.setting import Setting
+from graphjoule.measures import Estimate, Spectrum, dirichlet_energy
+from graphjoule.theory.layers import Enclosure, LayerRange, Setting, Verdict, number
 
 Bounds = tuple[Enclosure | None, Enclosure | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lemma:
     """One lemma of the paper on one graph with one setting; weights are those of the initial point.
 
@@ -28,15 +25,15 @@ class Lemma:
         premise: what it asks for, with the numbers; empty if nothing.
         premise_holds: whether that is so here.
         conclusion_holds: whether what it says is so here, for all features and all layers.
-        paper: the paper's lower and upper bound, None where it gives none.
+        paper: the paper's lower and upper bound, None where it has no such bound.
         corrected: the right bounds, which are attained.
         why: the number that decides.
     """
 
     number: int
     claim: str
-    premise: str
-    premise_holds: Verdict
+    premise: str = ""
+    premise_holds: Verdict = "yes"
     conclusion_holds: Verdict
     paper: Bounds
     corrected: Bounds
@@ -62,29 +59,37 @@ def lemmas(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -
     """
     if spectrum.interval is None:
         return []
-    table: list[Callable[[Spectrum, Setting, Sequence[LayerRange]], Lemma]] = [
-        _lemma_1,
-        _lemma_2,
-        _lemma_3,
-        _lemma_4,
-        _lemma_5,
-    ]
-    return [lemma(spectrum, setting, layers) for lemma in table]
-
-
-def _lemma_1(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
-    least, most = _factors(spectrum)
     gap, top = _known(spectrum.lambda_0), _known(spectrum.lambda_max)
+    least, most = (_enclosure(_known(factor)) for factor in (spectrum.min_factor, spectrum.max_factor))
+    return [
+        _lemma_1(gap, top, least, most),
+        Lemma(
+            number=2,
+            claim="0 <= E(P X W) <= s_max E(X)",
+            conclusion_holds="yes",  # every |1 - lambda| with lambda > 0 is below 1: self-loops keep lambda below 2
+            paper=(_point(0.0), _point(1.0)),
+            corrected=(least, most),
+            why=f"max (1 - lambda)^2 = {number(most)}, always below 1",
+        ),
+        _lemma_3(setting, least, most),
+        _lemma_4(setting, layers),
+        _lemma_5(setting, layers, gap),
+    ]
+
+
+def _lemma_1(gap: Estimate, top: Estimate, least: Enclosure, most: Enclosure) -> Lemma:
     paper = _enclosure(gap.shifted(1, -1).squared("lower bound"))
-    # The paper's bound is that of one end of the spectrum, which will do unless the other end is further from 1. Only
+    # The paper's bound is that of one end of the spectrum, which is enough unless the other end is further from 1. Only
     # weights above 1 can bring both ends to the same side of 1, and then the bounds themselves decide.
     ends = Enclosure(gap.low + top.low, gap.high + top.high)
-    is_kept: Verdict = "yes" if ends.is_at_most(2.0) == "yes" else _compare(most, paper)
+    is_kept: Verdict = "unknown"
+    if ends.is_at_most(2.0) == "yes" or most.is_at_most(paper.low) == "yes":
+        is_kept = "yes"
+    elif most.is_at_most(paper.high) == "no":
+        is_kept = "no"
     return Lemma(
         number=1,
         claim="(1 - lambda_1)^2 s_min E(X) <= E(P X W) <= (1 - lambda_0)^2 s_max E(X)",
-        premise="",
-        premise_holds="yes",
         conclusion_holds=is_kept,
         paper=(least, paper),
         corrected=(least, most),
@@ -92,30 +97,12 @@ def _lemma_1(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange])
     )
 
 
-def _lemma_2(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
-    least, most = _factors(spectrum)
-    return Lemma(
-        number=2,
-        claim="0 <= E(P X W) <= s_max E(X)",
-        premise="",
-        premise_holds="yes",
-        conclusion_holds="yes",  # every |1 - lambda| with lambda > 0 is below 1: self-loops keep lambda below 2
-        paper=(Enclosure(0.0, 0.0), Enclosure(1.0, 1.0)),
-        corrected=(least, most),
-        why=f"max (1 - lambda)^2 = {number(most)}, always below 1",
-    )
-
-
-def _lemma_3(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+def _lemma_3(setting: Setting, least: Enclosure, most: Enclosure) -> Lemma:
     depth = setting.num_layers
-    least, most = (
-        Enclosure(*(setting.c_max * max(0.0, end) ** depth for end in factor)) for factor in _factors(spectrum)
-    )
+    least, most = (Enclosure(*(setting.c_max * end**depth for end in factor)) for factor in (least, most))
     return Lemma(
         number=3,
         claim="without residual connections E(X_k) <= c_max E(X_0)",
-        premise="",
-        premise_holds="yes",
         conclusion_holds="yes",
         paper=(None, _point(setting.c_max)),
         corrected=(least, most),
@@ -123,11 +110,10 @@ def _lemma_3(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange])
     )
 
 
-def _lemma_4(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
+def _lemma_4(setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
     square = (2 * setting.c_min - 1) ** 2
     needed = setting.c_min / square if square else float("inf")
-    least = Enclosure(*(min(ends) for ends in zip(*(layer.step_min for layer in layers), strict=True)))
-    most = Enclosure(*(max(ends) for ends in zip(*(layer.step_max for layer in layers), strict=True)))
+    least = _least([layer.step_min for layer in layers])
     return Lemma(
         number=4,
         claim="E(X_k) >= c_min E(X_{k-1})",
@@ -135,17 +121,17 @@ def _lemma_4(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange])
         premise_holds=_point(setting.c_max).is_at_least(needed),
         conclusion_holds=least.is_at_least(setting.c_min),
         paper=(_point(setting.c_min), None),
-        corrected=(least, most),
+        corrected=(least, _most([layer.step_max for layer in layers])),
         why=f"the least E(X_k) / E(X_{{k-1}}) is {number(least)}; the claim needs {setting.c_min:g}",
     )
 
 
-def _lemma_5(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
-    gap = _known(spectrum.lambda_0)
-    needed = Enclosure(_lemma_5_root(gap.high, setting), _lemma_5_root(gap.low, setting))
-    root = setting.c_max**0.5
-    least = Enclosure(*(min(ends) for ends in zip(*(layer.total_min for layer in layers), strict=True)))
-    most = Enclosure(*(max(ends) for ends in zip(*(layer.total_max for layer in layers), strict=True)))
+def _lemma_5(setting: Setting, layers: Sequence[LayerRange], gap: Estimate) -> Lemma:
+    def least_root(gap: float) -> float:
+        return setting.beta / ((1 - setting.c_min) * max(0.0, gap) + setting.beta) if setting.beta else 0.0
+
+    needed, root = Enclosure(least_root(gap.high), least_root(gap.low)), setting.c_max**0.5
+    most = _most([layer.total_max for layer in layers])
     return Lemma(
         number=5,
         claim="E(X_k) <= c_max E(X_0)",
@@ -153,14 +139,9 @@ def _lemma_5(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange])
         premise_holds=needed.is_at_most(root),
         conclusion_holds=most.is_at_most(setting.c_max),
         paper=(None, _point(setting.c_max)),
-        corrected=(least, most),
+        corrected=(_least([layer.total_min for layer in layers]), most),
         why=f"the largest E(X_k) / E(X_0) is {number(most)}; the claim needs at most {setting.c_max:g}",
     )
-
-
-def _lemma_5_root(gap: float, setting: Setting) -> float:
-    """The least ``sqrt(c_max)`` of Lemma 5 for a spectral gap."""
-    return setting.beta / ((1 - setting.c_min) * max(0.0, gap) + setting.beta) if setting.beta else 0.0
 
 
 def srelu_energy_limit(energy: float, graph: Propagation, shift: Tensor) -> float:
@@ -189,20 +170,9 @@ def srelu_energy_limit(energy: float, graph: Propagation, shift: Tensor) -> floa
     return float((energy**0.5 + 2 * norm.to(constant.device) * constant.sqrt()) ** 2)
 
 
-def _compare(one: Enclosure, other: Enclosure) -> Verdict:
-    """Whether one number is at most the other."""
-    if one.is_at_most(other.low) == "yes":
-        return "yes"
-    return "no" if one.is_at_most(other.high) == "no" else "unknown"
-
-
 def _known(estimate: Estimate | None) -> Estimate:
     assert estimate is not None  # a graph with an edge has a non-zero eigenvalue
     return estimate
-
-
-def _factors(spectrum: Spectrum) -> tuple[Enclosure, Enclosure]:
-    return _enclosure(_known(spectrum.min_factor)), _enclosure(_known(spectrum.max_factor))
 
 
 def _enclosure(estimate: Estimate) -> Enclosure:
@@ -211,3 +181,11 @@ def _enclosure(estimate: Estimate) -> Enclosure:
 
 def _point(value: float) -> Enclosure:
     return Enclosure(value, value)
+
+
+def _least(found: Sequence[Enclosure]) -> Enclosure:
+    return Enclosure(min(one.low for one in found), min(one.high for one in found))
+
+
+def _most(found: Sequence[Enclosure]) -> Enclosure:
+    return Enclosure(max(one.low for one in found), max(one.high for one in found))

@@ -11,6 +11,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.training.build import initialised
 from graphjoule.training.objective import build_penalty
 from graphjoule.training.recipe import Recipe, explain, unknown
+from graphjoule.training.recipes import explain, unknown
 from graphjoule.tuning.ranges import Choices, Interval, Range
 from graphjoule.tuning.spelling import SHARED, spelled
 

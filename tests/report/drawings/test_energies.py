@@ -8,12 +8,12 @@ from tests.studies import energy_record
 
 
 def record(model="egnn", dataset="digits", **changes):
+    settings = {"c_min": 0.2, "beta": 0.1, "c_max": 0.5} if model == "egnn" else {}
     fields = {
-        "recipe": {"num_layers": 2, "c_min": 0.2, "c_max": 0.5},
         "trained": [[8.0, 2.0, 1.0], [10.0, 1.0, 3.0], [9.0, 5.0, 2.0]],
         "test_score": [0.5, 0.75, None],
     }
-    return energy_record(Cell(model, dataset, 2), seeds=(0, 1, 2), **(fields | changes))
+    return energy_record(Cell(model, dataset, 2, overrides=settings), seeds=(0, 1, 2), **(fields | changes))
 
 
 def test_the_networks_of_the_figure_are_in_the_zoo_and_drawn_each_in_its_own_way():
@@ -39,7 +39,7 @@ def test_the_line_is_the_median_and_the_limits_follow_it():
 
 
 def test_a_model_without_limits_has_no_band():
-    plain = record("gcn", recipe={"num_layers": 2}, first_layer=1, test_score=[None] * 3)
+    plain = record("gcn", first_layer=1, test_score=[None] * 3)
     assert "limits" not in describe(plain)
     assert "test accuracy none" in describe(plain)
     panel = panels([plain])[1]

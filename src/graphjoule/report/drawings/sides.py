@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
+from graphjoule.report.figures import spread
 from graphjoule.studies import Cell, EnergyRecord
 from graphjoule.terms import ConstraintReport, LayerState
 from graphjoule.trace.plots import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Band, Line, Panel

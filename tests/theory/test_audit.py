@@ -1,0 +1,48 @@
+"""The audit as a whole."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+
+from graphjoule.theory import Setting, audit
+from tests.graphs import Edges, edge_lists, few, k33, no_edges, path3
+from tests.theory import has_edges, settings
+
+
+def test_an_audit_says_the_same_in_lines_and_in_json():
+    result = audit(k33().graph(), Setting(c_min=0.2, beta=0.1, num_layers=3))
+    text = "\n".join(result.lines())
+    assert "6 nodes, 9 edges, 1 connected component; c_min 0.2" in text
+    assert "Lemma 1 fails here: lambda_0 + lambda_max = 2.25" in text
+    assert "is broken by some features at layers 1, 3." in text
+    fields = json.loads(result.to_json())
+    assert fields["spectrum"]["lambda_max"]["value"] == pytest.approx(1.5)
+    assert [found["verdict"] for found in fields["lemmas"]][:2] == ["fails here", "holds here"]
+    assert fields["layers"][0]["total_min"] == pytest.approx([0.04, 0.04])
+    assert len(fields["layers"]) == 3
+
+
+@pytest.mark.parametrize("num_nodes", [1, 4])
+def test_an_audit_without_edges_says_that_there_is_no_energy(num_nodes):
+    result = audit(no_edges(num_nodes).graph(), Setting())
+    assert (result.layers, result.lemmas, result.limit) == ([], [], None)
+    assert "The graph has no edges: every feature has energy 0" in "\n".join(result.lines())
+    assert json.loads(result.to_json())["spectrum"]["num_components"] == num_nodes
+
+
+def test_an_audit_of_two_components_says_what_energy_cannot_see():
+    two = Edges(torch.cat([path3().index, path3().index + 3], dim=1), None, 6)
+    assert "The graph has 2 connected components" in audit(two.graph(), Setting()).meaning()[0]
+
+
+@few
+@given(edge_lists(), settings())
+def test_an_audit_never_fails(edges, setting):
+    result = audit(edges.graph(), setting)
+    assert len(result.layers) == (setting.num_layers if has_edges(edges) else 0)
+    assert all(math.isfinite(end) for layer in result.layers for end in layer.total_max)
+    assert result.lines()[0] == result.title()
+    json.loads(result.to_json())
