@@ -23,13 +23,13 @@ import torch
 from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.files import ensure_folder, write_json
 from graphjoule.graph import Propagation
-from graphjoule.parallel import load_part, read_partition, write_partition
+from graphjoule.parallel import joined_processes, load_part, read_partition, write_partition
 from graphjoule.parallel.launch import launch
-from graphjoule.parallel.start import joined_processes
+from graphjoule.parallel.part_batch import PartBatch
 from graphjoule.tasks import Task
+from graphjoule.training.build import architecture_of
 from graphjoule.training.environment import describe_device, versions
 from graphjoule.training.recipe import load_recipe
-from graphjoule.training.seed_batch import Runs
 
 NODES, EDGES, FEATURES, LAYERS, WIDTH, EPOCHS = 169_343, 1_157_799, 128, 16, 64, 2
 
@@ -81,7 +81,7 @@ def ring_of_neighbours() -> Task:
     col = (row + steps.flatten()) % NODES
     like = CitationGraph(NODES, 1000, FEATURES).task("ring")
     graph = Propagation.from_edge_index(torch.stack([row, col]), num_nodes=NODES, symmetrize=True)
-    return Task("ring", like.features, graph, like.targets, like.num_classes, None, like.fixed_splits, "public")
+    return Task("ring", like.features, graph, like.targets, like.objective, like.fixed_splits, "public")
 
 
 GRAPHS = {"random": lambda: CitationGraph(NODES, EDGES, FEATURES).task("random"), "ring": ring_of_neighbours}
@@ -102,7 +102,7 @@ def measure_rank(parts, out):
         recipe = load_recipe(
             "egnn", "synthetic", LAYERS, {"split": "public", "hidden_channels": WIDTH, "epochs": EPOCHS}
         )
-        runs = Runs(recipe, task, [0], [task.split("public")])
+        runs = PartBatch(architecture_of(recipe), recipe, task, [0], [task.split("public")])
         gc.collect()
         held = resident("VmRSS") - before
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here

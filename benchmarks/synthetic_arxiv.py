@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from graphjoule.bench.synthetic import CitationGraph
-from graphjoule.tasks import Task
-from graphjoule.tasks.ogb import ARXIV
+from graphjoule.tasks import DATASETS, Task
 
+ARXIV = DATASETS["arxiv"].raw
 DECIMALS = 6  # as many as OGB writes
 
 

@@ -11,7 +11,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:
-    from graphjoule.classifier import EGNNClassifier as EGNNClassifier
+    from graphjoule.estimators import EGNNClassifier as EGNNClassifier
     from graphjoule.fitting import fit as fit
     from graphjoule.graph import Propagation as Propagation
     from graphjoule.measures import MEASURES as MEASURES
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from graphjoule.predicting import load as load
     from graphjoule.tasks import DATASETS as DATASETS
     from graphjoule.tasks import Task as Task
+    from graphjoule.tasks import load_tables as load_tables
     from graphjoule.tasks import load_task as load_task
-    from graphjoule.tasks.files import load_tables as load_tables
     from graphjoule.terms import EnergyConstraint as EnergyConstraint
     from graphjoule.terms import OrthogonalPenalty as OrthogonalPenalty
     from graphjoule.terms import Term as Term
@@ -68,7 +68,7 @@ _HOMES = {
     "EGNN": "nn",
     "MEASURES": "measures",
     "MODELS": "nn",
-    "EGNNClassifier": "classifier",
+    "EGNNClassifier": "estimators",
     "EnergyConstraint": "terms",
     "OrthogonalPenalty": "terms",
     "Propagation": "graph",
@@ -84,7 +84,7 @@ _HOMES = {
     "limits": "trace.limits",
     "load": "predicting",
     "load_recipe": "training",
-    "load_tables": "tasks.files",
+    "load_tables": "tasks",
     "load_task": "tasks",
     "read_records": "training",
 }

@@ -13,12 +13,10 @@ import torch
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.group import Group
 from graphjoule.nn import MODELS
 from graphjoule.ops import describe_body
-from graphjoule.parallel.clusters import ClusterTrainer
-from graphjoule.parallel.joint_folder import JointFolder
-from graphjoule.parallel.part_batch import PartTrainer
+from graphjoule.parallel.group import Group
+from graphjoule.parallel.part_batch import group_of, run_folder, trainer_kind
 from graphjoule.tasks import Task
 from graphjoule.terms import TERMS
 from graphjoule.training.build import (
@@ -30,7 +28,6 @@ from graphjoule.training.build import (
     user_module,
 )
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain
 from graphjoule.training.records import Record, Summary, summarise
@@ -130,8 +127,8 @@ def fit(
     where = resolve_device(device)
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
     task = task.to(where if recipe.train.clusters is None else "cpu")
-    group = group or task.graph.group
-    kind = _trainer_kind(recipe, task, group)
+    group = group or group_of(task)
+    kind = trainer_kind(recipe, task, group)
     training = kind(
         architecture,
         recipe,
@@ -148,19 +145,13 @@ def fit(
     if out is None:
         training.run(runs_at_once)
     else:
-        folder = training.folder = RunFolder(out) if group.size == 1 else JointFolder(out, group)
+        folder = training.folder = run_folder(out, group)
         folder.check(recipe, training.facts, training.draw_split, resume=resume)
         with folder.open():
             training.run(runs_at_once)
     path = None if training.folder is None else training.folder.path
     models = [user_module(model) for model in training.all_models()]
     return FitResult([training.records[seed] for seed in training.seeds], models, path)
-
-
-def _trainer_kind(recipe: Recipe, task: Task, group: Group) -> type[Trainer]:
-    if recipe.train.clusters is not None:
-        return ClusterTrainer
-    return Trainer if group.size == 1 and task.graph.part is None else PartTrainer
 
 
 def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -> tuple[Recipe, Architecture]:

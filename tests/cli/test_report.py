@@ -4,11 +4,16 @@ import re
 import shlex
 import shutil
 import webbrowser
+from dataclasses import replace
 
 import pytest
 
+from graphjoule.cli.report import paper_table, repeat_command
 from graphjoule.studies import Cell
+from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.records import read_records
+from tests.report.cells import cell, record
 from tests.studies.test_energy_files import energy_record
 
 from . import TINY, run
@@ -39,7 +44,8 @@ def test_a_run_folder_becomes_a_page_in_it(study):
         assert state["y"] == pytest.approx([row["energy"] for row in rows], rel=1e-3)
     records = list(read_records(study / "a/egnn/records.jsonl"))
     mean = sum(record.curve["val_loss"][1] for record in records) / 2
-    assert told["curves"]["val_loss"][1] == pytest.approx(mean, rel=1e-3)
+    losses = told["curves"]["charts"][0]["lines"]
+    assert losses[1]["y"][1] == pytest.approx(mean, rel=1e-3)
     path.unlink()
 
 
@@ -165,9 +171,84 @@ def test_what_cannot_be_reported_on_is_refused_in_a_sentence(tmp_path, study):
 def test_a_run_without_a_finished_seed_says_so(study, tmp_path):
     shutil.copytree(study / "gcn", tmp_path / "run")
     record = next(read_records(tmp_path / "run/records.jsonl"))
-    failed = record.model_copy(update={"status": "failed", "failure": "epoch 1: <b>", "val_accuracy": None})
+    failed = record.model_copy(update={"status": "failed", "failure": "epoch 1: <b>", "val": {}})
     (tmp_path / "run/records.jsonl").write_text(failed.model_dump_json() + "\n")
     assert run("report", tmp_path / "run").code == 0
     text = (tmp_path / "run/report.html").read_text()
     assert "No run has finished, so there is no trained network to look at." in text
     assert "epoch 1: &lt;b&gt;" in text
+
+
+# The command on the page.
+
+
+def own_data(numbers):
+    columns = TableColumns(
+        id="id",
+        label="the class",
+        numbers=tuple(NumberColumn(name=name, mean=0, std=1) for name in numbers),
+        categories=(CategoryColumn(name="job", categories=("a", "b")),),
+        source="src",
+        target="dst",
+    )
+    files = (
+        SourceFile(role="nodes", path="my nodes.csv", sha256="0"),
+        SourceFile(role="edges", path="edges.csv", sha256="0"),
+    )
+    return TaskFacts(
+        name="my nodes.csv",
+        num_nodes=3,
+        num_edges=2,
+        num_features=3,
+        num_labels=3,
+        objective=Classification(2),
+        sha256="0",
+        source=Source(files=files, columns=columns),
+    )
+
+
+def test_the_papers_table_has_every_cell():
+    table = paper_table().values
+    assert len(table) == 8 * 12
+    assert table["pubmed", "gcnii", 16] == 79.8
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"), [([0], "1"), ([0, 1, 2], "3"), ([3, 7], "3,7"), ([5], "5,"), ([1, 0], "2"), ([], "1")]
+)
+def test_seeds_are_told_as_the_command_takes_them(seeds, told):
+    one = cell()
+    command = repeat_command(replace(one, records=[record(one.recipe, seed) for seed in seeds]))
+    assert command == f"graphjoule train --dataset cora --model egnn --layers 4 --seeds {told}"
+
+
+def test_overrides_are_repeated_as_the_command_reads_them():
+    overrides = {"freeze_last_shift": True, "split_seed": None, "activation": "relu", "weight_decay": 0.125}
+    command = repeat_command(cell(overrides=overrides))
+    words = ("model.freeze_last_shift=true", "model.activation=relu", "train.weight_decay.conv=0.125")
+    assert all(f"--set {word}" in command for word in words)
+    assert "split_seed" not in command  # is what the recipe says anyway
+
+
+def test_own_files_are_named_with_their_columns_and_their_split():
+    command = repeat_command(replace(cell(dataset="my nodes.csv"), data=own_data(["x", "y"])))
+    assert command == (
+        "graphjoule train --nodes 'my nodes.csv' --edges edges.csv --id id --label 'the class' --features x,y,job "
+        "--one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 --set data.split=default"
+    )
+
+
+@pytest.mark.parametrize("numbers", [["a,b"], [f"x{k}" for k in range(40)]])
+def test_columns_that_no_option_can_name_are_left_to_the_default(numbers):
+    assert "--features" not in repeat_command(replace(cell(), data=own_data(numbers)))
+
+
+def test_a_split_that_the_data_chose_is_no_change():
+    recipe = cell(dataset="somewhere").recipe
+    named = recipe.model_copy(update={"data": recipe.data.model_copy(update={"split": "public"})})
+    assert "--set" not in repeat_command(replace(cell(dataset="somewhere"), recipe=named))
+
+
+def test_a_cell_trained_before_its_recipe_changed_is_repeated_as_it_was():
+    old = cell().recipe.with_settings({"lr": 0.5})
+    assert repeat_command(replace(cell(), recipe=old, records=[record(old, 0)])).endswith("--set train.lr=0.5")

@@ -51,7 +51,7 @@ def test_a_recipe_is_traced_at_initialisation_as_training_would_begin(here):
     result = run("trace", "egnn:digits:3", "--seed", "5", "--json", "--device", "cpu")
     assert (result.code, result.err) == (0, "")
     told = json.loads(result.out)
-    assert (told["seed"], told["recipe"]["num_layers"], told["num_nodes"]) == (5, 3, 1797)
+    assert (told["seed"], told["recipe"]["model.num_layers"], told["num_nodes"]) == (5, 3, 1797)
     assert list(told["states"]) == ["at initialisation"]
     task, recipe = load_task("digits"), load_recipe("egnn", "digits", 3)
     state = told["states"]["at initialisation"]
@@ -141,7 +141,7 @@ def test_ones_own_graph_is_traced_and_so_is_a_run_on_it(here):
     (here / "edges.csv").write_text("source,target\n" + "".join(f"{k},{(k + 1) % 20}\n" for k in range(20)))
     own = ("--nodes", "nodes.csv", "--edges", "edges.csv")
     told = json.loads(run("trace", "egnn:4", *own, "--json").out)
-    assert (told["num_nodes"], told["recipe"]["dataset"]) == (20, "nodes.csv")
+    assert (told["num_nodes"], told["recipe"]["data.name"]) == (20, "nodes.csv")
     assert run("train", *own, *TINY, "--out", "run").code == 0
     told = json.loads(run("trace", "run", "--json").out)
     assert told["num_nodes"] == 20

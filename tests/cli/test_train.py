@@ -177,9 +177,46 @@ def test_the_version_is_the_packages():
     assert run("--version").out == f"graphjoule {graphjoule.__version__}\n"
 
 
+# Clusters.
+
+
+def test_train_on_clusters_then_predict(here):
+    done = run("train", *TINY, "--clusters", 20, "--clusters-per-step", 5, "--json")
+    assert done.code == 0, done.err
+    (record,) = read_records(here / json.loads(done.out)["records"])
+    assert record.recipe["train"]["clusters"] == {
+        "parts": 20,
+        "per_step": 5,
+        "accumulate": 1,
+        "method": "metis",
+        "validate_every": 1,
+    }
+    predicted = run("predict", "runs/digits-egnn-2", "--out", "all.csv", "--device", "cpu", "--json")
+    assert predicted.code == 0, predicted.err
+    assert json.loads(predicted.out)["num_nodes"] == 1797
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--clusters", 0], "--clusters"),
+        (["--clusters-per-step", 5], "there are no clusters: say how many with --clusters"),
+        (["--clusters", 3, "--clusters-per-step", 5], "clusters.per_step is 5, but there are 3 clusters"),
+        (["--clusters", 5000], "clusters.parts is 5000; for a graph of 1797 nodes it must be from 1 to 1797"),
+        (["--clusters", 5, "--constraint", "penalty"], "terms.energy and train.clusters exclude each other"),
+    ],
+)
+def test_options_that_cannot_be_are_one_sentence_and_leave_nothing(here, options, words):
+    refused = run("train", *TINY, *options)
+    assert refused.code == 2
+    assert words in refused.err
+    assert "Traceback" not in refused.err
+    assert list(here.iterdir()) == []
+
+
 # Progress.
 
-STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val_loss=0.25, val_accuracy=0.5)
+STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
 
 
 def test_off_a_terminal_progress_is_a_log_line_a_minute(monkeypatch, caplog):

@@ -1,13 +1,16 @@
+import importlib
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
+from graphjoule.graph.nodes import Excerpt
 from graphjoule.ops import dropout, fold_in, make_key, split_key, use_body
-from graphjoule.ops.dropout import hash_halves, hash_words
+from graphjoule.ops.dropout import hash_halves, hash_words, keep_mask, words_of_excerpt
 
 PS = [0.1, 0.5, 0.6, 0.9]
+KEYS = torch.stack([make_key(0), make_key(1), make_key(2)])
 SHAPES = [(), (0,), (1,), (3,), (5, 7), (4, 6), (3, 1, 5)]
 
 
@@ -191,3 +194,41 @@ def test_triton_draws_the_same_masks_as_the_reference(shape):
         results[body] = (out, torch.autograd.grad(out.square().sum(), x)[0])
     for ours, truth in zip(results["triton"], results["reference"], strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-6, atol=0)
+
+
+# Some rows of a tensor: their mask is that of the same rows of the whole.
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (8, 4), (5, 1), (1, 1), (9,), (6, 2, 3)])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_masks_of_rows_are_rows_of_the_mask(shape, p):
+    whole = keep_mask(KEYS, shape, p, torch.float32)
+    rows = torch.randperm(shape[0], generator=torch.Generator().manual_seed(0))[: (shape[0] + 1) // 2]
+    part = keep_mask(KEYS, (len(rows), *shape[1:]), p, torch.float32, Excerpt(rows, shape[0]))
+    assert part.equal(whole[:, rows])
+
+
+def test_many_rows_are_hashed_some_at_a_time(monkeypatch):
+    module = importlib.import_module("graphjoule.ops.dropout")  # the package has a function of that name
+    monkeypatch.setattr(module, "_ELEMENTS_AT_ONCE", 10)
+    whole = keep_mask(KEYS, (50, 4), 0.4, torch.float64)
+    rows = torch.arange(0, 50, 2)
+    assert keep_mask(KEYS, (25, 4), 0.4, torch.float64, Excerpt(rows, 50)).equal(whole[:, rows])
+
+
+def test_no_rows_have_an_empty_mask():
+    empty = Excerpt(torch.empty(0, dtype=torch.int64), 5)
+    assert keep_mask(KEYS, (0, 4), 0.4, torch.float32, empty).shape == (3, 0, 4)
+
+
+def test_numbers_beyond_32_bits_count_on():
+    """A tensor of 2^33 elements cannot be made here; its words can be worked out by hand."""
+    total, width = 2**31, 4
+    rows = torch.tensor([0, 5, 2**30 - 1, 2**30, 2**31 - 1])
+    word, is_high = words_of_excerpt(Excerpt(rows, total), width)
+    for row, words, highs in zip(rows.tolist(), word.tolist(), is_high.tolist(), strict=True):
+        for column in range(width):
+            element, half = row * width + column, total * width // 2
+            expected = element - half if element >= half else element
+            assert highs[column] == (element >= half)
+            assert words[column] == (expected + 2**31) % 2**32 - 2**31

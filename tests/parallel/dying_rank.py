@@ -5,20 +5,20 @@ import signal
 import sys
 
 from graphjoule.cli import main
-from graphjoule.training.seed_batch import Runs
+from graphjoule.training.seed_batch import SeedBatch
 
-_train_epoch = Runs.train_epoch
+_train_epoch = SeedBatch.train_epoch
 
 
-def train_or_die(runs: Runs) -> None:
-    if os.environ["RANK"] == rank and int(runs.epoch) == epoch:
+def train_or_die(batch: SeedBatch) -> None:
+    if os.environ["RANK"] == rank and int(batch.epoch) == epoch:
         os.kill(os.getpid(), signal.SIGKILL)
-    _train_epoch(runs)
+    _train_epoch(batch)
 
 
 if __name__ == "__main__":
     job, parts, rank, number = sys.argv[1:]
     epoch = int(number)
-    Runs.train_epoch = train_or_die
+    SeedBatch.train_epoch = train_or_die
     sys.argv = ["graphjoule", "rank", job, parts]
     main()

@@ -1,13 +1,20 @@
 """Tasks small enough to train in milliseconds, of the odd kinds that a partition can meet."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.group import Group
+from graphjoule.parallel import PartedPropagation
+from graphjoule.parallel.group import Group
+from graphjoule.parallel.part_batch import PartBatch
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.task import pack_features
+from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.seed_batch import SeedBatch
 
 NUM_NODES, NUM_CLASSES = 41, 3
 
@@ -34,6 +41,23 @@ def ring_task(*, sparse: bool = False, train: torch.Tensor | None = None, edges:
         fixed_splits=(Split("public", None, train, rest[:12], rest[12:]),),
         default_split="public",
     )
+
+
+def house_prices() -> Task:
+    """The same graph with a number to predict for each node, some of them unknown."""
+    task, generator = ring_task(), torch.Generator().manual_seed(1)
+    targets = 200.0 + 50 * task.features.sum(dim=1) + torch.randn(NUM_NODES, generator=generator)
+    targets[task.split().test[:2]] = torch.nan
+    split = task.split()
+    known = Split("public", None, split.train, split.val, split.test[2:])
+    return replace(task, name="houses", targets=targets, objective=Regression(), fixed_splits=(known,))
+
+
+def batch_of(recipe: Recipe, task: Task, seeds: Sequence[int] = (0,)) -> SeedBatch:
+    """The runs of a recipe on a task, whole or a part, before their first epoch."""
+    splits = [task.split(recipe.data.split, seed) for seed in seeds]
+    kind = PartBatch if isinstance(task.graph, PartedPropagation) else SeedBatch
+    return kind(architecture_of(recipe), recipe, task, list(seeds), splits)
 
 
 def small_recipe(model: str = "egnn", num_layers: int = 2, **overrides: object) -> Recipe:

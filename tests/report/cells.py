@@ -17,9 +17,8 @@ def record(recipe, seed=0, *, epochs=5, **fields):
         "val_accuracy": [min(1.0, 0.1 * epoch) for epoch in range(epochs)],
     }
     measured = {
-        "val_loss": 1.0,
-        "val_accuracy": 0.8,
-        "test_accuracy": 0.75,
+        "val": {"loss": 1.0, "accuracy": 0.8},
+        "test": {"accuracy": 0.75},
         "curve": curve,
         "epochs_run": epochs,
         "selected_epoch": epochs - 1,

@@ -1,28 +1,35 @@
 import base64
 import hashlib
+import html
 import json
 import math
 import re
+import shutil
+import subprocess
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 
+from graphjoule.cli.report import repeat_command
 from graphjoule.errors import GraphjouleError
-from graphjoule.report import AFTER, MOST_BYTES, Cell, paper_table, report_page, write_report
-from graphjoule.report.cell import variants
+from graphjoule.report import AFTER, MOST_BYTES, Reference, report_page, write_report
+from graphjoule.report.page import chosen_first, headline_cells
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.training.recipe import Recipe
+from graphjoule.tasks.objective import Classification
+from graphjoule.training.recipe import load_recipe
 
 from .cells import cell, examination, record
 from .markup import Page
 
+PAPER = Reference("paper", "Table 1 of Zhou et al.", "accuracy", {("cora", "egnn", 64): 85.7})
 EVIL = "<script>alert(1)</script>\"'&"
 
 
 @pytest.fixture(scope="module")
 def text():
     """A report on three cells."""
-    return report_page([cell(), cell("gcn"), cell(layers=8)], title="a study", paper=paper_table())
+    return report_page([cell(), cell("gcn"), cell(layers=8)], title="a study", reference=PAPER, command=repeat_command)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,7 @@ def test_the_page_is_whole_and_every_link_leads_to_a_part_of_it(page):
     ids = [e["id"] for e in page.elements if "id" in e]
     assert len(ids) == len(set(ids))
     assert {e["href"].removeprefix("#") for e in page.all("a")} <= set(ids)
-    assert {"result", "accuracy", "energies", "training", "networks", "environment"} <= set(ids)
+    assert {"result", "scores", "energies", "training", "networks", "environment"} <= set(ids)
     assert [e["lang"] for e in page.all("html")] == ["en"]
 
 
@@ -73,6 +80,7 @@ def test_pictures_have_words_and_controls_have_labels(page):
 def test_without_a_script_there_are_pictures_and_tables_and_no_dead_controls(page):
     assert "hidden" in page.all("form")[0]
     assert all("hidden" in e for e in page.all("div", **{"class": "reading"}))
+    assert "[hidden] { display: none !important; }" in CSS  # a class that sets `display` must not show them
     assert len([e for e in page.all("path") if e["class"].startswith("line s") and "figure" in e["inside"]]) == 2 * 5
     egnn, gcn, deeper = page.rows("lower limit")
     assert egnn[1] == ["0", "4", "8", "", ""]
@@ -82,17 +90,17 @@ def test_without_a_script_there_are_pictures_and_tables_and_no_dead_controls(pag
 
 
 def test_accuracies_stand_beside_those_of_the_paper():
-    shown = Page(report_page([cell(layers=64)], title="t", paper={("cora", "egnn", 64): 85.7}))
+    shown = Page(report_page([cell(layers=64)], title="t", reference=PAPER))
     assert shown.rows("paper, %") == [
         [
             [
                 "dataset",
                 "model",
                 "layers",
-                "test, %",
+                "test accuracy, %",
                 "paper, %",
                 "difference",
-                "validation, %",
+                "validation accuracy, %",
                 "runs",
                 "failed",
                 "time",
@@ -100,18 +108,18 @@ def test_accuracies_stand_beside_those_of_the_paper():
             ["cora", "egnn", "64", "75.00 ± 0.00", "85.7", "-10.70", "80.00 ± 0.00", "2", "0", "3.0 s"],
         ]
     ]
-    assert "Table 1 of Zhou" in next(e["text"] for e in shown.all("section", id="accuracy"))
+    assert "Table 1 of Zhou" in next(e["text"] for e in shown.all("section", id="scores"))
 
 
 @pytest.mark.parametrize("one", [cell(layers=64, overrides={"c_min": 0.4}), cell(layers=7)])
 def test_another_experiment_than_the_papers_is_not_held_against_it(one):
-    assert "paper, %" not in report_page([one], title="t", paper=paper_table())
+    assert "paper, %" not in report_page([one], title="t", reference=PAPER)
 
 
 def test_the_headline_is_chosen_by_validation_not_by_test():
     low, high = cell(), cell("gcn")
-    low = replace(low, records=[record(low.recipe, val_accuracy=0.9, test_accuracy=0.5)])
-    high = replace(high, records=[record(high.recipe, val_accuracy=0.6, test_accuracy=0.95)])
+    low = replace(low, records=[record(low.recipe, val={"accuracy": 0.9}, test={"accuracy": 0.5})])
+    high = replace(high, records=[record(high.recipe, val={"accuracy": 0.6}, test={"accuracy": 0.95})])
     result = next(e["text"] for e in Page(report_page([high, low], title="t")).all("section", id="result"))
     assert "50.00" in result
     assert "95.00" not in result
@@ -131,7 +139,7 @@ def test_few_cells_have_all_tables(text, page):
 
 
 def test_settings_have_sources_and_the_environment_is_told(page):
-    assert ["c_min", "0.2", "paper"] in page.rows("setting")[0]
+    assert ["model.c_min", "0.2", "paper"] in page.rows("setting")[0]
     environment = page.all("section", id="environment")[0]["text"]
     assert "6 runs on cpu (1 thread), the last recorded 2026-01-02T03:04:05+00:00: graphjoule 0.1" in environment
     assert "graphjoule train --dataset cora --model egnn --layers 4 --seeds 2" in [e["text"] for e in page.all("pre")]
@@ -148,17 +156,17 @@ def test_the_scripts_data_are_the_cells(page):
     assert first["limits"]["upper"] == 8.0
     assert first["limits"]["lower"] == [1.6, 1.44, 1.296, 1.166]
     assert first["curves"]["x"] == [0, 1, 2, 3, 4]
-    assert first["curves"]["train_loss"][0] == 1.995  # the mean of two seeds
+    assert first["curves"]["charts"][0]["lines"][0]["y"][0] == 1.995  # the mean of two seeds
     assert data["cells"][1]["limits"] is None
 
 
 def test_text_from_data_is_text(tmp_path):
     facts = TaskFacts(
-        name=EVIL, num_nodes=1, num_edges=0, num_features=1, num_classes=2, num_labels=1, class_names=(EVIL, "b"),
-        sha256="0" * 64,
+        name=EVIL, num_nodes=1, num_edges=0, num_features=1, num_labels=1, sha256="0" * 64,
+        objective=Classification(2, (EVIL, "b")),
     )  # fmt: skip
     one = cell(dataset=EVIL)
-    bad = record(one.recipe, 7, failure=EVIL, device=EVIL, versions={EVIL: EVIL}, val_accuracy=None)
+    bad = record(one.recipe, 7, failure=EVIL, device=EVIL, versions={EVIL: EVIL}, val={})
     one = replace(one, records=[*one.records, bad], data=facts, place=EVIL, untraced=EVIL)
     text = report_page([one, replace(cell(dataset=EVIL, traced=False), untraced=EVIL)], title=EVIL)
     assert "<script>alert" not in text
@@ -176,27 +184,17 @@ def test_a_comment_cannot_open_in_the_scripts_data():
 def test_cells_of_one_kind_are_told_apart_by_what_differs():
     cells = [cell(overrides={"c_min": value}) for value in (0.3, 0.4)]
     page = Page(report_page(cells, title="t"))
-    assert [one["pick"]["variant"] for one in data_of(page)["cells"]] == ["c_min=0.3", "c_min=0.4"]
+    assert [one["pick"]["variant"] for one in data_of(page)["cells"]] == ["model.c_min=0.3", "model.c_min=0.4"]
     twins = [replace(cell(), place=name) for name in ("a", "b")]
     assert [one["pick"]["variant"] for one in data_of(Page(report_page(twins, title="t")))["cells"]] == ["a", "b"]
 
 
-def test_telling_many_cells_apart_looks_at_each_a_few_times(monkeypatch):
-    cells = [cell(overrides={"lr": 0.001 * number}, traced=False) for number in range(1, 41)]
-    looks, settings = [], Recipe.settings
-    monkeypatch.setattr(Recipe, "settings", lambda recipe: looks.append(recipe) or settings(recipe))
-    assert variants(cells)[:2] == ["lr=0.001", "lr=0.002"]
-    assert len(looks) <= 3 * len(cells)
-
-
 def odd_cells():
     one = cell(layers=1)
-    failed = record(
-        one.recipe, failure="the loss was no longer finite", val_accuracy=None, test_accuracy=None, epochs=0
-    )
+    failed = record(one.recipe, failure="the loss was no longer finite", val={}, test={}, epochs=0)
     failed = failed.model_copy(update={"selected_epoch": None})
     yield "all failed", replace(one, records=[failed], states={}, untraced="No run has finished.")
-    yield "no test nodes", replace(one, records=[record(one.recipe, test_accuracy=None)])
+    yield "no test nodes", replace(one, records=[record(one.recipe, test={})])
     yield "no energy left", replace(one, states={AFTER: examination([0.0, 0.0])})
     yield "not finite", replace(one, states={AFTER: examination([1.0, math.nan, math.inf])})
     yield "one row", replace(one, states={AFTER: examination([1.0], first="convs.0")})
@@ -216,13 +214,16 @@ def test_odd_runs_have_a_page(_, one):
 
 
 def test_the_same_cells_give_the_same_bytes(text):
-    assert report_page([cell(), cell("gcn"), cell(layers=8)], title="a study", paper=paper_table()) == text
+    assert (
+        report_page([cell(), cell("gcn"), cell(layers=8)], title="a study", reference=PAPER, command=repeat_command)
+        == text
+    )
 
 
 def test_a_page_on_many_deep_and_long_runs_stays_small():
     deep = cell(layers=64, seeds=1)
     deep = replace(deep, records=[record(deep.recipe, epochs=600)])
-    recipes = [deep.recipe.model_copy(update={"num_layers": 64 + k}) for k in range(280)]
+    recipes = [load_recipe("egnn", "cora", 64 + k) for k in range(280)]
     text = report_page([replace(deep, recipe=recipe) for recipe in recipes], title="t")
     assert MOST_BYTES / 4 < len(text.encode()) <= MOST_BYTES
     page = Page(text)
@@ -254,5 +255,206 @@ def test_a_report_replaces_a_report_and_no_other_file(tmp_path, text):
         write_report(tmp_path, text)
 
 
-def test_a_cell_is_named_by_its_recipe():
-    assert Cell(cell().recipe, []).name == "egnn, 4 layers, cora"
+def test_there_is_one_headline_per_dataset():
+    cells = [cell(dataset="cora"), cell("gcn", dataset="cora"), cell(dataset="pubmed")]
+    assert headline_cells(cells) == [cells[0], cells[2]]
+
+
+def test_the_page_opens_with_a_cell_that_was_traced():
+    cells = [cell(traced=False), cell("gcn")]
+    assert chosen_first(cells, [cells[0]]) == 1
+    assert chosen_first(cells[:1], cells[:1]) == 0
+
+
+def test_a_cell_trained_before_its_recipe_changed_is_set_beside_no_reference():
+    plain = cell(layers=64)
+    old = replace(plain, recipe=plain.recipe.with_settings({"lr": 0.5}))
+    assert PAPER.beside(old) == ("", "")
+    assert PAPER.beside(plain) == ("85.7", "-10.70")
+    assert replace(PAPER, metric="f1").beside(plain) == ("", "")
+
+
+def test_scores_are_called_as_the_metrics_of_their_objective_are():
+    """Two objectives side by side; the headline of a regression is no share."""
+    one, other = cell(), cell("gcn", dataset="prices")
+    fields = {"objective": "regression", "val": {"loss": 0.1, "r2": 0.5, "mae": 3.0}, "test": {"r2": -0.25, "mae": 4.0}}
+    curve = {"val_r2": [-1.0, 0.5]}
+    other = replace(other, records=[record(other.recipe, curve=curve, epochs_run=2, selected_epoch=1, **fields)])
+    page = Page(report_page([one, other], title="t", reference=PAPER))
+    heads = [f"{part} {name}" for name in ("accuracy, %", "r2", "mae", "rmse") for part in ("test", "validation")]
+    table = page.rows(heads[0])[0]
+    assert table[0][3:11] == heads
+    assert table[2][3:11] == ["–", "–", "-0.25", "0.5", "4", "3", "–", "–"]
+    assert page.all("h2", id="scores-title")[0]["text"] == "Scores"
+    assert "Test r2, 1 run." in page.all("section", id="result")[0]["text"]
+    chart = data_of(page)["cells"][1]["curves"]["charts"][1]
+    assert (chart["yLabel"], chart["lines"][0]["label"], chart["lines"][0]["y"]) == (
+        "r2",
+        "validation r2",
+        [-1.0, 0.5],
+    )
+    assert page.rows("seed")[1][0][4:6] == ["validation r2", "test r2"]
+
+
+# In a real browser; skipped where there is none.
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `apt-get install chromium` or the like")
+
+# What a reader does, one step after another; each step tells what the page shows then.
+READER = """
+<script>
+const steps = {}, one = (name) => document.querySelector(name);
+const lines = (id) => document.querySelectorAll(`#${id} .canvas path.line`).length;
+const bands = () => document.querySelectorAll("#energy .canvas .band").length;
+const told = (id) => one(`#${id} output`).textContent;
+const ticks = () => [...document.querySelectorAll("#energy .canvas text.end")].map((text) => text.textContent);
+const change = (control) => control.dispatchEvent(new Event("change", { bubbles: true }));
+const choose = (field, value) => { const s = one(`[data-pick=${field}] select`); s.value = value; change(s); };
+const press = (value) => one(`input[value=${value}]`).click();
+const pickers = () => [...document.querySelectorAll("#controls label[data-pick]")];
+const shown = () => pickers().filter((label) => !label.hidden).map((label) => label.dataset.pick);
+try {
+  steps.start = { form: one("#controls").hidden, shown: shown(), lines: lines("energy"), told: told("energy") };
+  press("linear");
+  steps.linear = ticks();
+  press("log");
+  steps.log = ticks();
+  press("states");
+  steps.states = { lines: lines("energy"), title: one("#energy figcaption").textContent, told: told("energy") };
+  const slider = one("#energy input[type=range]");
+  slider.value = 1;
+  slider.dispatchEvent(new Event("input"));
+  steps.slider = { told: told("energy"), says: slider.getAttribute("aria-valuetext") };
+  const box = one("#energy .canvas svg").getBoundingClientRect();
+  const place = { clientX: box.right - 12, clientY: box.top + 50 };
+  one("#energy .canvas svg").dispatchEvent(new PointerEvent("pointermove", place));
+  steps.hover = { told: told("energy"), dots: document.querySelectorAll("#energy circle").length };
+  choose("layers", "8");
+  steps.deeper = { told: told("energy"), model: one("[data-pick=model] select").value, loss: told("loss") };
+  choose("model", "sgc");
+  steps.untraced = { energy: one("#energy").hidden, why: one("#untraced").textContent, loss: told("loss") };
+  choose("model", "gcn");
+  steps.gcn = { layers: one("[data-pick=layers] select").value, told: told("energy"), bands: bands() };
+  location.hash = "#cell-3";
+  window.dispatchEvent(new Event("hashchange"));
+  steps.opened = one("#cell-3").open;
+  steps.wide = document.documentElement.scrollWidth <= window.innerWidth;
+} catch (error) { steps.error = String(error); }
+parent.postMessage(JSON.stringify(steps), "*");
+</script>
+"""
+# No window is as narrow as a phone, a frame is.
+FRAME = """<!doctype html><pre id="steps"></pre>
+<script>addEventListener("message", (event) => { document.getElementById("steps").textContent = event.data; });</script>
+<iframe src="page.html" width="WIDTH" height="900"></iframe>
+"""
+
+
+def browse(path, folder, *options):
+    """What a browser makes of a page, and what it complained about."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *options]
+    logging = ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000"]
+    done = subprocess.run([CHROMIUM, *options, *logging, "--dump-dom", path.as_uri()], capture_output=True, timeout=120)
+    complaints = [line for line in done.stderr.decode().splitlines() if "CONSOLE" in line]
+    return done.stdout.decode(), complaints
+
+
+@pytest.fixture(scope="module")
+def read_text():
+    reason = "The data <are> gone."
+    cells = [cell(), cell("gcn"), cell(layers=8), cell("sgc", layers=8, traced=False, untraced=reason)]
+    return report_page(cells, title="<script>alert(1)</script>")
+
+
+@in_browser
+def test_the_page_as_it_is_opens_without_a_complaint(read_text, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(read_text)
+    dom, complaints = browse(path, tmp_path)
+    assert complaints == []
+    assert '<form id="controls" aria-label' in dom  # no longer hidden: the policy let the script run
+    assert 'class="static"' not in dom  # every picture is the script's own
+    assert "layer 4: egnn 5.25; gcn 8.00e-4; limits of egnn 1.17 to 8" in dom
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1200, 390])
+def test_controls_do_what_they_say(read_text, tmp_path, width):
+    without_policy = re.sub(r"<meta http-equiv=[^>]*>", "", read_text)  # it would not let the reader in
+    (tmp_path / "page.html").write_text(without_policy.replace("</body>", READER + "</body>"))
+    (tmp_path / "frame.html").write_text(FRAME.replace("WIDTH", str(width)))
+    dom, complaints = browse(tmp_path / "frame.html", tmp_path, "--window-size=1300,1000")
+    assert complaints == []
+    steps = json.loads(html.unescape(re.search(r'<pre id="steps">(.*?)</pre>', dom)[1]))
+    assert "error" not in steps, steps["error"]
+    assert steps["start"] == {
+        "form": False,
+        "shown": ["model", "layers"],  # one dataset, one setting: nothing to choose
+        "lines": 2,
+        "told": "layer 4: egnn 5.25; gcn 8.00e-4; limits of egnn 1.17 to 8",
+    }
+    assert steps["linear"] == ["0", "2", "4", "6", "8"]
+    assert steps["log"] == ["0.001", "0.01", "0.1", "1", "10"]
+    assert steps["states"] == {
+        "lines": 2,
+        "title": "Energy of every layer: egnn, 4 layers, cora",
+        "told": "layer 4: at initialisation 2.62; after training 5.25; limits of egnn 1.17 to 8",
+    }
+    first = "layer 1: at initialisation 3.6; after training 7.2; limits of egnn 1.6 to 8"
+    assert steps["slider"] == {"told": first, "says": "layer 1"}
+    assert steps["hover"] == {"told": steps["states"]["told"], "dots": 2}
+    assert steps["deeper"]["told"].startswith("layer 8: at initialisation 1.72; after training 3.44;")
+    assert (steps["deeper"]["model"], steps["deeper"]["loss"]) == (
+        "egnn",
+        "epoch 4: training loss 1.59; validation loss 1.7",
+    )
+    assert steps["untraced"]["energy"] is True
+    assert steps["untraced"]["why"] == "The data <are> gone."
+    assert steps["gcn"] == {
+        "layers": "4",
+        "told": "layer 4: at initialisation 4.00e-4; after training 8.00e-4",
+        "bands": 0,
+    }
+    assert steps["opened"] is True
+    assert steps["wide"] is True  # nothing sticks out sideways
+
+
+# Colours that can be told from their ground, in light, dark and print.
+
+CSS = (resources.files("graphjoule.report") / "templates" / "report.css").read_text()
+LIGHT, DARK, PRINT = (
+    dict(re.findall(r"--(\w+): (#[0-9a-f]{6})(?![0-9a-f])", block))
+    for block in re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
+)
+
+
+def luminance(colour):
+    """Relative luminance as WCAG defines it."""
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK, PRINT], ids=["light", "dark", "print"])
+@pytest.mark.parametrize("ground", ["paper", "raised"])
+def test_text_and_lines_stand_out(theme, ground):
+    for name in ("ink", "quiet", "link", "good", "bad"):
+        assert contrast(theme[name], theme[ground]) >= 4.5, name  # WCAG AA for text
+    for name in (f"s{k}" for k in range(8)):
+        assert contrast(theme[name], theme[ground]) >= 3, name  # and for graphics
+
+
+def test_no_two_lines_look_alike():
+    looks = re.findall(r"\.s\d \{ stroke: (.*?); (?:stroke-dasharray: (.*?); )?\}", CSS)
+    assert len(looks) == len({dash for _, dash in looks}) == 8
+
+
+def test_motion_is_only_for_those_who_want_it():
+    without = re.sub(r"@media \(prefers-reduced-motion: no-preference\) \{.*?\} \}", "", CSS)
+    assert not re.search(r"transition|animation|scroll-behavior", without)

@@ -61,7 +61,7 @@ def test_a_band_spans_its_limits():
 
 
 def test_a_mark_stands_at_its_place():
-    assert f'<line class="mark" x1="{LEFT}" x2="{LEFT}"' in draw(chart([1.0, 2.0], mark=(0.0, "epoch")))
+    assert f'<line class="mark" x1="{LEFT}" x2="{LEFT}"' in draw(chart([1.0, 2.0], mark=0.0))
 
 
 def test_labels_are_escaped():

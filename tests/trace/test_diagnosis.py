@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +18,13 @@ from graphjoule.nn import EGNN, GCN
 from graphjoule.ops import propagate
 from graphjoule.tasks import load_task
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace
-from graphjoule.trace.diagnosis import diagnose
-from graphjoule.trace.symptoms import SYMPTOMS
+from graphjoule.trace import diagnosis as module
+from graphjoule.trace.diagnosis import SYMPTOMS, diagnose
 from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
 from tests.graphs import normal, random_edges
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
 NORM, DIRECTION, SMOOTHING, SEPARATION, VANISHING, EXPLODING = (symptom.kind for symptom in SYMPTOMS)
 
 
@@ -221,8 +224,8 @@ def test_what_was_not_recorded_is_named():
         f"{DIRECTION}, which needs measures effective_rank or rayleigh or energy and norm",
         f"{SMOOTHING}, which needs measures energy",
         f"{SEPARATION}, which needs measures energy and norm",
-        f"{VANISHING}, which needs gradients: Trace(..., gradients=True) and a backward pass, or --gradients",
-        f"{EXPLODING}, which needs gradients: Trace(..., gradients=True) and a backward pass, or --gradients",
+        f"{VANISHING}, which needs `gradients=True` and a backward pass",
+        f"{EXPLODING}, which needs `gradients=True` and a backward pass",
     )
     assert str(found).splitlines()[0] == "undecided: layer.0 to layer.3: norm 1 to 1."
     assert str(found).count("not judged: ") == 6
@@ -308,3 +311,18 @@ def test_findings_are_words_and_json():
 def test_every_illness_has_advice_and_a_need(symptom):
     assert symptom.advice.endswith(".")
     assert all(symptom.needs)
+
+
+def test_the_verdicts_and_their_thresholds_are_those_of_the_code():
+    page = PAGE.read_text()
+    verdicts = page[page.index("| verdict |") : page.index("## What it costs")]
+    rows = dict(re.findall(r"^\| ([a-z -]+) \| (.+) \|$", verdicts, flags=re.MULTILINE))
+    del rows["verdict"]
+    assert list(rows) == [*(symptom.kind for symptom in SYMPTOMS), "healthy", "undecided"]
+    assert (module.ENERGY_LOST, module.NORM_LOST) == (1e-5, 1e-2)
+    assert (module.RANK_LEFT, module.RANK_LOST, module.RAYLEIGH_LOST) == (2.0, 0.2, 1e-3)
+    assert (module.ENERGY_GAINED, module.RAYLEIGH_GAINED) == (1e4, 1.0)
+    assert (module.GRADIENT_LOST, module.GRADIENT_GAINED) == (1e-6, 1e4)
+    assert "1e-5" in rows["over-smoothing by norm collapse"]
+    assert "1e-2" in rows["over-smoothing by norm collapse"]
+    assert "1e-6" in rows["vanishing gradients"]

@@ -3,14 +3,11 @@ import math
 import sys
 
 import pytest
-import torch
 from matplotlib.figure import Figure
-from torch import nn
+from matplotlib.lines import Line2D
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.trace import LayerTrace, RecordedTrace, Trace
 from graphjoule.trace.plots import PALETTE, Band, Line, Panel, check_picture_path, draw_panel, draw_panels, save_figure
-from tests.graphs import path3
 
 
 def drawn(*lines, bands=(), names=()):
@@ -112,6 +109,19 @@ def test_panels_stand_two_in_a_row_and_no_text_is_clipped():
         draw_panels([])
 
 
+def test_axes_can_be_the_same_in_several_panels_with_ticks_dots_and_a_legend():
+    shared = {"x_scale": "log2", "x_ticks": [2, 4, 8], "y_limits": (0.1, 100.0)}
+    lines = [Line("x", [1.0, 2.0, 4.0], x=[2, 4, 8])]
+    panels = [Panel("", "energy", lines, dots=dots, **shared) for dots in ("none", "last", "all")]
+    figure = draw_panels(panels, columns=1, legend=[Line2D([], [], label="what a line is")])
+    assert [axes.get_ylim() for axes in figure.axes] == [(0.1, 100.0)] * 3
+    assert {(axes.get_xscale(), axes.get_yscale()) for axes in figure.axes} == {("log", "log")}
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["2", "4", "8"]
+    assert [[len(line.get_xdata()) for line in axes.lines[1:]] for axes in figure.axes] == [[], [1], [3]]
+    assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (3, 1)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["what a line is"]
+
+
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_picture_is_written_whole_and_the_same_each_time(tmp_path, ending):
     for name in ("a", "b"):
@@ -152,41 +162,3 @@ def test_importing_graphjoule_imports_no_matplotlib():
 
     code = "import graphjoule, graphjoule.trace.plots, sys; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
-
-
-# A trace draws itself.
-
-
-def test_a_trace_is_a_panel_per_measure_with_a_point_per_layer(tmp_path):
-    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3))
-    with Trace(model, path3().graph(), gradients=True) as trace:
-        model(torch.ones(3, 2)).sum().backward()
-        model(2 * torch.ones(3, 2)).sum().backward()
-    figure = trace.plot(tmp_path / "trace.png")
-    assert [axes.get_ylabel() for axes in figure.axes] == [
-        *("energy", "norm", "rayleigh", "effective rank"),
-        *("gradient", "weight gradient"),
-    ]
-    last = trace.select(call=1).layers
-    assert list(figure.axes[1].lines[0].get_ydata()) == pytest.approx([row.norm for row in last])
-    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
-    assert (tmp_path / "trace.png").stat().st_size > 1000
-    first = trace.plot(measures=["norm"], call=0).axes
-    assert list(first[0].lines[0].get_ydata()) == pytest.approx([row.norm for row in trace.select(call=0).layers])
-
-
-def test_runs_are_thin_lines_with_their_median_in_bold():
-    values = {0: [1.0, 3.0], 1: [2.0, 5.0], 2: [9.0, 4.0]}
-    rows = [LayerTrace(f"l.{k}", {"norm": values[run][k]}, run=run) for k in range(2) for run in values]
-    (axes,) = RecordedTrace(rows, ["norm"]).plot().axes
-    assert [list(line.get_ydata()) for line in axes.lines] == [*values.values(), [2.0, 4.0]]
-    assert axes.lines[-1].get_linewidth() > axes.lines[0].get_linewidth()
-    assert "median" in labels(axes)
-
-
-def test_what_was_not_recorded_cannot_be_drawn():
-    trace = RecordedTrace([LayerTrace("a", {"norm": 1.0})], ["norm"])
-    with pytest.raises(GraphjouleError, match="'mad' was not recorded; recorded are: norm"):
-        trace.plot(measures=["mad"])
-    with pytest.raises(GraphjouleError, match="nothing"):
-        RecordedTrace([], ["norm"]).plot()

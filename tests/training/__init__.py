@@ -1,6 +1,6 @@
 """A task and a recipe that train in milliseconds, and what two trainings must have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,8 +10,11 @@ from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.task import pack_features
+from graphjoule.terms import TERMS
+from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
+from graphjoule.training.seed_batch import SeedBatch
 from graphjoule.training.tensorfile import read_tensors
 
 NUM_NODES, NUM_CLASSES = 30, 3
@@ -42,6 +45,17 @@ def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> T
 def small_recipe(model: str = "egnn", num_layers: int = 2, **overrides: object) -> Recipe:
     settings = {"hidden_channels": 8, "epochs": 8, "split": "public"}
     return load_recipe(model, "small", num_layers, settings | overrides)
+
+
+def make_batch(recipe: Recipe, task: Task, seeds: Sequence[int], epochs: int = 0) -> SeedBatch:
+    """The runs of these seeds after some epochs."""
+    of_split = {seed: seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds}
+    splits = [task.split(recipe.data.split, of_split[seed]) for seed in seeds]
+    terms = {name: TERMS[name](**given) for name, given in recipe.terms.items()}
+    batch = SeedBatch(architecture_of(recipe), recipe, task, seeds, splits, terms)
+    for _ in range(epochs):
+        batch.train_epoch()
+    return batch
 
 
 def facts(record: Record) -> dict[str, object]:

@@ -118,8 +118,8 @@ def main() -> None:
 
 def _end_of_training(error: Exception) -> None:
     """Say how a training goes on that was stopped, or whose process was lost; other errors are not ours to say."""
-    from graphjoule.parallel.launch import LOST, STOPPED
-    from graphjoule.parallel.start import LIFELINE, RankLostError
+    from graphjoule.cli.processes import RESUME
+    from graphjoule.parallel.launch import LIFELINE, LOST, STOPPED, RankLostError
     from graphjoule.training import TrainingInterrupted
 
     if isinstance(error, TrainingInterrupted):
@@ -127,7 +127,7 @@ def _end_of_training(error: Exception) -> None:
         sys.exit(STOPPED)
     if isinstance(error, RankLostError):
         if LIFELINE not in os.environ:  # else the launcher says it, which knows more
-            typer.echo(f"graphjoule: {error}.", err=True)
+            typer.echo(f"graphjoule: {error}; {RESUME}.", err=True)
         sys.exit(LOST)
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from graphjoule.cli.progress import show_progress
+from graphjoule.cli.report import repeat_command
 from graphjoule.files import ensure_folder
 from graphjoule.fitting import FitResult, fit
 from graphjoule.nn import GraphModel
@@ -65,7 +66,8 @@ def demo(
         f"{' and '.join(changes)}.\n"
         "Scores that do not change no longer see the input: what energy is left is made of biases and node degrees."
     )
-    write_report(report, report_page(cells, title=f"Two networks of {layers} layers on handwritten digits"))
+    title = f"Two networks of {layers} layers on handwritten digits"
+    write_report(report, report_page(cells, title=title, command=repeat_command))
     typer.echo(f"report: {report}\nNext: graphjoule train --help")
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from graphjoule.cli.processes import default_method
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.errors import counted
 from graphjoule.files import json_text
-from graphjoule.parallel.description import Partition
-from graphjoule.parallel.part_files import check_partition_folder, write_partition
+
+if TYPE_CHECKING:
+    from graphjoule.parallel import Partition
 
 _EPILOG = """
 Examples:
@@ -38,6 +38,9 @@ def partition(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Cut a graph into parts, one per process, for `graphjoule train --distributed`."""
+    from graphjoule.cli.processes import default_method
+    from graphjoule.parallel.partition import check_partition_folder, write_partition
+
     check_partition_folder(out)  # said now, not after minutes
     made = write_partition(source.load(), parts, out, method or default_method())
     typer.echo(f"{describe(made)}\nparts: {out}", err=json)

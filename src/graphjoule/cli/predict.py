@@ -13,8 +13,8 @@ from graphjoule.files import json_text
 from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.tasks import DATASETS, load_task
 from graphjoule.tasks.archive import load_npz_like
-from graphjoule.tasks.files import load_tables_like, unchanged
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.tables import load_tables_like, unchanged
 from graphjoule.training.predictions import write_predictions
 
 _EPILOG = """
@@ -54,7 +54,7 @@ def predict(
     given = _input(runs, run, nodes, edges, npz, data_root)
     probabilities = runs.probabilities(given, device)
     classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
-    write_predictions(out, given.node_ids, probabilities, given.targets, classes)
+    write_predictions(out, given.node_ids, probabilities, given.targets, runs.objective)
     told = describe_predictions(runs, given, probabilities)
     typer.echo(
         json_text(told | {"predictions": str(out)})
@@ -86,11 +86,11 @@ def _input(
     if runs.data is not None and npz is not None:
         if source is None or source.file("npz") is None:
             raise GraphjouleError(f"--npz is {npz}, but the model of {run} was not trained on an archive.")
-        return load_npz_like(npz, runs.data.num_features)
+        return load_npz_like(npz, runs.data.num_features, runs.objective)
     if nodes is not None:
         if runs.data is None or columns is None:
             raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
-        return load_tables_like(columns, runs.data.classes, nodes, edges)
+        return load_tables_like(columns, runs.objective, nodes, edges)
     if edges is not None:
         raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
     return training_graph(runs, data_root)
@@ -111,8 +111,8 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
         return ModelInput.of(task)
     paths = {file.role: unchanged(file) for file in data.source.files}
     if data.source.columns is None:
-        return load_npz_like(paths["npz"], data.num_features)
-    return load_tables_like(data.source.columns, data.classes, paths["nodes"], paths.get("edges"))
+        return load_npz_like(paths["npz"], data.num_features, data.objective)
+    return load_tables_like(data.source.columns, data.objective, paths["nodes"], paths.get("edges"))
 
 
 def describe_predictions(runs: TrainedRuns, given: ModelInput, probabilities: Tensor) -> dict[str, object]:

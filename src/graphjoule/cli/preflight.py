@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.rules import stratified_rule
+from graphjoule.tasks.splits import stratified_rule
 from graphjoule.training.build import initialised
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
@@ -33,7 +33,8 @@ def check_training(recipe: Recipe, *, device: str, test_fraction: float | None, 
 
 def check_model(recipe: Recipe) -> None:
     """Refuse settings that the model's constructor refuses; two layers tell, and take no time."""
-    shallow = recipe.model_copy(update={"num_layers": min(recipe.model.num_layers, 2)})
+    model = recipe.model.model_copy(update={"num_layers": min(recipe.model.num_layers, 2)})
+    shallow = recipe.model_copy(update={"model": model})
     initialised(shallow, in_channels=2, out_channels=2, seed=0)
 
 
@@ -49,5 +50,6 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
     folder = RunFolder(path)
     if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
-        recipe = recipe.model_copy(update={"split": folder.about().recipe.data.split})
+        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
+        recipe = recipe.model_copy(update={"data": data})
     folder.check(recipe, resume=resume)

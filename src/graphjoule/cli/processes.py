@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,28 +18,103 @@ from rich.console import Console
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import FLEETING, write_json
 from graphjoule.fitting import FitResult, fit
-from graphjoule.graph.group import ALONE
-from graphjoule.parallel.description import read_partition
-from graphjoule.parallel.launch import STOPPED, launch
-from graphjoule.parallel.part_files import is_partition_of, load_part, remove_partition, write_partition
-from graphjoule.parallel.partition import CutMethod
-from graphjoule.parallel.start import joined_processes, say_ready
-from graphjoule.tasks import Task
-from graphjoule.training import Progress
+from graphjoule.parallel.clusters import check_shares
+from graphjoule.parallel.launch import STOPPED, joined_processes, launch, num_cores, say_ready
+from graphjoule.parallel.partition import (
+    CutMethod,
+    is_partition_of,
+    load_part,
+    read_partition,
+    remove_partition,
+    write_partition,
+)
+from graphjoule.tasks import DATASETS, Task
+from graphjoule.training import Progress, deferred_interrupt
+from graphjoule.training.build import architecture_of
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.saving import load_model
-from graphjoule.training.trainer import Campaign
+from graphjoule.training.trainer import Trainer
 
 logger = logging.getLogger("graphjoule")
+RESUME = "the same command with --resume goes on from the last epoch saved"
 _PARTS = f"{FLEETING}parts-"  # a user's own folder of parts may lie beside them
+_PROCESSES_PER_CORE = 4  # more only wait for each other; each takes some hundred megabytes
+
+
+# Which options go together, and which graph they name.
+
+
+def check_processes(processes: int | None, distributed: bool, parts: Path | None) -> None:
+    """Refuse options that contradict each other, and many more processes than there are cores.
+
+    Whether processes without parts can train depends on the recipe, see `check_clustered`.
+    """
+    if distributed and processes is not None:
+        raise GraphjouleError(
+            f"--distributed and --processes {processes} contradict each other: the one is for processes that torchrun "
+            "starts, the other starts them."
+        )
+    if parts is not None and not distributed and processes is None:
+        raise GraphjouleError(f"--parts is {parts}, but it is for --distributed or --processes, which is not given.")
+    cores = num_cores()
+    if processes is not None and processes > _PROCESSES_PER_CORE * cores:
+        raise GraphjouleError(
+            f"--processes is {processes}, but this machine has {counted(cores, 'core')}, and so many would wait for "
+            f"each other; choose at most {_PROCESSES_PER_CORE * cores}, or start them on several machines with "
+            "torchrun and --distributed."
+        )
+
+
+def check_clustered(recipe: Recipe, processes: int | None, distributed: bool, parts: Path | None) -> None:
+    """Refuse parts of a graph where every process needs all of it to take clusters from, and none where it does not."""
+    if recipe.train.clusters is not None and parts is not None:
+        raise GraphjouleError(
+            f"--parts is {parts}, but the recipe has clusters, for which every process reads the whole graph; leave "
+            "one of the two out."
+        )
+    if recipe.train.clusters is not None and processes is not None:
+        check_shares(recipe.train.clusters, processes)
+    if recipe.train.clusters is None and distributed and parts is None:
+        raise GraphjouleError("--distributed needs --parts: the folder that `graphjoule partition` has made.")
+
+
+def source_beside_parts(source: GraphSource, distributed: bool, parts: Path | None) -> tuple[GraphSource, str]:
+    """Which graph, and what its data are called, where a partition may say so instead of the options.
+
+    With `distributed` the data are in the folder of the parts, so no other data may be asked for. Without, the whole
+    graph is read too; where no option names it, the partition of a dataset does.
+    """
+    given = [name for name in ("dataset", "nodes", "npz") if getattr(source, name) is not None]
+    if parts is None or (given and not distributed):
+        return source, source.name
+    if given:
+        raise GraphjouleError(
+            f"--{given[0]} and --distributed contradict each other: the data are in the folder of --parts."
+        )
+    name = read_partition(parts).data.name
+    if distributed:
+        return source, name
+    if name not in DATASETS:
+        raise GraphjouleError(
+            f"{parts} is a partition of {name}, which is no dataset; name its files too, with --nodes or --npz."
+        )
+    return replace(source, dataset=name), name
+
+
+def default_method() -> CutMethod:
+    """METIS where it is installed, else blocks."""
+    return "blocks" if importlib.util.find_spec("pymetis") is None else "metis"
+
+
+# As one of the processes.
 
 
 class Job(BaseModel):
-    """What all processes of a training are told.
+    """What all processes of a training are given.
 
     Attributes:
         recipe: every setting.
@@ -48,7 +124,7 @@ class Job(BaseModel):
         resume: whether to go on with what it holds.
         checkpoint_every: epochs between two checkpoints.
         source: which graph, where every process reads all of it.
-        is_json: whether to tell the result as JSON.
+        is_json: whether to print the result as JSON.
     """
 
     recipe: Recipe
@@ -66,11 +142,6 @@ class Job(BaseModel):
         return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}"
 
 
-def default_method() -> CutMethod:
-    """METIS where it is installed, else blocks."""
-    return "blocks" if importlib.util.find_spec("pymetis") is None else "metis"
-
-
 def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], Path]) -> tuple[FitResult, bool]:
     """Train as one of the processes that have been started already.
 
@@ -80,15 +151,16 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
         name_folder: the folder for a recipe.
 
     Returns:
-        The result, and whether this is the process that tells it.
+        The result, and whether this is the process that prints it.
     """
     with joined_processes(job.device) as (group, device):
         if not group.is_first:
             logger.setLevel(logging.ERROR)
         task = group.together(lambda: job.source.load() if parts is None else load_part(parts, group.rank, group))
         recipe = job.recipe.with_split_of(task)
-        folder = Path(group.from_first(lambda: str(job.out or name_folder(recipe))))
-        with show_progress(job.title) if group.is_first else nullcontext(lambda progress: None) as on_progress:
+        folder = group.from_first(lambda: job.out or name_folder(recipe))
+        progress = show_progress(job.title) if group.is_first else nullcontext(lambda progress: None)
+        with progress as on_progress, deferred_interrupt() as stop:
             result = fit(
                 recipe,
                 task,
@@ -98,13 +170,14 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
                 resume=job.resume,
                 checkpoint_every=job.checkpoint_every,
                 on_progress=_announced(on_progress),
+                should_stop=lambda: stop.requested,
                 group=group,
             )
         return result, group.is_first
 
 
 def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """The same callback, which the first time also tells the launching process that Ctrl-C may be handed on."""
+    """The same callback, which the first time also says to the launching process that Ctrl-C may be handed on."""
     is_first = True
 
     def announce(progress: Progress) -> None:
@@ -115,6 +188,9 @@ def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], 
         on_progress(progress)
 
     return announce
+
+
+# As the one that starts them.
 
 
 def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | None) -> FitResult:
@@ -129,17 +205,23 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
         parts: folder of a partition that is there already; None makes one in the run folder for as long as it trains.
     """
     assert job.out is not None
-    if job.recipe.constraint is not None:
+    if "energy" in job.recipe.terms:
         raise GraphjouleError(
             f"--processes is {num_processes}, but the recipe has a constraint, which needs the whole graph in one "
             "process; leave one of the two out."
         )
-    training = Campaign(job.recipe, task.to("cpu"), torch.device("cpu"), ALONE, job.seeds, job.checkpoint_every)
+    training = Trainer(architecture_of(job.recipe), job.recipe, task.to("cpu"), torch.device("cpu"), job.seeds)
     folder = RunFolder(job.out)
     folder.check(job.recipe, training.facts, training.draw_split, resume=job.resume)
     folder.check_unheld()
     if parts is not None:
-        _check_parts(parts, training, num_processes)
+        partition = read_partition(parts)
+        if not partition.is_of(training.facts, task):  # the processes would train on it without complaint
+            raise GraphjouleError(
+                f"{parts} is not a partition of {task.name} as it is now: its data or its splits are others; cut it "
+                "anew with `graphjoule partition`, or leave --parts out."
+            )
+        partition.check_size(parts, num_processes)
         start_processes(job, num_processes, parts)
     else:
         with _own_parts(folder, training, num_processes) as parts:
@@ -149,19 +231,8 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
     return FitResult([records[seed] for seed in job.seeds], models, job.out)
 
 
-def _check_parts(parts: Path, training: Campaign, num_processes: int) -> None:
-    """Refuse a partition of other data or splits, on which the processes would train without complaint."""
-    partition, task = read_partition(parts), training.task
-    if not partition.is_of(training.facts, task):
-        raise GraphjouleError(
-            f"{parts} is not a partition of {task.name} as it is now: its data or its splits are others; cut it anew "
-            "with `graphjoule partition`, or leave --parts out."
-        )
-    partition.check_size(parts, num_processes)
-
-
 @contextmanager
-def _own_parts(folder: RunFolder, training: Campaign, num_parts: int) -> Iterator[Path]:
+def _own_parts(folder: RunFolder, training: Trainer, num_parts: int) -> Iterator[Path]:
     """A partition in the run folder, until the training is done; `--resume` finds it if that broke off."""
     path = folder.path / f"{_PARTS}{num_parts}"
     missing = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
@@ -188,7 +259,7 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
     Args:
         job: what to train.
         num_processes: how many processes.
-        parts: folder of the graph's parts; None if every process reads the whole graph, and the first one tells.
+        parts: folder of the graph's parts; None if every process reads the whole graph, and the first one prints.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.json")
@@ -200,10 +271,10 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
             raise _stopped("stopped at once, without saving the last epochs") from second
     if ending.is_early:
         raise _stopped("stopped before the first epoch was over")
-    if ending.code in (2, STOPPED) and not ending.last_words:  # the first process has told why
+    if ending.code in (2, STOPPED) and not ending.last_words:  # the first process has said why
         raise typer.Exit(ending.code)
     if ending.code:
-        typer.echo(f"graphjoule: {ending.sentence(num_processes)}.", err=True)
+        typer.echo(f"graphjoule: {ending.sentence(num_processes)}; {RESUME}.", err=True)
         raise typer.Exit(1)
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from graphjoule.cli.predict import training_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.predicting import TrainedRuns
-from graphjoule.report import check_report_path, paper_table, read_cells, report_page, write_report
+from graphjoule.report import Cell, Reference, check_report_path, read_cells, report_page, write_report
+from graphjoule.studies.paper_tables import paper_accuracies
+from graphjoule.tasks.facts import TableColumns, TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.environment import resolve_device
 
@@ -24,6 +29,7 @@ Examples:
 
 - `graphjoule report results/table1 --out records.html` makes do with records alone
 """
+_MOST_NAMED = 30  # columns that a command names; more are those of embeddings, which nobody types
 
 
 def report(
@@ -44,12 +50,15 @@ def report(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
-    """Write one HTML page on a run or a study: accuracies, energies, curves, diagnosis, settings; it loads nothing."""
+    """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing."""
     path = out or folder / "report.html"
     if folder.is_dir():
         check_report_path(path)  # said now, not after minutes
-    cells = read_cells(folder, _Graphs(data_root).load, trace=energy, device=resolve_device(device), on_cell=_tell)
-    write_report(path, report_page(cells, title=folder.absolute().name, paper=paper_table()))
+    cells = read_cells(
+        folder, _Graphs(data_root).load, trace=energy, device=resolve_device(device), on_cell=_show_progress
+    )
+    page = report_page(cells, title=folder.absolute().name, reference=paper_table(), command=repeat_command)
+    write_report(path, page)
     typer.echo(f"report: {path}")
     if open_ and not webbrowser.open(path.absolute().as_uri()):
         raise GraphjouleError(f"No browser could be started; open {path} yourself.")
@@ -73,6 +82,87 @@ class _Graphs:
         return self._read[runs.data.sha256]
 
 
-def _tell(done: int, total: int) -> None:
+def _show_progress(done: int, total: int) -> None:
     if total > 1:
         typer.echo(f"traced {done} of {total} networks", err=True)
+
+
+def paper_table() -> Reference:
+    """Table 1 of the paper.
+
+    >>> paper_table().values["cora", "egnn", 64]
+    85.7
+    """
+    values = {
+        (dataset, names[0], layers): value
+        for names, columns in paper_accuracies("table1").items()
+        for (dataset, layers), value in columns.items()
+    }
+    title = "Dirichlet Energy Constrained Learning for Deep Graph Neural Networks"
+    return Reference("paper", f"Table 1 of Zhou et al., {title}, NeurIPS 2021", "accuracy", values)
+
+
+def repeat_command(cell: Cell) -> str:
+    """The command that trains a cell once more.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> repeat_command(Cell(load_recipe("egnn", "cora", 64, {"c_min": 0.3}), []))
+    'graphjoule train --dataset cora --model egnn --layers 64 --seeds 1 --set model.c_min=0.3'
+    """
+    dataset, model, layers = cell.key
+    own_split = cell.data is not None and cell.data.source is not None  # the one its files suggested, now by name
+    settings = cell.recipe.settings()
+    changed = dict.fromkeys([*cell.changed_settings, *(["data.split"] if own_split else [])])
+    words = [
+        *["graphjoule", "train", *_data_options(cell.data, dataset)],
+        *["--model", model, "--layers", str(layers)],
+        *["--seeds", seeds_text(sorted(record.seed for record in cell.records) or [0])],
+        *(word for key in changed for word in ("--set", f"{key}={value_text(settings[key])}")),
+    ]
+    return shlex.join(words)
+
+
+def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
+    if data is None or data.source is None:
+        return ["--dataset", dataset]
+    files = [word for file in data.source.files for word in (f"--{file.role}", file.path)]
+    return files + (_column_options(data.source.columns) if data.source.columns else [])
+
+
+def _column_options(columns: TableColumns) -> list[str]:
+    one_hot = [column.name for column in columns.categories]
+    features = [*(column.name for column in columns.numbers), *one_hot]
+    can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)  # else all, the default
+    named = {
+        "id": columns.id,
+        "label": columns.label,
+        "features": ",".join(features) if can_be_named else None,
+        "one-hot": ",".join(one_hot) or None,
+        "source": columns.source,
+        "target": columns.target,
+        "weight": columns.weight,
+        "knn": columns.knn,
+    }
+    return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds as ``--seeds`` reads them: a number alone means how many.
+
+    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
+    ('3', '3,7', '7,')
+    """
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def value_text(value: Any) -> str:
+    """A setting as ``--set`` reads it.
+
+    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -9,13 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from graphjoule.cli.predict import training_graph as training_graph
+from graphjoule.cli.predict import training_graph
 from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
 from graphjoule.nn import GraphModel
 from graphjoule.predicting import read_runs
+from graphjoule.report import AFTER, BEFORE
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace.limits import Limits
 from graphjoule.trace.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
@@ -33,8 +34,8 @@ Examples:
 
 - `graphjoule trace gcn:32 --nodes nodes.csv --edges edges.csv --measures energy,mad --json`
 """
-_AT_FIRST, _TRAINED = "at initialisation", "after training"
-_STYLES = {_AT_FIRST: (VERMILION, "--"), _TRAINED: (BLUE, "-")}
+_STYLES = {BEFORE: (VERMILION, "--"), AFTER: (BLUE, "-")}
+_MOST_BROKEN = 5  # layers outside their limits that are named
 
 
 @takes_a_graph
@@ -112,7 +113,8 @@ class Subject:
     @property
     def title(self) -> str:
         """What it is, in words."""
-        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}, seed {self.seed}"
+        model = self.recipe.model
+        return f"{model.name}, {model.num_layers} layers, {self.recipe.data.name}, seed {self.seed}"
 
     def fields(self) -> dict[str, Any]:
         """What ``--json`` says about it."""
@@ -123,28 +125,19 @@ def find_subject(target: str, source: GraphSource, overrides: dict[str, Any], se
     """The network of a run folder, of a model file, or of a recipe."""
     if Path(target).exists():
         return _of_run(Path(target), source, overrides, seed)
-    parts = target.split(":")
-    if len(parts) not in (2, 3) or not parts[-1].isdigit():
+    model, *dataset, layers = target.split(":") if ":" in target else (target, "")
+    if len(dataset) > 1 or not layers.isdigit():
         raise GraphjouleError(
             f"There is no run {target}; expected a folder that graphjoule train made, a model file, or a recipe "
             "MODEL:DATASET:LAYERS, such as egnn:cora:64."
         )
-    if len(parts) == 3:
-        source = _with_dataset(source, parts[1])
-    return _of_recipe(parts[0], int(parts[-1]), source, overrides, 0 if seed is None else seed)
-
-
-def _with_dataset(source: GraphSource, dataset: str) -> GraphSource:
-    if source.is_own or source.dataset not in (None, dataset):
-        raise GraphjouleError(f"The recipe names the dataset {dataset}, and an option another graph: give one.")
-    return replace(source, dataset=dataset)
-
-
-def _of_recipe(model: str, layers: int, source: GraphSource, overrides: dict[str, Any], seed: int) -> Subject:
-    recipe = load_recipe(model, source.name, layers, overrides)
-    task = source.load()
-    network = initialised(recipe, task.num_features, task.out_channels, seed)
-    return Subject(recipe, seed, ModelInput.of(task), {_AT_FIRST: network})
+    if dataset:
+        if source.is_own or source.dataset not in (None, *dataset):
+            raise GraphjouleError(f"The recipe names the dataset {dataset[0]}, and an option another graph: give one.")
+        source = replace(source, dataset=dataset[0])
+    recipe, task = load_recipe(model, source.name, int(layers), overrides), source.load()
+    network = initialised(recipe, task.num_features, task.out_channels, seed or 0)
+    return Subject(recipe, seed or 0, ModelInput.of(task), {BEFORE: network})
 
 
 def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: int | None) -> Subject:
@@ -157,29 +150,27 @@ def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: in
     model = runs.models[chosen]
     first = initialised(runs.recipe, model.in_channels, model.out_channels, chosen)
     given = training_graph(runs, source.data_root)
-    return Subject(runs.recipe, chosen, given, {_AT_FIRST: first, _TRAINED: model})
+    return Subject(runs.recipe, chosen, given, {BEFORE: first, AFTER: model})
 
 
 def describe(title: str, state: str, found: Examination) -> str:
     """One state of a network as text: the table, the limits, the diagnosis."""
     parts = [f"{title}, {state}", found.trace.table()]
     if found.limits is not None:
-        parts.append(
-            found.limits.summary() if found.limits.holds else f"{found.limits.summary()}\n{_broken(found.limits)}"
-        )
+        parts.append("\n".join([found.limits.summary(), *_broken(found.limits)]))
     if found.diagnosis is not None:
-        parts.append(str(found.diagnosis))
+        parts.append(str(found.diagnosis).replace("`gradients=True` and a backward pass", "--gradients"))
     return "\n\n".join(parts)
 
 
-def _broken(found: Limits) -> str:
-    """The layers outside a limit, one line each, the first ones."""
-    shown = found.broken[:5]
+def _broken(found: Limits) -> list[str]:
+    """The first layers outside a limit, one line each."""
     lines = [
-        f"  {layer.name}: energy {layer.energy:.3g}, limits {layer.lower:.3g} to {layer.upper:.3g}" for layer in shown
+        f"  {layer.name}: energy {layer.energy:.3g}, limits {layer.lower:.3g} to {layer.upper:.3g}"
+        for layer in found.broken[:_MOST_BROKEN]
     ]
-    more = len(found.broken) - len(shown)
-    return "\n".join([*lines, *([f"  and {more} more"] if more else [])])
+    more = len(found.broken) - len(lines)
+    return [*lines, f"  and {more} more"] if more else lines
 
 
 def panels(found: Mapping[str, Examination], measures: tuple[str, ...]) -> list[Panel]:

@@ -109,9 +109,13 @@ def train(
     for key, value in chosen.items():
         if value is not None and overrides.setdefault(key, value) != value:
             raise GraphjouleError(f"{key} is set twice, to {overrides[key]!r} and to {value!r}: give it once.")
+    if clusters_per_step is not None and not any(key.endswith("parts") for key in overrides) and recipe_file is None:
+        raise GraphjouleError(
+            f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
+        )
     numbers = parse_seeds(seeds)
 
-    from graphjoule.cli.process_options import check_clustered, check_processes, source_beside_parts
+    from graphjoule.cli.processes import check_clustered, check_processes, source_beside_parts
 
     check_processes(processes, distributed, parts)
     source, name = source_beside_parts(source, distributed, parts)

@@ -22,7 +22,7 @@ from graphjoule.cli.train import parse_seeds, run_name
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
-from graphjoule.tasks.rules import stratified_rule
+from graphjoule.tasks.splits import stratified_rule
 from graphjoule.terms import METHODS
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.environment import resolve_device

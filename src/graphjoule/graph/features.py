@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import Rows, row_of_entries
-from graphjoule.graph.part import Excerpt
+from graphjoule.graph.csr import Rows, row_of_entries, row_starts
+from graphjoule.graph.nodes import Excerpt
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class SparseFeatures:
         t_rowptr: `rowptr` of the transpose, shape ``[num_features + 1]``.
         t_col: `col` of the transpose.
         to_transposed: position in `value` of every stored value of the transpose.
-        among: which stored values of a larger matrix these are, where a process has some of its rows; else None.
+        among: which stored values of a larger matrix these are, where they are some of its rows; else None.
     """
 
     rowptr: Tensor
@@ -59,6 +59,15 @@ class SparseFeatures:
         sparse = cls.from_scipy(sp.csr_matrix(x.detach().cpu().numpy()))
         sparse = sparse.to(x.device)
         return sparse.with_value(x.detach()[sparse.row(), sparse.col.long()])
+
+    @classmethod
+    def from_csr(
+        cls, rowptr: Tensor, col: Tensor, value: Tensor, num_features: int, among: Excerpt | None = None
+    ) -> SparseFeatures:
+        """Features from the pieces of a CSR matrix whose columns are sorted within a row; see the attributes."""
+        to_transposed = torch.argsort(col, stable=True)
+        t_col = row_of_entries(rowptr)[to_transposed].int()
+        return cls(rowptr, col, value, row_starts(col.long(), num_features), t_col, to_transposed, among)
 
     @property
     def num_nodes(self) -> int:

@@ -97,11 +97,11 @@ class Laplacian:
         return _quadratic_form(x, lambda run: self._form(run, scaled), lambda run: self._product(run, scaled))
 
     def without_kernel(self, x: Tensor) -> Tensor:
-        """Features less their orthogonal projection onto `scale` on each component, in float64, shape as given."""
+        """Features less their orthogonal projection onto `scale` on each component, in float64."""
         return _self_adjoint(x, lambda run: self._rest(run.double(), self.scaled()))
 
     def neighbour_sum(self, y: Tensor) -> Tensor:
-        """Sum of ``y_j`` over the neighbours of every node, weights aside, in float64, shape as given."""
+        """Sum of ``y_j`` over the neighbours of every node, weights aside, in float64, in the shape of the input."""
         return _self_adjoint(y, lambda run: torch.mm(self._neighbours, run.double()))
 
     def distances(self, y: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -11,13 +11,12 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import Rows, csr_tensor, row_of_entries, row_starts
 from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, merge_edges
-from graphjoule.graph.group import ALONE, Group
 from graphjoule.graph.laplacian import Laplacian
-from graphjoule.graph.part import Part
+from graphjoule.graph.nodes import Nodes
 
 
 @dataclass(frozen=True, eq=False)
-class Propagation:
+class Propagation(Nodes):
     """The normalised adjacency ``P = D~^-1/2 (A + I) D~^-1/2`` of an undirected graph, with ``D~ = D + I``.
 
     Built once per graph, kept as CSR with 32-bit indices, exactly symmetric, so that the backward product of a layer is
@@ -81,11 +80,6 @@ class Propagation:
             row, col, weight = merge_edges(*both, num_nodes, reduce="max")
         else:
             check_symmetric(row, col, weight, num_nodes)
-        return cls._normalised(row, col, weight, num_nodes, dtype or torch.get_default_dtype())
-
-    @classmethod
-    def _normalised(cls, row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, dtype: torch.dtype) -> Propagation:
-        """P from the merged, symmetric, loop-free adjacency."""
         degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
         check_degrees(degree)
         loop = torch.arange(num_nodes)
@@ -95,7 +89,7 @@ class Propagation:
         row, col, weight = row[order], col[order], weight[order]
         scale = (degree + 1).rsqrt()
         # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
-        value = (weight * (scale[row] * scale[col])).to(dtype)
+        value = (weight * (scale[row] * scale[col])).to(dtype or torch.get_default_dtype())
         return cls(row_starts(row, num_nodes), col.int(), value, degree)
 
     @property
@@ -105,18 +99,8 @@ class Propagation:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns, the same unless one process has but a part of the rows."""
+        """Number of rows and of columns, the same unless these are some rows of a larger operator."""
         return self.num_nodes, self.num_nodes
-
-    @property
-    def part(self) -> Part | None:
-        """Which rows of a larger operator these are; None for a whole one."""
-        return None
-
-    @property
-    def group(self) -> Group:
-        """The processes that hold the graph together."""
-        return ALONE if self.part is None else self.part.group
 
     @property
     def num_edges(self) -> int:
@@ -138,6 +122,12 @@ class Propagation:
         """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
         return self.laplacian.weight[self.row() != self.col].to(self.dtype)
 
+    @cached_property
+    def is_weighted(self) -> bool:
+        """Whether an edge weighs anything but 1, up to the rounding of ``P``."""
+        weight = self.edge_weight
+        return not torch.allclose(weight, torch.ones_like(weight), rtol=0, atol=8 * torch.finfo(self.dtype).eps)
+
     @property
     def device(self) -> torch.device:
         """Where the operator lives."""
@@ -156,8 +146,8 @@ class Propagation:
         rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
         return Propagation(rowptr, col, value, degree)
 
-    def reach(self, x: Tensor) -> Tensor:
-        """The features of all nodes that the columns name, of which a process may have a part only.
+    def gather_halo(self, x: Tensor) -> Tensor:
+        """The features of all nodes that the columns name, which may be more than those of the rows.
 
         Args:
             x: features of the rows, shape ``[..., num_nodes, channels]``.
@@ -198,7 +188,7 @@ class Propagation:
         """The weights ``a_ij`` from the entries of ``P`` and ``sqrt(1 + d)`` of every column; rows come first."""
         row, col = self.row(), self.col.long()
         weight = torch.where(row == col, 0, self.value.double() * (scale[row] * scale[col]))
-        # Entries of P are rounded to its dtype; whole weights are had back, as the exact degree confirms.
+        # Entries of P are rounded to its dtype; whole weights are restored, as the exact degree confirms.
         whole = weight.round()
         near = torch.allclose(weight, whole, rtol=4 * torch.finfo(self.dtype).eps, atol=0)
         if near and self.degree.equal(torch.zeros_like(self.degree).index_add(0, row, whole)):
@@ -210,11 +200,18 @@ class Propagation:
         """Weighted degree of every node that the columns name, those of the rows first."""
         return self.degree
 
-    def numbering(self) -> tuple[Tensor, Tensor, int]:
+    def edge_ids(self) -> tuple[Tensor, Tensor, int]:
         """The number of every stored entry, that of the entry across the diagonal, and how many numbers there are."""
         position = torch.arange(self.col.numel(), dtype=torch.int32, device=self.device)
         # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
         return position, torch.argsort(self.col, stable=True).int(), self.col.numel()
+
+    def require_whole(self, what: str) -> None:
+        """Refuse what needs the whole graph where this is not all of it.
+
+        Args:
+            what: what needs it, the subject of a sentence.
+        """
 
     def row(self) -> Tensor:
         """Row of every stored entry, the counterpart of `col`."""
@@ -228,7 +225,7 @@ class Propagation:
 
 
 def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:
-    """The operator of `graph`, whichever way it was given, checked against the number of nodes.
+    """The operator of `graph`, a `Propagation` or an ``edge_index``, checked against the number of nodes.
 
     A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
 
@@ -253,6 +250,5 @@ def exact_propagation(graph: Propagation | Tensor, num_nodes: int | None = None)
     """
     if isinstance(graph, Tensor):
         return Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=torch.float64)
-    if graph.part is not None:
-        raise GraphjouleError("This needs the whole graph, but this process has a part of it; load it in one process.")
+    graph.require_whole("This")
     return graph

@@ -183,7 +183,7 @@ def _sources(num_nodes: int, num_sources: int | None, seed: int) -> Tensor:
     if num_sources is None:
         num_sources = num_nodes if num_nodes <= _EXACT_NODES else _SAMPLED_SOURCES
     if num_sources < min(2, num_nodes):
-        raise GraphjouleError(f"num_sources is {num_sources}; expected at least 2, or the error cannot be told.")
+        raise GraphjouleError(f"num_sources is {num_sources}; expected at least 2, as one has no standard error.")
     if num_sources >= num_nodes:
         return torch.arange(num_nodes)
     return torch.randperm(num_nodes, generator=torch.Generator().manual_seed(seed))[:num_sources].sort().values

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.group import ALONE, Group
+from graphjoule.graph.nodes import ALL_NODES, Nodes
 
 
-def mean_pair_cosine(x: Tensor, group: Group = ALONE) -> Tensor:
+def mean_pair_cosine(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     r"""Mean cosine similarity over all pairs of nodes, whether or not an edge joins them.
 
     .. math:: \frac{1}{m (m - 1)} \sum_{i \ne j} \cos(x_i, x_j)
@@ -21,7 +21,7 @@ def mean_pair_cosine(x: Tensor, group: Group = ALONE) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
-        group: the processes that have the rows of `x` together.
+        nodes: whose features they are: a graph, if it may be one part of several.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -31,14 +31,14 @@ def mean_pair_cosine(x: Tensor, group: Group = ALONE) -> Tensor:
         0.0
     """
     unit, has_direction = unit_rows(x)
-    count = group.total(has_direction.sum(dim=-1).double())
+    count = nodes.global_sum(has_direction.sum(dim=-1).double())
     pairs = count * (count - 1)
-    total = group.total(unit.sum(dim=-2)).square().sum(dim=-1) - group.total(unit.square().sum(dim=(-2, -1)))
+    total = nodes.global_sum(unit.sum(dim=-2)).square().sum(dim=-1) - nodes.global_sum(unit.square().sum(dim=(-2, -1)))
     cosine = (total / torch.where(pairs == 0, 1, pairs)).clamp(-1, 1)
     return torch.where(pairs == 0, 1, cosine)
 
 
-def effective_rank(x: Tensor, group: Group = ALONE) -> Tensor:
+def effective_rank(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     r"""Effective rank of node features: the number of directions they fill, weak ones counting less.
 
     .. math:: \exp\Big( -\sum_k p_k \log p_k \Big), \qquad p_k = \frac{s_k}{\sum_l s_l}
@@ -49,7 +49,7 @@ def effective_rank(x: Tensor, group: Group = ALONE) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
-        group: the processes that have the rows of `x` together.
+        nodes: whose features they are: a graph, if it may be one part of several.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -58,7 +58,7 @@ def effective_rank(x: Tensor, group: Group = ALONE) -> Tensor:
         >>> round(float(effective_rank(torch.eye(3))), 9), round(float(effective_rank(torch.ones(3, 3))), 9)
         (3.0, 1.0)
     """
-    squared = _squared_singular_values(x, group)
+    squared = _squared_singular_values(x, nodes)
     positive = squared != 0
     values = torch.where(positive, squared, 1).sqrt() * positive
     total = values.sum(dim=-1, keepdim=True)
@@ -67,7 +67,7 @@ def effective_rank(x: Tensor, group: Group = ALONE) -> Tensor:
     return torch.where(positive.any(dim=-1), entropy.exp(), 0)
 
 
-def stable_rank(x: Tensor, group: Group = ALONE) -> Tensor:
+def stable_rank(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     r"""Stable rank of node features: how many directions as strong as the strongest would make up their size.
 
     .. math:: \frac{\|X\|_F^2}{\|X\|_2^2} = \frac{\sum_k s_k^2}{s_1^2}
@@ -77,7 +77,7 @@ def stable_rank(x: Tensor, group: Group = ALONE) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
-        group: the processes that have the rows of `x` together.
+        nodes: whose features they are: a graph, if it may be one part of several.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -86,12 +86,12 @@ def stable_rank(x: Tensor, group: Group = ALONE) -> Tensor:
         >>> round(float(stable_rank(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))), 9)
         1.25
     """
-    squared = _squared_singular_values(x, group)
+    squared = _squared_singular_values(x, nodes)
     largest = squared.amax(dim=-1)
     return squared.sum(dim=-1) / torch.where(largest == 0, 1, largest)
 
 
-def feature_correlation(x: Tensor, group: Group = ALONE) -> Tensor:
+def feature_correlation(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     r"""Mean absolute Pearson correlation of the channels (Jin et al. 2022): how much they repeat each other.
 
     .. math:: \frac{1}{c (c - 1)} \sum_{k \ne l} | \rho(x_{:k}, x_{:l}) |
@@ -101,7 +101,7 @@ def feature_correlation(x: Tensor, group: Group = ALONE) -> Tensor:
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
-        group: the processes that have the rows of `x` together.
+        nodes: whose features they are: a graph, if it may be one part of several.
 
     Returns:
         Float64 numbers, shape ``[...]``.
@@ -111,15 +111,15 @@ def feature_correlation(x: Tensor, group: Group = ALONE) -> Tensor:
         1.0
     """
     x = _checked(x)
-    centred = x - _mean_of_rows(x, group)
-    length = _column_norms(centred, group)
+    centred = x - nodes.global_mean(x, -2)[..., None, :]
+    length = _column_norms(centred, nodes)
     # A constant column is not zero after its rounded mean is taken off; what is left is rounding, not a signal.
-    rounding = 64 * torch.finfo(torch.float64).eps * _column_norms(x, group)
+    rounding = 64 * torch.finfo(torch.float64).eps * _column_norms(x, nodes)
     varies = ~(length <= rounding)
     centred = torch.where(varies, centred / torch.where(varies, length, 1), 0)
     count = varies.sum(dim=(-2, -1)).double()
     pairs = count * (count - 1)
-    correlation = group.total(centred.mT @ centred).abs()
+    correlation = nodes.global_sum(centred.mT @ centred).abs()
     total = correlation.sum(dim=(-2, -1)) - correlation.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
     return (total / torch.where(pairs == 0, 1, pairs)).clamp(max=1)
 
@@ -140,23 +140,13 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return unit, has_direction.squeeze(-1)
 
 
-def _mean_of_rows(x: Tensor, group: Group) -> Tensor:
-    if group.size == 1:
-        return x.mean(dim=-2, keepdim=True)
-    num_rows = group.total(torch.tensor(x.size(-2), dtype=torch.float64, device=x.device))
-    return group.total(x.sum(dim=-2, keepdim=True)) / num_rows
+def _column_norms(x: Tensor, nodes: Nodes) -> Tensor:
+    return nodes.global_norm(torch.linalg.vector_norm(x, dim=-2, keepdim=True))
 
 
-def _column_norms(x: Tensor, group: Group) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x, dim=-2, keepdim=True)
-    return norms if group.size == 1 else group.total(norms.square()).sqrt()
-
-
-def _squared_singular_values(x: Tensor, group: Group) -> Tensor:
+def _squared_singular_values(x: Tensor, nodes: Nodes) -> Tensor:
     """Squares of the singular values, from the smaller Gram matrix; those lost in rounding are exactly zero."""
-    x = _checked(x)
-    # Only the Gram matrix of the channels is a sum over rows, which processes can have parts of.
-    gram = group.total(x.mT @ x) if group.size > 1 or x.size(-1) <= x.size(-2) else x @ x.mT
+    gram = nodes.global_gram(_checked(x))
     if gram.size(-1) == 0:
         return gram.new_zeros(*gram.shape[:-2], 1)
     # LAPACK refuses what is not finite; a trace of a model that blew up should say so, not stop.

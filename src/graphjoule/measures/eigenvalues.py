@@ -264,7 +264,7 @@ class Krylov:
         if self.is_invariant:
             return 0.0
         steps, num_nodes = self.basis.shape
-        # One step is given away, so that it does not matter whether the start counts as one.
+        # One step is not counted, so that it does not matter whether the start counts as one.
         root: float = math.log(1.648 * math.sqrt(num_nodes) / _RISK) / (2 * steps - 3) if steps > 1 else 1.0
         return min(1.0, root * root)
 

@@ -92,7 +92,7 @@ def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: T
         1.0
     """
     graph = graph_of(x, graph, edge_weight)
-    return combinatorial_energy(x, graph) / graph.group.total((1 + graph.degree).sum())
+    return combinatorial_energy(x, graph) / graph.global_sum((1 + graph.degree).sum())
 
 
 def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
@@ -231,7 +231,7 @@ def _grouped_energy(x: Tensor, graph: Propagation, group: Tensor, num_groups: in
 
 
 def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
-    """``||X||`` over all nodes of a graph, whichever process has them, in float64, shape ``[...]``.
+    """``||X||`` over all nodes of a graph, in float64, shape ``[...]``.
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.
@@ -242,15 +242,11 @@ def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
         >>> float(frobenius_norm(torch.tensor([[3.0], [4.0]]), graph))
         5.0
     """
-    norm: Tensor = torch.linalg.vector_norm(x.double(), dim=(-2, -1))
-    if graph.part is None:
-        return norm
-    total = graph.group.total(norm.square())
-    return torch.where(total == 0, 0, torch.where(total == 0, 1, total).sqrt())  # at zero the gradient is 0, not 0/0
+    return graph.global_norm(torch.linalg.vector_norm(x.double(), dim=(-2, -1)))
 
 
 def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None = None) -> Propagation:
-    """The operator that features are measured on, whichever way it was given, checked against them.
+    """The operator that features are measured on, from a `Propagation` or an ``edge_index``, checked against them.
 
     A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
 

@@ -91,7 +91,7 @@ _ROWS = (
     ),
     Measure(
         "pair_cosine",
-        lambda x, graph: mean_pair_cosine(x, graph.group),
+        mean_pair_cosine,
         "mean of cos(x_i, x_j) over all pairs of nodes",
         "[-1, 1]",
         "whether all nodes point the same way, neighbours or not",
@@ -99,7 +99,7 @@ _ROWS = (
     ),
     Measure(
         "effective_rank",
-        lambda x, graph: effective_rank(x, graph.group),
+        effective_rank,
         "exp(-sum p_k log p_k), p_k = s_k / sum s_k over the singular values s of X",
         "[1, min(num_nodes, channels)], and 0 for X = 0",
         "how many directions the features fill",
@@ -107,7 +107,7 @@ _ROWS = (
     ),
     Measure(
         "stable_rank",
-        lambda x, graph: stable_rank(x, graph.group),
+        stable_rank,
         "||X||^2 / s_1^2, s_1 the largest singular value of X",
         "[1, min(num_nodes, channels)], and 0 for X = 0",
         "how many directions as strong as the strongest the features fill",
@@ -115,7 +115,7 @@ _ROWS = (
     ),
     Measure(
         "correlation",
-        lambda x, graph: feature_correlation(x, graph.group),
+        feature_correlation,
         "mean of |Pearson correlation| over all pairs of columns of X",
         "[0, 1]",
         "how much the channels repeat each other",

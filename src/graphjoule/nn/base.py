@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.graph.part import computing_on
+from graphjoule.graph.nodes import computing_on
 from graphjoule.ops import dropout, sparse_linear, split_key
 
 
@@ -57,7 +57,7 @@ class GraphModel(nn.Module):
             key = None
         elif key is None:
             key = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device)
-        with computing_on(graph.part):
+        with computing_on(graph):
             return self._forward(x, graph, split_key(key, self.num_layers + 2))
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:

@@ -25,6 +25,7 @@ class OutputScale(GraphModel):
         super().__init__(model.in_channels, model.hidden_channels, model.out_channels, model.num_layers)
         self.model = model
         self.parameter_group_names = model.parameter_group_names  # type: ignore[misc]
+        self.is_stackable = model.is_stackable  # type: ignore[misc]
         self.register_buffer("center", torch.zeros(model.out_channels))
         self.register_buffer("scale", torch.ones(model.out_channels))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.part import current_part
+from graphjoule.graph.nodes import current_nodes
 from graphjoule.nn.gcn import GCN
 
 _EPS = 1e-5  # PyG's
@@ -34,14 +34,9 @@ class PairNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised features, the shape of `x`."""
-        centred = x - _mean(x)
-        return centred * (self.scale * (_mean(centred.square().sum(dim=1)) + _EPS).rsqrt())
-
-
-def _mean(x: Tensor) -> Tensor:
-    """Mean over all nodes, whichever process has them."""
-    part = current_part()
-    return x.mean(dim=0) if part is None else part.group.total(x.sum(dim=0)) / part.nodes.total
+        nodes = current_nodes()
+        centred = x - nodes.global_mean(x)
+        return centred * (self.scale * (nodes.global_mean(centred.square().sum(dim=1)) + _EPS).rsqrt())
 
 
 class PairNormGCN(GCN):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.csr import with_signature
-from graphjoule.graph.part import Excerpt, current_part
+from graphjoule.graph.nodes import Excerpt, current_nodes
 from graphjoule.ops.body import body_for
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
@@ -22,7 +22,7 @@ _MULTIPLIERS = (0x7FEB352D, -2073254261)
 _16, _15, _16_BITS, _17_BITS = torch.tensor([16, 15, 0xFFFF, 0x1FFFF], dtype=torch.int32)
 _MULTIPLIER_TENSORS = torch.tensor(_MULTIPLIERS, dtype=torch.int32).unbind()
 _GOLDEN = -1640531527  # 2^32 / golden ratio as int32: neighbouring counters end far apart.
-_ELEMENTS_AT_ONCE = 2**20  # of a part's mask, whose element numbers take eight bytes each
+_ELEMENTS_AT_ONCE = 2**20  # of the mask of an excerpt, whose element numbers take eight bytes each
 
 
 def make_key(seed: int | Tensor) -> Tensor:
@@ -61,13 +61,13 @@ def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = Non
         x: any tensor.
         p: probability that an element is set to zero, in [0, 1).
         key: int32 tensor of shape ``[2]`` from `make_key` or `fold_in`.
-        among: which rows of a larger tensor these are; they get the mask that they would have there. By default all,
-            or the nodes of the part that is computed on, see `graphjoule.graph.part`.
+        among: which rows of a larger tensor these are; they get the mask that they would have there. By default the
+            nodes that are computed on, see `graphjoule.graph.nodes`.
     """
     if key is None or p == 0:
         return x
-    if among is None and (part := current_part()) is not None:
-        among = part.nodes
+    if among is None:
+        among = current_nodes().row_ids
     if body_for(x) == "triton" and x.numel() and among is None:
         from graphjoule.ops.triton_dropout import fused_dropout
 

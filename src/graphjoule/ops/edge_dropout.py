@@ -16,7 +16,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import csr_tensor, with_signature
-from graphjoule.graph.part import Excerpt
+from graphjoule.graph.nodes import Excerpt
 from graphjoule.ops.body import body_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
@@ -110,7 +110,7 @@ class _Entries:
         number: number of every entry; None is its position.
         mirrored_number: number of the entry across the diagonal, which the transpose has in this place.
         own: factor of an identity matrix that is added and never dropped.
-        num_total: how many numbers there are; more than entries where a process has a part of the rows.
+        num_total: how many numbers there are; more than entries where these are some rows of a larger matrix.
     """
 
     value: Tensor
@@ -129,13 +129,13 @@ class _Numbered:
 
     @classmethod
     def of(cls, graph: Propagation) -> _Numbered:
-        position, mirror, num_total = graph.numbering()
+        position, mirror, num_total = graph.edge_ids()
         edge = torch.minimum(position, mirror)
         root = (graph.column_degree + 1).sqrt()
         adjacency = graph.value.double() * root[graph.row()] * root[graph.col.long()]
         adjacency[graph.diagonal] = 0
         edges = _Entries(adjacency.to(graph.dtype), edge, edge, 1.0, num_total)
-        number = None if graph.part is None else position
+        number = None if num_total == position.numel() else position
         return cls(_Entries(graph.value, number, mirror, 0.0, num_total), edges)
 
 
@@ -162,7 +162,7 @@ class _DroppedProduct(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, keys: Tensor, graph: Propagation, entries: _Entries, p: float, transposed: bool) -> Tensor:
         number = entries.mirrored_number if transposed else entries.number
-        if body_for(x) == "triton" and graph.part is None:
+        if body_for(x) == "triton" and graph.has_gpu_kernels:
             from graphjoule.ops.triton_gather import DROP_VALUE, gather
 
             return gather(
@@ -177,7 +177,7 @@ class _DroppedProduct(torch.autograd.Function):
             )
         values = _kept_values(entries, number, p, keys)
         pattern = graph.rowptr, graph.col
-        runs = zip(values, graph.reach(x), strict=True)
+        runs = zip(values, graph.gather_halo(x), strict=True)
         out = torch.stack([torch.mm(csr_tensor(*pattern, value, graph.shape), run) for value, run in runs])
         return out.add_(x, alpha=entries.own * keep_scale(p)) if entries.own else out
 

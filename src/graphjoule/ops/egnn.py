@@ -92,7 +92,7 @@ def egnn_stack(
         segment: layers per checkpointed segment; None keeps every layer. The reference body keeps every layer anyway.
     """
     body = body_for(x0)
-    if body == "cpu" or (body == "triton" and graph.part is None):
+    if body == "cpu" or (body == "triton" and graph.has_gpu_kernels):
         return fused_stack(
             x0, graph, weights, shifts, keys if p else None, body=body, c_min=c_min, beta=beta, p=p, segment=segment
         )

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.csr import csr_product
+from graphjoule.graph.nodes import Excerpt
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
 from graphjoule.ops.stack import StackBody
 
-_LAYERS_PER_HASH = 4
 _SIGN = torch.tensor(31, dtype=torch.int32)
 
 
@@ -124,17 +124,13 @@ class _Run(StackBody):
         """``S X`` with ``S = (1 - c_min) P + alpha I``, times dropout's scale when there is dropout."""
         scale = 1.0 if self.keys is None else keep_scale(self.p)
         value = self.graph.mixed(scale * (1 - self.c_min), scale * self.alpha)
-        return csr_product(self.graph.rowptr, self.graph.col, value, self.graph.reach(x))
+        return csr_product(self.graph.rowptr, self.graph.col, value, self.graph.gather_halo(x))
 
     def _keep(self, k: int) -> Tensor | None:
-        """All ones where an element is kept, all zeros where it is dropped, as 32-bit patterns of the shape of x.
-
-        Made for a few layers at a time: the calls cost as much as the arithmetic on a small graph.
-        """
+        """All ones where an element is kept, all zeros where it is dropped, as 32-bit patterns of the shape of x."""
         if self.keys is None:
             return None
-        # A part of a graph is large, or it would not be one, and hashes one layer at a time: memory counts there.
-        at_once = _LAYERS_PER_HASH if self.graph.part is None else 1
+        at_once = self._words.layers_at_once
         chunk, place = divmod(k, at_once)
         if self._chunk != chunk:
             self._chunk = chunk
@@ -142,18 +138,10 @@ class _Run(StackBody):
         return self._patterns[place]
 
     def _hash(self, keys: Tensor) -> list[Tensor]:
-        count, part = self.x0.numel(), self.graph.part
-        at_once = min(_LAYERS_PER_HASH, self.num_layers) if part is None else 1
+        counter, count = self._words.counter, self.x0.numel()
         if self._bits is None:
-            if part is None:
-                self._counter = torch.arange((count + 1) // 2, dtype=torch.int32)
-            else:
-                word, self._is_high = words_of_excerpt(part.nodes, self.x0.size(-1))
-                self._counter = word.flatten()
-            self._bits = self._counter.new_empty(at_once, 2, len(self._counter))
-        bits = hash_halves(self._counter, keys, self._bits[: len(keys)])
-        if part is not None:
-            bits = torch.where(self._is_high.flatten(), bits[:, 1], bits[:, 0])
+            self._bits = counter.new_empty(min(self._words.layers_at_once, self.num_layers), 2, len(counter))
+        bits = self._words.pick(hash_halves(counter, keys, self._bits[: len(keys)]))
         # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
         highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
         patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
@@ -165,6 +153,8 @@ class _Run(StackBody):
         self._weight = weights.unbind()
         self._highest_shift: list[float] = [] if shifts is None else shifts.amax(dim=-1).tolist()
         self._buffers: dict[str, Tensor] = {}
+        if keys is not None:
+            self._words = _words_of(x0.shape, self.graph.row_ids)
 
     def unbind(self) -> None:
         """Let go of the buffers too."""
@@ -173,13 +163,42 @@ class _Run(StackBody):
         self._bits, self._chunk, self._patterns = None, None, []
 
     _weight: tuple[Tensor, ...]
-    _counter: Tensor
-    _is_high: Tensor  # of a part: which half of its word each element takes
+    _words: _Words
     _bits: Tensor | None = None
     _chunk: int | None = None
     _patterns: list[Tensor]
     _grad_w: Tensor
     _grad_b: Tensor | None
+
+
+class _Words:
+    """The hash words that the elements of a tensor take their masks from: all low halves, then all high halves."""
+
+    layers_at_once = 4  # the calls cost as much as the arithmetic on a small graph
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.counter = torch.arange((shape.numel() + 1) // 2, dtype=torch.int32)
+
+    def pick(self, halves: Tensor) -> Tensor:
+        """The halves of all elements in their order, some more at the end, from ``[layers, 2, words]``."""
+        return halves
+
+
+class _ExcerptWords(_Words):
+    """The same for some rows of a larger tensor, a word for every element."""
+
+    layers_at_once = 1  # the larger tensor is large, or nobody would have some rows of it: memory counts
+
+    def __init__(self, shape: torch.Size, among: Excerpt) -> None:
+        word, is_high = words_of_excerpt(among, shape[-1])
+        self.counter, self._is_high = word.flatten(), is_high.flatten()
+
+    def pick(self, halves: Tensor) -> Tensor:
+        return torch.where(self._is_high, halves[:, 1], halves[:, 0])
+
+
+def _words_of(shape: torch.Size, among: Excerpt | None) -> _Words:
+    return _Words(shape) if among is None else _ExcerptWords(shape, among)
 
 
 def _stack(of_runs: Sequence[Tensor]) -> Tensor:

@@ -1,9 +1,10 @@
-"""One graph over many processes: each has some nodes, and training is that of one process that has them all."""
+"""One graph over many processes, clusters of its nodes, and evaluation in blocks: for graphs larger than a memory."""
 
-from graphjoule.parallel.description import Partition, read_partition
-from graphjoule.parallel.operator import Halo, PartedPropagation
-from graphjoule.parallel.part_files import load_part, write_partition
-from graphjoule.parallel.process_group import ProcessGroup
+from graphjoule.parallel.graph import Halo, PartedPropagation
+from graphjoule.parallel.group import ProcessGroup
+from graphjoule.parallel.launch import joined_processes
+from graphjoule.parallel.partition import Partition, cut_edges, cut_nodes, load_part, read_partition, write_partition
+from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.parallel.task import SplitPart, TaskPart
 
 __all__ = [
@@ -13,6 +14,10 @@ __all__ = [
     "ProcessGroup",
     "SplitPart",
     "TaskPart",
+    "cut_edges",
+    "cut_nodes",
+    "evaluate_in_blocks",
+    "joined_processes",
     "load_part",
     "read_partition",
     "write_partition",

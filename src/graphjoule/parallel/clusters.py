@@ -14,9 +14,9 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import entries_of_rows, row_starts
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.graph.group import ALONE, Group
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
+from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks import Split, Task
@@ -61,11 +61,6 @@ class Clusters:
         return int(self.sizes.sort().values[:rest].sum())
 
 
-def cut_clusters(graph: Propagation, settings: ClusterSettings) -> Clusters:
-    """The clusters that a recipe asks for: one cut for all runs, the same whenever it is made."""
-    return Clusters(cut_nodes(graph, settings.parts, settings.method))
-
-
 def induced_graph(graph: Propagation, nodes: Tensor) -> Propagation:
     """The rows and columns of ``P`` that belong to some nodes, its entries as they are.
 
@@ -106,16 +101,7 @@ def feature_rows(x: Features, nodes: Tensor) -> Features:
     if isinstance(x, Tensor):
         return x[nodes]
     row, entry = entries_of_rows(x.rowptr, nodes)
-    col = x.col[entry]
-    to_transposed = torch.argsort(col, stable=True)
-    return SparseFeatures(
-        rowptr=row_starts(row, len(nodes)),
-        col=col,
-        value=x.value[entry],
-        t_rowptr=row_starts(col.long(), x.num_features),
-        t_col=row[to_transposed].int(),
-        to_transposed=to_transposed,
-    )
+    return SparseFeatures.from_csr(row_starts(row, len(nodes)), x.col[entry], x.value[entry], x.num_features)
 
 
 class ClusterBatch(SeedBatch):
@@ -160,11 +146,20 @@ class ClusterBatch(SeedBatch):
         self.cut_sha256 = torch.frombuffer(bytearray.fromhex(clusters.sha256), dtype=torch.uint8)[None].clone()
         self._train_loss.to(device)
         self._eval_model: GraphModel = self._eval_loss.model.to(device)
+        if kept := [name for name, state in self.states.items() if state.numel()]:
+            raise GraphjouleError(
+                f"The term {kept[0]} has a state that moves once an epoch, and a step on clusters sees a part of the "
+                "graph only; leave out the term or the clusters."
+            )
         self._is_train = torch.zeros(task.num_nodes, dtype=torch.bool)
         self._is_train[self.train_index[0]] = True
         _check_batch_norm(self.model, clusters, self.settings)
         check_shares(self.settings, group.size)
         self._move()
+
+    def is_stop_agreed(self, is_asked: bool) -> bool:
+        """A signal may reach processes in different epochs; one that is asked stops all."""
+        return self.processes.any(is_asked)
 
     def last_validation(self, epoch: int) -> int:
         """See `SeedBatch.last_validation`; one every so many epochs, and one in the last epoch."""
@@ -192,28 +187,25 @@ class ClusterBatch(SeedBatch):
         numbers, losses = range(len(groups)), []
         for start in numbers[:: self.settings.accumulate]:
             together = numbers[start : start + self.settings.accumulate]
-            total = self._no_sums()
+            total = self.parameters.new_zeros(1 + self.layout.size + sum(b[0].numel() for b in self.buffers.values()))
             for number in together[self.processes.rank :: self.processes.size]:
                 total += self._sums(groups[number], fold_in(dropout_key, number), len(groups))
             total = self.processes.total(total) / len(together)
-            loss, gradient, buffers = total[0], total[1 : 1 + self.layout.size], total[1 + self.layout.size :]
+            loss, gradient, changes = total[0], total[1 : 1 + self.layout.size], total[1 + self.layout.size :]
             losses.append(len(together) * loss)  # the last step may have fewer groups
             if not bool(torch.isfinite(loss)):
                 return loss
-            self._step(gradient, buffers)
+            self._step(gradient, changes)
         return torch.stack(losses).sum() / len(groups)
 
-    def _no_sums(self) -> Tensor:
-        size = 1 + self.layout.size + sum(buffer[0].numel() for buffer in self.buffers.values())
-        return self.parameters.new_zeros(size)
-
     def _sums(self, nodes: Tensor, key: Tensor, num_groups: int) -> Tensor:
-        """Loss of one group, its gradient, and what its batch norms make of the buffers, in one vector.
+        """Loss of one group, its gradient, and how its batch norms change the buffers, in one vector.
 
         Every group of a step starts from the same buffers, so it does not matter which process has which.
         """
         flat = self.parameters[0].detach().clone().requires_grad_(True)
-        buffers = {name: buffer[0].clone() for name, buffer in self.buffers.items()}
+        before = [buffer[0] for buffer in self.buffers.values()]
+        buffers = {name: buffer.clone() for name, buffer in zip(self.buffers, before, strict=True)}
         index = self._is_train[nodes].nonzero().flatten()
         inputs = (
             feature_rows(self.features, nodes).to(self.device),
@@ -224,20 +216,21 @@ class ClusterBatch(SeedBatch):
             {name: value[0] for name, value in self.states.items()},
         )
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
-        losses, _, added, _ = functional_call(self._train_loss, state, inputs, tie_weights=False)
+        with self._random_numbers():
+            losses, _, added, _ = functional_call(self._train_loss, state, inputs, tie_weights=False)
         loss = num_groups * losses.sum() / self.train_index.size(1) + added
         (gradient,) = torch.autograd.grad(loss, flat)
-        return torch.cat([loss.detach()[None], gradient, *(b.flatten().to(flat.dtype) for b in buffers.values())])
+        changes = [(new - old).flatten().to(flat.dtype) for new, old in zip(buffers.values(), before, strict=True)]
+        return torch.cat([loss.detach()[None], gradient, *changes])
 
-    def _step(self, gradient: Tensor, buffers: Tensor) -> None:
+    def _step(self, gradient: Tensor, changes: Tensor) -> None:
         self.steps += 1
         moments = self.moment1, self.moment2
         settings = self.steps[0].to(self.device), self.lr, self.weight_decay, self.selection.active
         adam_step(self.parameters, gradient[None], *moments, *settings)
-        pieces = torch.split(buffers, [buffer[0].numel() for buffer in self.buffers.values()])
-        for buffer, mean in zip(self.buffers.values(), pieces, strict=True):
-            # A count of batches is whole, and so is the mean of equal counts up to rounding.
-            buffer[0] = (mean if buffer.is_floating_point() else mean.round()).view(buffer[0].shape)
+        pieces = torch.split(changes, [buffer[0].numel() for buffer in self.buffers.values()])
+        for buffer, change in zip(self.buffers.values(), pieces, strict=True):
+            buffer[0] += change.view(buffer[0].shape).to(buffer.dtype)
 
     @torch.no_grad()
     def _validate(self) -> Tensor:
@@ -258,7 +251,12 @@ class ClusterBatch(SeedBatch):
         return self._scores(self.selected_model(run).to(self.device))
 
     def _scores(self, model: GraphModel) -> Tensor:
-        return evaluate_in_blocks(model, self.features, self.task.graph)
+        if model.is_stackable:
+            return evaluate_in_blocks(model, self.features, self.task.graph)
+        # Nobody promises that a model of the user's own can be followed block by block.
+        output: Tensor = model.cpu().eval()(self.features, self.task.graph)
+        model.to(self.device)
+        return output
 
     def snapshot(self) -> dict[str, Tensor]:
         """See `SeedBatch.snapshot`; with the number of steps, and the hash of the cut, which must not change."""
@@ -291,7 +289,7 @@ def _check_batch_norm(model: nn.Module, clusters: Clusters, settings: ClusterSet
     if has_norm and clusters.smallest_group(settings.per_step) < 2:
         raise GraphjouleError(
             "A group of clusters can be one node alone, of which a batch norm has no variance; choose fewer clusters "
-            "with `clusters`, or more of them per step with `clusters_per_step`."
+            "with `train.clusters.parts`, or more of them per step with `train.clusters.per_step`."
         )
 
 
@@ -299,8 +297,8 @@ def check_shares(settings: ClusterSettings, num_processes: int) -> None:
     """Refuse more processes than a step has groups of clusters to share."""
     if settings.accumulate < num_processes:
         raise GraphjouleError(
-            f"train.clusters.accumulate is {settings.accumulate}, but there are {num_processes} processes, and each needs "
-            f"a group of clusters in every step; set `train.clusters.accumulate={num_processes}`."
+            f"train.clusters.accumulate is {settings.accumulate}, but there are {num_processes} processes, and each "
+            f"needs a group of clusters in every step; set `train.clusters.accumulate={num_processes}`."
         )
 
 
@@ -319,16 +317,18 @@ class ClusterTrainer(Trainer):
         super().check()
         settings, nodes = self.recipe.train.clusters, self.task.num_nodes
         assert settings is not None
-        if self.task.graph.part is not None:
+        self.task.graph.require_whole("Training on clusters")
+        refuse_own_model(self.architecture, self.group)
+        if "energy" in self.terms:
             raise GraphjouleError(
-                "The recipe has clusters, which need the whole graph in one process, but the graph is in "
-                f"{self.task.graph.group.size} parts; leave one of the two out."
+                "The term energy needs the whole graph, and a step on clusters sees a part of it; leave out one of "
+                "them."
             )
         if settings.parts > nodes:
             raise GraphjouleError(
-                f"clusters is {settings.parts}; for a graph of {nodes} nodes it must be from 1 to {nodes}."
+                f"train.clusters.parts is {settings.parts}; for a graph of {nodes} nodes it must be from 1 to {nodes}."
             )
-        self.clusters = cut_clusters(self.task.graph, settings)
+        self.clusters = Clusters(cut_nodes(self.task.graph, settings.parts, settings.method))
 
     def make_batch(self, seeds: list[int]) -> SeedBatch:
         """See `Trainer.make_batch`."""
@@ -366,3 +366,12 @@ class ClusterTrainer(Trainer):
 def describe_processes(device: str, group: Group) -> str:
     """A device in words, with how many processes use one of it."""
     return f"{device}, {group.size} processes" if group.size > 1 else device
+
+
+def refuse_own_model(architecture: Architecture, group: Group) -> None:
+    """Refuse to share a model of the user's own: its random numbers come from torch, and each process draws others."""
+    if architecture.settings.is_own and group.size > 1:
+        raise GraphjouleError(
+            f"The model {architecture.settings.name} is not one of graphjoule's, and only these can train in several "
+            f"processes; there are {group.size}."
+        )

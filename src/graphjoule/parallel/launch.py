@@ -1,4 +1,9 @@
-"""Start the processes of a training on this machine, and end them all when one dies."""
+"""Start the processes of a training on this machine, join them, and end them all when one dies.
+
+`launch` is the side of the one that starts them, `joined_processes` that of each of them; torchrun may start them too.
+Ours and not `torch.distributed.elastic`: that one ends all as soon as one exits and may blame one that only lost
+another, and it makes Ctrl-C the end at once, where here all processes save the same epoch first.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,31 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import IO
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+import torch
+import torch.distributed as dist
 
-from graphjoule.parallel.start import LIFELINE, READY
+from graphjoule.errors import GraphjouleError
+from graphjoule.parallel.group import ProcessGroup
+from graphjoule.training.environment import resolve_device
 from graphjoule.training.loop import StopRequest, deferred_interrupt
 
 LOST = 75
 """Exit code of a process that ends because another one did."""
 STOPPED = 130
 """Exit code of a process that ends because it was asked to."""
+LIFELINE = "GRAPHJOULE_LIFELINE"
+"""Environment variable: set where standard input ends when the launching process does."""
+_READY = "graphjoule/ready"  # key of the launching process's store: how many processes may be asked to stop
+_TIMEOUT = "GRAPHJOULE_RANK_TIMEOUT"
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 10.0  # for the others to say what they have to say once one has ended in failure
 _SAVE_SECONDS = 600.0  # for the others to end too, and the first to save its state, once one has stopped on request
@@ -48,10 +63,7 @@ class Ending:
         """What happened, for the user of a training of `size` processes."""
         how = f"was killed by {_signal_name(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
         words = f" ({self.last_words})" if self.last_words else ""
-        return (
-            f"process {self.rank} of {size} {how}{words}, so the others were ended; the same command with --resume "
-            "goes on from the last epoch saved"
-        )
+        return f"process {self.rank} of {size} {how}{words}, so the others were ended"
 
 
 def launch(command: Sequence[str], num_processes: int) -> Ending:
@@ -62,21 +74,21 @@ def launch(command: Sequence[str], num_processes: int) -> Ending:
     Should this process die, they end too.
 
     Args:
-        command: the same for all; `graphjoule.parallel.start` tells each which one it is.
+        command: the same for all; `joined_processes` says to each which one it is.
         num_processes: how many.
 
     Returns:
         How it ended.
     """
     # The store lives here: its port is bound from the start, so nobody can take it in between.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with ExitStack() as stack, deferred_interrupt() as stop:
         outputs: list[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
         processes = [
             stack.enter_context(_started(command, rank, num_processes, store.port, outputs[rank]))
             for rank in range(num_processes)
         ]
-        ended_here = _wait(processes, stop, lambda: store.add(READY, 0) >= num_processes)
+        ended_here = _wait(processes, stop, lambda: store.add(_READY, 0) >= num_processes)
         if ended_here is None:
             return Ending(STOPPED, is_early=True)
         codes = [process.returncode for process in processes]
@@ -105,10 +117,16 @@ def _started(
             process.stdin.close()
 
 
+def num_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _environment(rank: int, size: int, port: int) -> dict[str, str]:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
-    defaults = {"OMP_NUM_THREADS": str(max(1, cores // size))} | ({"GLOO_SOCKET_IFNAME": loopback} if loopback else {})
+    defaults = {"OMP_NUM_THREADS": str(max(1, num_cores() // size))}
+    if loopback:
+        defaults["GLOO_SOCKET_IFNAME"] = loopback
     own = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -171,3 +189,104 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+class RankLostError(Exception):
+    """Another process of the training is gone, so this one cannot go on; what was saved can be resumed."""
+
+
+@contextmanager
+def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]:
+    """Join the other processes, as the variables say that torchrun sets; leave them at the end of the block.
+
+    On GPUs they talk by NCCL, process i of a machine on GPU i; on CPUs by gloo. An operation that others do not join
+    within ``GRAPHJOULE_RANK_TIMEOUT`` seconds, 600 by default, counts as a loss.
+
+    Args:
+        device: "auto", "cpu" or "cuda".
+
+    Yields:
+        The group, and this process's device.
+
+    Raises:
+        RankLostError: another process has died or does not answer.
+    """
+    _check_environment()
+    where = _own_device(device)
+    if os.environ.get(LIFELINE):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # but where an epoch's end can be waited for; see `say_ready`
+        _end_with_the_launcher()
+    try:
+        timeout = timedelta(seconds=_timeout_seconds())
+        # Bound to its GPU, NCCL need not guess it from the rank, which is wrong on a second machine.
+        bound = where if where.type == "cuda" else None
+        dist.init_process_group("gloo" if bound is None else "nccl", timeout=timeout, device_id=bound)
+        yield ProcessGroup(where), where
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise RankLostError(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has lost another one"
+        ) from error
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def say_ready() -> None:
+    """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on."""
+    if os.environ.get(LIFELINE):
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        dist.TCPStore(address, port, is_master=False, wait_for_workers=False).add(_READY, 1)
+
+
+def is_lost(error: RuntimeError) -> bool:
+    """Whether an error says that another process is gone: torch has a class for some, gloo only words."""
+    words = str(error).lower()
+    return isinstance(error, dist.DistError) or "gloo" in words or "connection" in words or "timed out" in words
+
+
+def _check_environment() -> None:
+    missing = [name for name in _NEEDED if name not in os.environ]
+    if missing:
+        raise GraphjouleError(
+            f"To join other processes the environment variables {', '.join(_NEEDED)} are needed, but "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; start it with torchrun."
+        )
+
+
+def _timeout_seconds() -> float:
+    said = os.environ.get(_TIMEOUT, "600")
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise GraphjouleError(f"{_TIMEOUT} is {said!r}; expected a positive number of seconds.")
+    return seconds
+
+
+def _own_device(device: str) -> torch.device:
+    """The GPU of this process's number on its machine, or the CPU."""
+    where = resolve_device(device)
+    if where.type != "cuda":
+        return where
+    number, count = int(os.environ.get("LOCAL_RANK", os.environ["RANK"])), torch.cuda.device_count()
+    if number >= count:
+        raise GraphjouleError(
+            f"Process {number} of this machine needs a GPU of its own, but there are {count}; start at most {count} "
+            "processes here, or choose the device cpu."
+        )
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
+
+
+def _end_with_the_launcher() -> None:
+    """End at once when standard input ends: no process of a training outlives the one that started it."""
+
+    def wait() -> None:
+        while os.read(0, 1):  # not sys.stdin, whose lock a thread that waits would hold when Python ends
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.group import ALONE, Group
-from graphjoule.parallel.clusters import describe_processes
+from graphjoule.parallel.clusters import ClusterTrainer, describe_processes, refuse_own_model
+from graphjoule.parallel.folder import JointFolder
+from graphjoule.parallel.graph import PartedPropagation
+from graphjoule.parallel.group import ALONE, Group
+from graphjoule.tasks import Task
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
 from graphjoule.training.seed_batch import SeedBatch
 from graphjoule.training.trainer import Trainer
 
@@ -22,7 +28,7 @@ class PartBatch(SeedBatch):
     @property
     def group(self) -> Group:
         """The processes."""
-        return self.task.graph.group
+        return group_of(self.task)
 
     def _targets(self, index: Tensor) -> Tensor:
         """Targets of nodes; 0 where a process has fewer nodes for one run than for another, see `_node_sums`."""
@@ -69,12 +75,10 @@ class PartTrainer(Trainer):
     def check(self) -> None:
         """Refuse terms that need the whole graph, and processes that would all do the same."""
         super().check()
+        refuse_own_model(self.architecture, self.group)
         if "energy" in self.terms:
-            raise GraphjouleError(
-                "The recipe has terms.energy, which needs the whole graph in one process, but the graph is in "
-                f"{self.task.graph.group.size} parts; leave one of the two out."
-            )
-        if self.task.graph.part is None:
+            self.task.graph.require_whole("`terms.energy`")
+        if not isinstance(self.task.graph, PartedPropagation):
             raise GraphjouleError(
                 f"There are {self.group.size} processes, each with the whole graph of {self.task.name}, and they have "
                 "nothing to share; give each its part of the graph (`load_part`), or a recipe with clusters."
@@ -107,3 +111,20 @@ class PartTrainer(Trainer):
     def peak_bytes(self) -> int:
         """Of the process that needs most."""
         return self.group.largest(super().peak_bytes())
+
+
+def group_of(task: Task) -> Group:
+    """The processes that hold the parts of a task's graph; a whole graph needs one."""
+    return task.graph.group if isinstance(task.graph, PartedPropagation) else ALONE
+
+
+def trainer_kind(recipe: Recipe, task: Task, group: Group) -> type[Trainer]:
+    """The kind of trainer for a recipe, a task and the processes that share the work."""
+    if recipe.train.clusters is not None:
+        return ClusterTrainer
+    return Trainer if group.size == 1 and not isinstance(task.graph, PartedPropagation) else PartTrainer
+
+
+def run_folder(path: str | Path, group: Group) -> RunFolder:
+    """The run folder of the processes that share the work."""
+    return RunFolder(path) if group.size == 1 else JointFolder(path, group)

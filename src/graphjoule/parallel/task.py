@@ -12,9 +12,11 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import check_features
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.rules import draw_split, is_rule
-from graphjoule.tasks.splits import PARTS
+from graphjoule.tasks.splits import PARTS, draw_split, is_rule
 from graphjoule.training.tensorfile import read_tensors
+
+TARGETS_KIND = "labels of a partition"
+"""What the file of all targets is called in its header."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +98,7 @@ class TaskPart(Task):
 
     def all_targets(self) -> Tensor:
         """The targets of the whole task, in whose numbers a split is drawn."""
-        tensors, about = read_tensors(self.labels_path, "labels of a partition")
+        tensors, about = read_tensors(self.labels_path, TARGETS_KIND)
         if about.get("id") != self.partition_id:
             raise GraphjouleError(
                 f"{self.labels_path} is of another partition than the parts; make it again with `graphjoule partition`."

@@ -2,69 +2,115 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from graphjoule.report.cell import AFTER, Cell, embeddings, first_layer
-from graphjoule.report.curves import CURVES, mean_curves
+from graphjoule.report.cells import AFTER, Cell
+from graphjoule.report.metrics import PARTS, curve_name, heading, label, scaled
 from graphjoule.report.svg import Band, Chart, Line
-
-
-def chosen_first(cells: Sequence[Cell], best: Sequence[Cell]) -> int:
-    """Number of the cell that the page opens with: the first of the best that was traced, else of any."""
-    traced = [cell for cell in (*best, *cells) if cell.states] or list(best)
-    return next(number for number, cell in enumerate(cells) if cell is traced[0])
+from graphjoule.training.records import Record
 
 
 def companions(cells: Sequence[Cell], cell: Cell) -> list[Cell]:
-    """The traced cells of the same dataset and depth, one per model: a cell that was chosen is its model's."""
+    """The traced cells of the same dataset and depth, one per model: of its own model, the cell itself."""
+    dataset, model, layers = cell.key
     family: dict[str, Cell] = {}
     for other in cells:
-        if other.states and (other.key[0], other.key[2]) == (cell.key[0], cell.key[2]):
-            family.setdefault(other.recipe.model.name, other)
-    return list(({**family, cell.recipe.model.name: cell} if cell.states else family).values())
+        if other.states and (other.key[0], other.key[2]) == (dataset, layers):
+            family.setdefault(other.key[1], other)
+    return list(({**family, model: cell} if cell.states else family).values())
 
 
 def energy_chart(cells: Sequence[Cell], cell: Cell) -> Chart:
     """The energy of every layer: all models of the depth after training where there are several, else both states."""
-    family = companions(cells, cell)
+    family, (dataset, _, layers) = companions(cells, cell), cell.key
     if len(family) > 1:
-        lines = [_energy_line(other.recipe.model.name, other, AFTER, style) for style, other in enumerate(family)]
-        title = f"Energy of every layer after training: {cell.recipe.model.num_layers} layers, {cell.recipe.data.name}"
+        lines = [_energy_line(other.key[1], other, AFTER, style) for style, other in enumerate(family)]
+        title = f"Energy of every layer after training: {layers} layers, {dataset}"
     else:
         lines = [_energy_line(state, cell, state, 1 - style) for style, state in enumerate(cell.states)]
         title = f"Energy of every layer: {cell.name}"
-    return Chart(title, "layer", "Dirichlet energy", lines, energy_band(cell), is_log=True)
+    return Chart(title, "layer", "Dirichlet energy", lines, _energy_band(cell), is_log=True)
 
 
 def _energy_line(label: str, cell: Cell, state: str, style: int) -> Line:
-    rows = embeddings(cell.states[state])
-    first = first_layer(rows)
+    first, rows = cell.energies(state)
     return Line(label, range(first, first + len(rows)), [row.energy for row in rows], style)
 
 
-def energy_band(cell: Cell) -> Band | None:
+def _energy_band(cell: Cell) -> Band | None:
     """The limits of the trained network; None where it has none."""
     found = cell.states.get(AFTER)
     if found is None or found.limits is None:
         return None
     layers = found.limits.layers
     lower, upper = [layer.lower for layer in layers], [layer.upper for layer in layers]
-    return Band(f"limits of {cell.recipe.model.name}", range(1, len(layers) + 1), lower, upper)
+    return Band(f"limits of {cell.key[1]}", range(1, len(layers) + 1), lower, upper)
 
 
 def curve_charts(cell: Cell, most: int) -> tuple[Chart, Chart]:
-    """Both losses over the epochs, and the validation accuracy in percent."""
-    curves = mean_curves(cell.records, most)
-    mark = None if curves.selected is None else (float(curves.selected), "selected epoch")
-    losses = ("train_loss", "val_loss")
-    loss_lines = [Line(CURVES[name], curves.epochs, curves.values[name], k) for k, name in enumerate(losses)]
-    shares = [None if value is None else 100 * value for value in curves.values["val_accuracy"]]
-    accuracy = [Line(CURVES["val_accuracy"], curves.epochs, shares, 2)]
+    """Both losses over the epochs, and the headline score on the validation nodes."""
+    metric = cell.metrics[0]
+    curves = mean_curves(cell.records, ["train_loss", "val_loss", curve_name(metric)], most)
+    train, val, scores = curves.values
+    losses = [Line("training loss", curves.epochs, train, 0), Line("validation loss", curves.epochs, val, 1)]
+    name = f"{PARTS['val']} {label(metric)}"
+    score = Line(name, curves.epochs, [None if y is None else scaled(metric, y) for y in scores], 2)
+    title = f"{name.capitalize()} over the epochs: {cell.name}"
     return (
-        Chart(f"Losses over the epochs: {cell.name}", "epoch", "loss", loss_lines, is_log=True, mark=mark),
-        Chart(f"Validation accuracy over the epochs: {cell.name}", "epoch", "accuracy, %", accuracy, mark=mark),
+        Chart(f"Losses over the epochs: {cell.name}", "epoch", "loss", losses, is_log=True, mark=curves.selected),
+        Chart(title, "epoch", heading(label(metric), metric), [score], mark=curves.selected),
     )
+
+
+@dataclass(frozen=True)
+class MeanCurves:
+    """The curves of a cell.
+
+    Attributes:
+        epochs: the epochs that are kept, from 0 as in a record.
+        values: the mean at these epochs, of every curve; None where no run has a number.
+        selected: the epoch that validation chose, the median over the runs; None if no run came to that.
+    """
+
+    epochs: list[int]
+    values: list[list[float | None]]
+    selected: int | None
+
+
+def mean_curves(records: Sequence[Record], names: Sequence[str], most: int = 240) -> MeanCurves:
+    """The mean of all runs' curves, up to the last epoch that at least half of them reached.
+
+    Past it the mean would be one of few survivors, and would jump where a run stops.
+
+    Args:
+        records: the runs.
+        names: of the curves, as in a record.
+        most: the most epochs to keep; they are spread evenly, the first and the last among them.
+    """
+    lengths = sorted((record.epochs_run for record in records), reverse=True)
+    epochs = spread(lengths[(len(lengths) - 1) // 2] if lengths else 0, most)
+    values = []
+    for name in names:
+        curves = [record.curve.get(name, []) for record in records]
+        at_epochs = ([curve[epoch] for curve in curves if len(curve) > epoch] for epoch in epochs)
+        known = ([value for value in at_epoch if value is not None] for at_epoch in at_epochs)
+        values.append([statistics.fmean(numbers) if numbers else None for numbers in known])
+    chosen = [record.selected_epoch for record in records if record.selected_epoch is not None]
+    return MeanCurves(epochs, values, statistics.median_low(chosen) if chosen else None)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most so many of the numbers from 0 below `count`, evenly, with the first and the last.
+
+    >>> spread(10, 4), spread(3, 4), spread(0, 4)
+    ([0, 3, 6, 9], [0, 1, 2], [])
+    """
+    if count <= most:
+        return list(range(count))
+    return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
 
 
 def script_data(cells: Sequence[Cell], variants: Sequence[str], chosen: int, most: int) -> dict[str, Any]:
@@ -73,7 +119,7 @@ def script_data(cells: Sequence[Cell], variants: Sequence[str], chosen: int, mos
 
 
 def _cell_data(cell: Cell, variant: str, most: int) -> dict[str, Any]:
-    curves, band = mean_curves(cell.records, most), energy_band(cell)
+    charts, band = curve_charts(cell, most), _energy_band(cell)
     dataset, model, layers = cell.key
     states = [_energy_line(state, cell, state, 0) for state in cell.states]
     return {
@@ -83,9 +129,17 @@ def _cell_data(cell: Cell, variant: str, most: int) -> dict[str, Any]:
         "states": [{"label": line.label, "first": line.x[0], "y": _short(line.y)} for line in states],
         "limits": None if band is None else {"lower": _short(band.lower), "upper": _short(band.upper[:1])[0]},
         "curves": {
-            "x": curves.epochs,
-            "selected": curves.selected,
-            **{name: _short(values) for name, values in curves.values.items()},
+            "x": list(charts[0].lines[0].x),
+            "selected": charts[0].mark,
+            "charts": [
+                {
+                    "title": chart.title,
+                    "yLabel": chart.y_label,
+                    "isLog": chart.is_log,
+                    "lines": [{"label": one.label, "style": one.style, "y": _short(one.y)} for one in chart.lines],
+                }
+                for chart in charts
+            ],
         },
     }
 

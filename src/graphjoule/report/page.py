@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,19 +13,60 @@ from typing import Any, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text, write_text
-from graphjoule.report.cell import Cell, variants
-from graphjoule.report.figures import chosen_first, companions, curve_charts, energy_chart, script_data
+from graphjoule.report.cells import AFTER, Cell, variants
+from graphjoule.report.figures import curve_charts, energy_chart, script_data, spread
+from graphjoule.report.metrics import (
+    PARTS,
+    Part,
+    heading,
+    is_better,
+    label,
+    mean_score,
+    number,
+    scaled,
+    score_of,
+    unit,
+)
 from graphjoule.report.svg import NUM_STYLES, Chart, draw
-from graphjoule.report.view import cell_view, environments
-from graphjoule.report.words import Paper, headline_cells
+from graphjoule.tasks.objective import Metric
+from graphjoule.training.records import summarise
 from graphjoule.version import __version__
 
 MOST_BYTES: Final = 2_000_000
 """What a page may weigh: it is sent by mail."""
 _GENERATOR = '<meta name="generator" content="graphjoule'
-_NOTHING: Mapping[tuple[str, str, int], float] = {}
+_MOST_CLASSES = 50
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Published results that stand beside ours.
+
+    Attributes:
+        name: what the column is called, such as "paper".
+        source: where the numbers are from, in words.
+        metric: name of the metric that they are.
+        values: the numbers as they are written, in percent for a share, by dataset, model and depth.
+    """
+
+    name: str
+    source: str
+    metric: str
+    values: Mapping[tuple[str, str, int], float]
+
+    def beside(self, cell: Cell) -> tuple[str, str]:
+        """The published number of a cell, and ours minus it; both are empty where there is none.
+
+        A cell that is not as our recipes have it is another experiment than the published one.
+        """
+        theirs = self.values.get(cell.key)
+        metric = next((metric for metric in cell.metrics if metric.name == self.metric), None)
+        if theirs is None or metric is None or cell.changed_settings:
+            return "", ""
+        ours, _ = mean_score(cell.records, "test", metric)
+        return f"{theirs:.1f}", "" if ours is None else f"{scaled(metric, ours) - theirs:+.2f}"
 
 
 class _Detail(NamedTuple):
@@ -39,13 +81,20 @@ class _Detail(NamedTuple):
 _DETAILS = (_Detail(240, 65, True), _Detail(120, 33, True), _Detail(60, 17, True), _Detail(24, 5, False))
 
 
-def report_page(cells: Sequence[Cell], *, title: str, paper: Paper = _NOTHING) -> str:
+def report_page(
+    cells: Sequence[Cell],
+    *,
+    title: str,
+    reference: Reference | None = None,
+    command: Callable[[Cell], str] = lambda cell: "",
+) -> str:
     """The report on some cells as the text of one HTML file.
 
     Args:
         cells: at least one, in the order of the table.
         title: what the report is on, such as the folder's name.
-        paper: the paper's accuracies in percent, by dataset, model and depth.
+        reference: published results to compare with.
+        command: the command that trains a cell once more; empty where there is none.
 
     Returns:
         HTML of at most `MOST_BYTES`; the same cells give the same text. Everything from data is escaped.
@@ -54,8 +103,8 @@ def report_page(cells: Sequence[Cell], *, title: str, paper: Paper = _NOTHING) -
         >>> from graphjoule.training.recipe import load_recipe
         >>> from graphjoule.training.records import Record
         >>> recipe = load_recipe("egnn", "cora", 64)
-        >>> measured = {"device": "cpu", "runs_at_once": 1, "seconds": 1, "curve": {}, "epochs_run": 0}
-        >>> record = Record.of(recipe, seed=0, split_sha256="", val_accuracy=0.8, test_accuracy=0.85, **measured)
+        >>> scores = {"val": {"accuracy": 0.8}, "test": {"accuracy": 0.85}, "curve": {}, "epochs_run": 0}
+        >>> record = Record.of(recipe, seed=0, split_sha256="", device="cpu", runs_at_once=1, seconds=1, **scores)
         >>> page = report_page([Cell(recipe, [record])], title="a run")
         >>> page.startswith("<!doctype html>"), "85.00" in page
         (True, True)
@@ -63,7 +112,7 @@ def report_page(cells: Sequence[Cell], *, title: str, paper: Paper = _NOTHING) -
     if not cells:
         raise GraphjouleError("There is nothing to report on: no cell was given, expected at least one.")
     for detail in _DETAILS:
-        text = _render(cells, title, paper, detail)
+        text = _render(cells, title, reference, command, detail)
         if len(text.encode()) <= MOST_BYTES:
             return text
     raise GraphjouleError(
@@ -88,6 +137,24 @@ def write_report(path: Path, page: str) -> None:
     write_text(path, page)
 
 
+def headline_cells(cells: Sequence[Cell]) -> list[Cell]:
+    """Of every dataset the cell with the best score on the validation nodes: the test nodes choose nothing."""
+    best: dict[tuple[str, Metric], tuple[float | None, Cell]] = {}
+    for cell in cells:
+        metric = cell.metrics[0]
+        mean, _ = mean_score(cell.records, "val", metric)
+        key = cell.key[0], metric
+        if key not in best or is_better(metric, mean, best[key][0]):
+            best[key] = mean, cell
+    return [cell for _, cell in best.values()]
+
+
+def chosen_first(cells: Sequence[Cell], best: Sequence[Cell]) -> int:
+    """Number of the cell that the page opens with: the first of the best that was traced, else of any."""
+    traced = [cell for cell in (*best, *cells) if cell.states] or list(best)
+    return next(number for number, cell in enumerate(cells) if cell is traced[0])
+
+
 def script_json(data: Any) -> Markup:
     r"""Data for a script element: what could end the element or begin a comment is written as an escape.
 
@@ -100,37 +167,67 @@ def script_json(data: Any) -> Markup:
     return Markup(text)  # nothing of it can be read as markup now
 
 
-def _render(cells: Sequence[Cell], title: str, paper: Paper, detail: _Detail) -> str:
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> duration(0.42), duration(75), duration(7300)
+    ('0.4 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _render(
+    cells: Sequence[Cell], title: str, reference: Reference | None, command: Callable[[Cell], str], detail: _Detail
+) -> str:
     differences, best = variants(cells), headline_cells(cells)
-    views = [cell_view(*pair, paper, detail.energy_rows) for pair in zip(cells, differences, strict=True)]
+    views = [
+        _cell_view(cell, variant, reference, command(cell), detail.energy_rows)
+        for cell, variant in zip(cells, differences, strict=True)
+    ]
     chosen = chosen_first(cells, best)
-    style, script = _packaged("report.css"), _packaged("report.js")
-    energy = energy_chart(cells, cells[chosen])
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            title=title,
-            version=__version__,
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            views=views,
-            best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
-            chosen=views[chosen],
-            is_compared=len(companions(cells, cells[chosen])) > 1,
-            energy=_figure(energy) if energy.lines else None,
-            curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
-            environments=environments(cells),
-            has_paper=any(view["paper"] for view in views),
-            has_variant=any(differences),
-            has_tables=detail.has_tables,
-            num_runs=sum(view["n"] for view in views),
-            num_failed=sum(view["num_failed"] for view in views),
-            data=script_json(script_data(cells, differences, chosen, detail.curve_points)),
-        )
+    style, script = (
+        (resources.files("graphjoule.report") / "templates" / name).read_text(encoding="utf-8")
+        for name in ("report.css", "report.js")
     )
+    energy, metrics = energy_chart(cells, cells[chosen]), list(dict.fromkeys(m for cell in cells for m in cell.metrics))
+    has_reference = any(view["published"] for view in views)
+    environment = Environment(
+        loader=PackageLoader("graphjoule.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(
+        title=title,
+        version=__version__,
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        views=views,
+        best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
+        chosen=views[chosen],
+        scores_title=label(metrics[0]).capitalize() if len(metrics) == 1 else "Scores",
+        heads=_heads(metrics, reference if has_reference else None),
+        reference=reference if has_reference else None,
+        energy=_figure(energy) if energy.lines else None,
+        curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
+        environments=_environments(cells),
+        has_variant=any(differences),
+        has_tables=detail.has_tables,
+        num_runs=sum(view["n"] for view in views),
+        num_failed=sum(view["num_failed"] for view in views),
+        data=script_json(script_data(cells, differences, chosen, detail.curve_points)),
+    )
+
+
+def _hash(text: str) -> str:
+    """What the page's content security policy calls an inline element by: only that one is run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _figure(chart: Chart) -> dict[str, Any]:
@@ -138,20 +235,125 @@ def _figure(chart: Chart) -> dict[str, Any]:
     return {"title": chart.title, "svg": draw(chart), "legend": legend, "band": chart.band and chart.band.label}
 
 
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("graphjoule.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def _heads(metrics: Sequence[Metric], reference: Reference | None) -> list[str]:
+    """The columns of scores: of each metric the test nodes', what was published, the validation nodes'."""
+    heads = []
+    for metric in metrics:
+        heads.append(_head("test", metric))
+        if reference is not None and reference.metric == metric.name:
+            heads += [heading(reference.name, metric), "difference"]
+        heads.append(_head("val", metric))
+    return heads
+
+
+def _head(part: Part, metric: Metric) -> str:
+    return heading(f"{PARTS[part]} {label(metric)}", metric)
+
+
+def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: str, most_rows: int) -> dict[str, Any]:
+    """A cell, and what the template shows of it as text."""
+    (dataset, model, layers), metrics, summary = cell.key, cell.metrics, summarise(cell.records)
+    scores = {
+        _head(part, metric): number(metric, *mean_score(cell.records, part, metric))
+        for metric in metrics
+        for part in PARTS
+    }
+    score_heads = list(scores)
+    headline = metrics[0]
+    test, validation = scores[_head("test", headline)], scores[_head("val", headline)]
+    published, difference = reference.beside(cell) if reference else ("", "")
+    if reference and published:
+        metric = next(metric for metric in metrics if metric.name == reference.metric)
+        scores |= {heading(reference.name, metric): published, "difference": difference}
+    return {
+        "cell": cell,
+        "dataset": dataset,
+        "model": model,
+        "layers": layers,
+        "variant": variant,
+        "score": test or validation,
+        "unit": unit(headline),
+        "kind": f"test {label(headline)}" if test else f"validation {label(headline)}, no test nodes",
+        "scores": scores,
+        "published": published,
+        "difference": difference,
+        "runs": counted(summary.n, "run"),
+        "n": summary.n,
+        "num_failed": summary.num_failed,
+        "time": duration(summary.seconds),
+        "energy_words": _about_energy(cell),
+        "energies": _energy_rows(cell, most_rows),
+        "run_heads": ["seed", "status", "selected epoch", "epochs", *score_heads, "seconds"],
+        "records": [
+            [
+                *(str(record.seed), record.status),
+                "" if record.selected_epoch is None else str(record.selected_epoch),
+                str(record.epochs_run),
+                *(number(metric, score_of(record, part, metric)) for metric in metrics for part in PARTS),
+                f"{record.seconds:.1f}",
+            ]
+            for record in cell.records
+        ],
+        "data": _about_data(cell),
+        "command": command,
+    }
+
+
+def _about_energy(cell: Cell) -> str:
+    """What happened to the energy, in one sentence; the reason where nothing was traced."""
+    found = cell.states.get(AFTER)
+    if found is None or found.diagnosis is None:
+        return cell.untraced
+    verdict = f"Diagnosis after training: {found.diagnosis.verdict}."
+    return verdict if found.limits is None else f"{verdict} {found.limits.summary()}"
+
+
+def _energy_rows(cell: Cell, most: int) -> list[list[str]]:
+    """A row for every layer, or for some spread evenly: its number, its energy in every state, its limits at the end.
+
+    Limits are those of the last state; they are empty where there are none.
+    """
+    if not cell.states:
+        return []
+    columns = [cell.energies(state) for state in cell.states]
+    first, last = columns[0][0], list(cell.states.values())[-1]
+    limits = {} if last.limits is None else dict(enumerate(last.limits.layers, start=1))
+    rows = []
+    for k in spread(min(len(column) for _, column in columns), most):
+        bounds = limits.get(k + first)
+        ends = ["", ""] if bounds is None else [f"{bounds.lower:.3g}", f"{bounds.upper:.3g}"]
+        rows.append([str(k + first), *(f"{column[k].energy:.3g}" for _, column in columns), *ends])
+    return rows
+
+
+def _about_data(cell: Cell) -> str:
+    """What was trained on, in one sentence or two."""
+    data = cell.data
+    if data is None:
+        return f"The dataset {cell.key[0]}."
+    words = (
+        f"{data.name}: {counted(data.num_nodes, 'node')}, {counted(data.num_edges, 'edge')}, "
+        f"{counted(data.num_features, 'feature')}; {counted(data.num_labels, 'labelled node')}"
     )
+    names = data.classes
+    if not names:
+        return f"{words}."
+    more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
+    return f"{words} of {len(names):,} classes: {', '.join(names[:_MOST_CLASSES])}{more}."
 
 
-def _packaged(name: str) -> str:
-    return (resources.files("graphjoule.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """What the page's content security policy calls an inline element by: only that one is run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _environments(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """The different devices and sets of versions, with how many runs each had and when the last one ended."""
+    found: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
+    for cell in cells:
+        for record in cell.records:
+            found.setdefault((record.device, tuple(record.versions.items())), []).append(record.created)
+    return [
+        {
+            "device": device,
+            "versions": ", ".join(f"{name} {number}" for name, number in versions),
+            "runs": counted(len(times), "run"),
+            "last": max(times),
+        }
+        for (device, versions), times in found.items()
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -48,7 +48,7 @@ class Chart:
         lines: the lines.
         band: an area behind them.
         is_log: whether the vertical axis is logarithmic, if there is a positive value.
-        mark: a vertical line at this place, with its label.
+        mark: where a vertical line stands.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Chart:
     lines: Sequence[Line]
     band: Band | None = None
     is_log: bool = False
-    mark: tuple[float, str] | None = None
+    mark: float | None = None
 
 
 def draw(chart: Chart) -> Markup:
@@ -68,28 +68,53 @@ def draw(chart: Chart) -> Markup:
         >>> picture.startswith("<svg"), "a < b" in picture, picture.count("<path")
         (True, False, 1)
     """
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     xs = [x for line in chart.lines for x in line.x]
-    across = _scale((min(xs, default=0), max(xs, default=1)), (_LEFT, _WIDTH - _RIGHT))
-    domain, is_log = value_range(chart)
-    transform = math.log10 if is_log else float
-    upwards = _scale((transform(domain[0]), transform(domain[1])), (_HEIGHT - _BOTTOM, _TOP))
+    first, last = min(xs, default=0), max(xs, default=1)
+    (low, high), is_log = value_range(chart)
+    bend = math.log10 if is_log else float
 
-    def height(value: float) -> float:
-        return upwards(transform(min(max(value, domain[0]), domain[1])))
+    def across(x: float) -> str:
+        return _at(_LEFT + (x - first) / ((last - first) or 1) * (right - _LEFT))
 
-    parts = [*_axes(chart, across, height, domain, is_log)]
+    def height(y: float) -> str:
+        share = (bend(min(max(y, low), high)) - bend(low)) / (bend(high) - bend(low))
+        return _at(bottom - share * (bottom - _TOP))
+
+    parts = [_SVG.format(_WIDTH, _HEIGHT, chart.title)]
+    for value in log_ticks(low, high) if is_log else linear_ticks(low, high):
+        parts.append(_LINE.format("grid", _LEFT, right, height(value), height(value)))
+        parts.append(_TEXT.format(_LEFT - 8, height(value), "end", _tick(value)))
+    ticks = linear_ticks(first, last, 8) if last > first else xs[:1]
+    parts += [_TEXT.format(across(x), bottom + 18, "middle", f"{x:g}") for x in ticks if x == int(x)]
+    parts.append(_LINE.format("axis", _LEFT, right, bottom, bottom))
+    parts.append(_TEXT.format((_LEFT + right) / 2, _HEIGHT - 8, "middle", chart.x_label))
+    parts.append(_TURNED.format((_TOP + bottom) / 2, chart.y_label))
     if chart.band is not None:
-        parts.append(_area(chart.band, across, height))
+        limits = zip(chart.band.x, chart.band.lower, chart.band.upper, strict=True)
+        there = [limit for limit in limits if all(map(math.isfinite, limit))]
+        corners = [*((x, y) for x, _, y in there), *((x, y) for x, y, _ in reversed(there))]
+        parts.append(_BAND.format(" ".join(f"{across(x)},{height(y)}" for x, y in corners), chart.band.label))
     if chart.mark is not None:
-        at = across(chart.mark[0])
-        parts.append(
-            Markup('<line class="mark" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>').format(_at(at), _TOP, _HEIGHT - _BOTTOM)
-        )
-    parts += [_path(line, across, height) for line in chart.lines]
-    head = Markup('<svg class="static" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        _WIDTH, _HEIGHT, chart.title
-    )
-    return head + Markup("").join(parts) + Markup("</svg>")
+        parts.append(_LINE.format("mark", across(chart.mark), across(chart.mark), _TOP, bottom))
+    for line in chart.lines:
+        steps, pen = [], "M"
+        for x, y in zip(line.x, line.y, strict=True):
+            if _is_number(y):
+                steps.append(f"{pen}{across(x)} {height(y)}")
+            pen = "L" if _is_number(y) else "M"
+        if len(steps) == 1:
+            steps.append("h0.1")  # with round ends, a dot
+        parts.append(_PATH.format(line.style % NUM_STYLES, "".join(steps), line.label))
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+_SVG = Markup('<svg class="static" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+_LINE = Markup('<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/>')
+_TEXT = Markup('<text x="{}" y="{}" class="{}">{}</text>')
+_TURNED = Markup('<text transform="translate(14 {}) rotate(-90)" class="middle turned">{}</text>')
+_BAND = Markup('<polygon class="band" points="{}"><title>{}</title></polygon>')
+_PATH = Markup('<path class="line s{}" d="{}"><title>{}</title></path>')
 
 
 def value_range(chart: Chart) -> tuple[tuple[float, float], bool]:
@@ -132,63 +157,6 @@ def log_ticks(low: float, high: float, wanted: int = 7) -> list[float]:
     steps = [float(f"{m}e{k}") for k in range(first - 1, last + 1) for m in (1, 2, 5)]
     ticks = [tick for tick in steps if low <= tick <= high]
     return ticks if len(ticks) > 1 else [tick for tick in linear_ticks(low, high, 5) if tick > 0]
-
-
-def _axes(
-    chart: Chart,
-    across: Callable[[float], float],
-    height: Callable[[float], float],
-    domain: tuple[float, float],
-    is_log: bool,
-) -> list[Markup]:
-    xs = [x for line in chart.lines for x in line.x]
-    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
-    parts = []
-    for value in log_ticks(*domain) if is_log else linear_ticks(*domain):
-        y = _at(height(value))
-        parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, right, y, y))
-        parts.append(Markup('<text x="{}" y="{}" class="end">{}</text>').format(_LEFT - 8, y, _tick(value)))
-    for value in linear_ticks(min(xs), max(xs), 8) if xs and max(xs) > min(xs) else xs[:1]:
-        if value == int(value):
-            text = Markup('<text x="{}" y="{}" class="middle">{:g}</text>')
-            parts.append(text.format(_at(across(value)), bottom + 18, value))
-    parts.append(Markup('<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(_LEFT, right, bottom))
-    label = Markup('<text x="{}" y="{}" class="middle">{}</text>')
-    parts.append(label.format((_LEFT + right) / 2, _HEIGHT - 8, chart.x_label))
-    turned = Markup('<text transform="translate(14 {}) rotate(-90)" class="middle turned">{}</text>')
-    parts.append(turned.format((_TOP + bottom) / 2, chart.y_label))
-    return parts
-
-
-def _path(line: Line, across: Callable[[float], float], height: Callable[[float], float]) -> Markup:
-    steps, pen = [], "M"
-    for x, y in zip(line.x, line.y, strict=True):
-        if _is_number(y):
-            steps.append(f"{pen}{_at(across(x))} {_at(height(y))}")
-            pen = "L"
-        else:
-            pen = "M"
-    if len(steps) == 1:
-        steps.append("h0.1")  # with round ends, a dot
-    shape = Markup('<path class="line s{}" d="{}"><title>{}</title></path>')
-    return shape.format(line.style % NUM_STYLES, "".join(steps), line.label)
-
-
-def _area(band: Band, across: Callable[[float], float], height: Callable[[float], float]) -> Markup:
-    there = [
-        (across(x), height(low), height(high))
-        for x, low, high in zip(band.x, band.lower, band.upper, strict=True)
-        if math.isfinite(low) and math.isfinite(high)
-    ]
-    points = [*((x, high) for x, _, high in there), *((x, low) for x, low, _ in reversed(there))]
-    shape = Markup('<polygon class="band" points="{}"><title>{}</title></polygon>')
-    return shape.format(" ".join(f"{_at(x)},{_at(y)}" for x, y in points), band.label)
-
-
-def _scale(domain: tuple[float, float], ends: tuple[float, float]) -> Callable[[float], float]:
-    low, high = domain
-    width = high - low if high > low else 1.0
-    return lambda value: ends[0] + (value - low) / width * (ends[1] - ends[0])
 
 
 def _tick(value: float) -> str:

@@ -15,8 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
-from graphjoule.trace.graphs import TracedGraph
-from graphjoule.trace.outputs import as_matrix, find_features
+from graphjoule.trace.outputs import TracedGraph, as_matrix
 from graphjoule.trace.watch import Watch, watched_modules
 
 
@@ -93,15 +92,13 @@ class EmbeddingHooks:
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen.clear()
-        self._graph.learn_from_inputs(chain(args, kwargs.values()))
+        self._graph.read_inputs(chain(args, kwargs.values()))
 
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
         self._last = None  # activations belong to autograd, not to a hook
 
     def _measure(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        self._graph.learn_from_output(output)
-        num_nodes = self._graph.num_nodes
-        features = None if num_nodes is None else find_features(output, num_nodes)
+        features = self._graph.features_in(output)
         if features is None or features is self._last:
             return
         if not self._seen:

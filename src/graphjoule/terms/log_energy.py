@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.graph.laplacian import Kernel
@@ -43,8 +42,7 @@ class SmoothingGraph:
     @classmethod
     def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
         """Build it once per graph and dtype; this waits for the device."""
-        if graph.part is not None:
-            raise GraphjouleError("An energy constraint needs the whole graph, and this is the part of one process.")
+        graph.require_whole("An energy constraint")
         scaled = graph.laplacian.scaled()
         difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
         return cls(difference, scaled.kernel(dtype))

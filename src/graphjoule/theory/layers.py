@@ -246,7 +246,7 @@ def depth_limit(spectrum: Spectrum, setting: Setting) -> tuple[Enclosure, Enclos
     if spectrum.lambda_0 is None or spectrum.lambda_max is None:
         return None
     if setting.beta == 0:
-        rest = setting.c_max if setting.c_min == 1 else 0.0  # nothing but the previous layer, or less and less of it
+        rest = setting.c_max if setting.c_min == 1 else 0.0  # only the previous layer, or less and less of it
         return Enclosure(rest, rest), Enclosure(rest, rest)
 
     def limit(eigenvalue: float) -> float:

@@ -1,7 +1,6 @@
 """Watch any model layer by layer."""
 
-from graphjoule.trace.layer import LayerTrace
 from graphjoule.trace.trace import Trace
-from graphjoule.trace.view import RecordedTrace, TraceView, read_trace
+from graphjoule.trace.view import LayerTrace, RecordedTrace, TraceView, read_trace
 
 __all__ = ["LayerTrace", "RecordedTrace", "Trace", "TraceView", "read_trace"]

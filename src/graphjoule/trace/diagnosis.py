@@ -1,18 +1,51 @@
-"""From a trace to words: what is wrong with a deep network, where it begins, and what to try."""
+"""From a trace to words: what is wrong with a deep network, where it begins, and what to try.
+
+Every test looks at embeddings, the rows of a trace in order, and compares with the first of them, per channel. Layers
+are ill from the first one after which none recovers: a dip that passes does not count.
+
+The thresholds were set on networks of known fate, trained and untrained, on Cora, Pubmed and the digits: a GCN of 16
+layers has lost its energy by 4e-7 to 2e-6, an EGNN of 64 layers by 0.02 to 0.08, a trained GCN of 2 to 4 layers gains.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.trace import LayerTrace, TraceView
-from graphjoule.trace.symptoms import SYMPTOMS, Kind, Symptom
+from graphjoule.trace.view import LayerTrace, TraceView, without_scores
 
+Kind = Literal[
+    "over-smoothing by norm collapse",
+    "over-smoothing by direction collapse",
+    "over-smoothing",
+    "over-separation",
+    "vanishing gradients",
+    "exploding gradients",
+]
 HEALTHY, UNDECIDED = "healthy", "undecided"
+
+ENERGY_LOST = 1e-5
+"""Share of the first layer's energy per channel below which differences between neighbours are gone."""
+NORM_LOST = 1e-2
+"""Share of the first layer's norm per channel below which a lost energy is laid to the norm."""
+RAYLEIGH_LOST = 1e-3
+"""Share of the first layer's ``E / ||X||^2`` below which all nodes point along the kernel, whatever the norm."""
+RANK_LEFT = 2.0
+"""Effective rank below which nodes point one way or the opposite; an EGNN on Pubmed keeps 3.9, a dead GCN 1.4."""
+RANK_LOST = 0.2
+"""Share of the first layer's effective rank below which rank has been lost at all: a problem may be of low rank."""
+ENERGY_GAINED = 1e4
+"""Times the first layer's energy per channel above which a network drives its nodes apart."""
+RAYLEIGH_GAINED = 1.0
+"""``E / ||X||^2`` above which neighbours point in opposite directions on average, if the first layer has half of it."""
+GRADIENT_LOST = 1e-6
+"""Share of the last row's gradient that reaches the first row below which the first does not learn."""
+GRADIENT_GAINED = 1e4
+"""Times the last row's gradient that reaches the first row above which a step is too large."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +112,7 @@ def diagnose(trace: TraceView) -> Diagnosis:
 
     The last call of the trace is looked at, of one run. Rows are compared with the first, so that one should be the
     embeddings ``X_0`` or the first layer. A last row of another width is class scores: it counts for gradients alone.
-    Thresholds and their reasons are the constants of `graphjoule.trace.symptoms`.
+    Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
 
     Args:
         trace: a trace with energy, norm and effective rank, and with gradients to have those judged.
@@ -95,7 +128,7 @@ def diagnose(trace: TraceView) -> Diagnosis:
         ('over-smoothing by norm collapse', 'convs.6')
     """
     rows = trace.one_pass("diagnosis")
-    embeddings = _embeddings(rows)
+    embeddings = without_scores(rows)
     if len(embeddings) < 2:
         raise GraphjouleError(
             f"A diagnosis compares layers, but the trace has embeddings of {len(embeddings)} only, "
@@ -103,37 +136,27 @@ def diagnose(trace: TraceView) -> Diagnosis:
         )
     findings, not_judged, is_decided = [], [], True
     for symptom in SYMPTOMS:
-        of_gradients = symptom.needs == (("gradient",),)
-        looked_at = rows if of_gradients else embeddings
-        if missing := _missing(symptom, looked_at):
-            not_judged.append(missing)
-            is_decided = is_decided and of_gradients
-        elif (sign := symptom.find(looked_at)) is not None:
-            findings.append(Finding(symptom.kind, sign.row.name, sign.evidence, symptom.advice))
+        is_of_gradients = symptom.needs == (("gradient",),)
+        judged = rows if is_of_gradients else embeddings
+        if missing := _missing(symptom, judged):
+            not_judged.append(f"{symptom.kind}, {missing}")
+            is_decided = is_decided and is_of_gradients
+        elif (sign := symptom.find(judged)) is not None:
+            findings.append(Finding(symptom.kind, judged[sign[0]].name, sign[1], symptom.advice))
     return Diagnosis(tuple(findings), _summary(embeddings), tuple(not_judged), is_decided)
 
 
-def _embeddings(rows: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
-    """The rows without class scores, which are rows of another width at the end."""
-    is_scores = len(rows) > 2 and rows[-1].channels != rows[-2].channels
-    return rows[:-1] if is_scores else rows
-
-
 def _missing(symptom: Symptom, rows: Sequence[LayerTrace]) -> str:
-    """Why an illness cannot be judged, or nothing."""
-    if not any(all(name in row for row in rows for name in names) for names in symptom.needs):
-        wanted = " or ".join(" and ".join(names) for names in symptom.needs)
-        how = (
-            "gradients: Trace(..., gradients=True) and a backward pass, or --gradients"
-            if wanted == "gradient"
-            else f"measures {wanted}"
-        )
-        return f"{symptom.kind}, which needs {how}"
+    """Why an illness cannot be judged; empty if it can."""
+    if not any(_have(rows, *names) for names in symptom.needs):
+        if symptom.needs == (("gradient",),):
+            return "which needs `gradients=True` and a backward pass"
+        return f"which needs measures {' or '.join(' and '.join(names) for names in symptom.needs)}"
     first = rows[0].numbers()
     if any(math.isnan(first.get(name, 0.0)) for names in symptom.needs for name in names):
-        return f"{symptom.kind}, for the numbers of {rows[0].name} are not finite"
+        return f"for the numbers of {rows[0].name} are not finite"
     if "energy" in symptom.needs[0] and first["energy"] == 0:
-        return f"{symptom.kind}, for the energy of {rows[0].name} is zero: no edges, or equal neighbours"
+        return f"for the energy of {rows[0].name} is zero: no edges, or equal neighbours"
     return ""
 
 
@@ -142,3 +165,171 @@ def _summary(rows: Sequence[LayerTrace]) -> str:
     names = [name for name in ("energy", "norm", "effective_rank") if name in rows[0] and name in rows[-1]]
     changes = [f"{name.replace('_', ' ')} {rows[0][name]:.3g} to {rows[-1][name]:.3g}" for name in names]
     return f"{rows[0].name} to {rows[-1].name}: {', '.join(changes) or 'no measure that is judged'}"
+
+
+Sign = tuple[int, str]
+"""An illness found: the number of the row where it begins, and the numbers that say so."""
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One row of `SYMPTOMS`.
+
+    Attributes:
+        kind: what the illness is called.
+        needs: measures without which it cannot be judged; any one of the alternatives does.
+        find: the test, from the rows to a sign or None.
+        advice: what to try.
+    """
+
+    kind: Kind
+    needs: tuple[tuple[str, ...], ...]
+    find: Callable[[Sequence[LayerTrace]], Sign | None]
+    advice: str
+
+
+def _have(rows: Sequence[LayerTrace], *measures: str) -> bool:
+    return all(name in row for row in rows for name in measures)
+
+
+def _share(rows: Sequence[LayerTrace], measure: str, power: int = 1) -> list[float]:
+    """A measure at every row as a share of the first row's, per channel; NaN where the first is zero."""
+    first = rows[0][measure] / rows[0].channels ** (power / 2)
+    return [row[measure] / row.channels ** (power / 2) / first if first > 0 else math.nan for row in rows]
+
+
+def _rayleigh(rows: Sequence[LayerTrace]) -> list[float]:
+    """``E / ||X||^2`` of every row, recorded or made from energy and norm; 0 for zero features."""
+    return [row["rayleigh"] if "rayleigh" in row else row.energy / row.norm**2 if row.norm > 0 else 0.0 for row in rows]
+
+
+def _change(rows: Sequence[LayerTrace], values: Sequence[float], at: int) -> str:
+    """How values went over the rows: at the first, where the illness begins, and at the last."""
+    return (
+        f"fell from {values[0]:.3g} at {rows[0].name} to {values[at]:.3g} at {rows[at].name} and {values[-1]:.3g} at "
+        f"{rows[-1].name}"
+    )
+
+
+def _begin(is_ill: Sequence[bool]) -> int | None:
+    """The first row from which all are ill to the end; the first row of all is what they are compared with."""
+    begin = len(is_ill)
+    while begin > 1 and is_ill[begin - 1]:
+        begin -= 1
+    return begin if begin < len(is_ill) else None
+
+
+def _norm_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
+    energy, norm = _share(rows, "energy", power=2), _share(rows, "norm")
+    at = _begin([e <= ENERGY_LOST and n <= NORM_LOST for e, n in zip(energy, norm, strict=True)])
+    if at is None:
+        return None
+    first, last, rate = rows[0], rows[-1], energy[-1] ** (1 / (len(rows) - 1))
+    if rate == 0:
+        return at, f"energy and norm are {last.energy:.3g} and {last.norm:.3g} at {last.name}"
+    return at, (
+        f"from {first.name} to {last.name} the energy fell from {first.energy:.3g} to {last.energy:.3g}, "
+        f"by {1 / rate:.2g} x a layer, and the norm from {first.norm:.3g} to {last.norm:.3g}"
+    )
+
+
+def _direction_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
+    if _have(rows, "effective_rank"):
+        rank = [row["effective_rank"] for row in rows]
+        at = _begin([r <= RANK_LEFT and r <= RANK_LOST * rank[0] for r in rank])
+        if at is not None:
+            return at, f"the effective rank {_change(rows, rank, at)}: all nodes lie along one direction"
+    if _have(rows, "rayleigh") or _have(rows, "energy", "norm"):
+        rayleigh = _rayleigh(rows)
+        at = _begin([rayleigh[0] > 0 and r <= RAYLEIGH_LOST * rayleigh[0] for r in rayleigh])
+        if at is not None:
+            told_apart = "only degrees and connected components still tell nodes apart"
+            return at, f"E/||X||^2 {_change(rows, rayleigh, at)}: {told_apart}"
+    return None
+
+
+def _energy_loss(rows: Sequence[LayerTrace]) -> Sign | None:
+    """Over-smoothing of a kind that the energy alone cannot tell; with the norm it is one of the two above."""
+    if _have(rows, "norm"):
+        return None
+    at = _begin([share <= ENERGY_LOST for share in _share(rows, "energy", power=2)])
+    if at is None:
+        return None
+    fell = f"from {rows[0].energy:.3g} at {rows[0].name} to {rows[-1].energy:.3g} at {rows[-1].name}"
+    return at, f"the energy fell {fell}; record the norm too, to tell which kind it is"
+
+
+def _over_separation(rows: Sequence[LayerTrace]) -> Sign | None:
+    energy, rayleigh = _share(rows, "energy", power=2), _rayleigh(rows)
+    too_much = [not math.isfinite(row.energy) or e >= ENERGY_GAINED for row, e in zip(rows, energy, strict=True)]
+    apart = [r >= RAYLEIGH_GAINED and rayleigh[0] <= r / 2 for r in rayleigh]
+    at = _begin([a or b for a, b in zip(too_much, apart, strict=True)])
+    if at is None:
+        return None
+    return at, (
+        f"the energy went from {rows[0].energy:.3g} at {rows[0].name} to {rows[-1].energy:.3g} at {rows[-1].name}, "
+        f"and E/||X||^2 from {rayleigh[0]:.3g} to {rayleigh[-1]:.3g}"
+    )
+
+
+def _gradient_sign(rows: Sequence[LayerTrace], is_ill: Callable[[float], bool], word: str) -> Sign | None:
+    """Gradients as shares of the last row's, followed from the last row to the first."""
+    first, last = rows[0]["gradient"], rows[-1]["gradient"]
+    at = _begin([is_ill(row["gradient"] / last if last > 0 else 0.0) for row in reversed(rows)])
+    if at is None:
+        return None
+    evidence = f"||dL/dX|| is {last:.3g} at {rows[-1].name} and {word} {first:.3g} at {rows[0].name}"
+    return len(rows) - 1 - at, evidence
+
+
+def _vanishing(rows: Sequence[LayerTrace]) -> Sign | None:
+    return _gradient_sign(rows, lambda share: share <= GRADIENT_LOST, "falls to")
+
+
+def _exploding(rows: Sequence[LayerTrace]) -> Sign | None:
+    return _gradient_sign(rows, lambda share: not math.isfinite(share) or share >= GRADIENT_GAINED, "grows to")
+
+
+SYMPTOMS: tuple[Symptom, ...] = (
+    Symptom(
+        "over-smoothing by norm collapse",
+        (("energy", "norm"),),
+        _norm_collapse,
+        "Feed X_0 into every layer (EGNN with c_min = 0.15, GCNII, APPNP), start the weights near the identity, or "
+        "normalise every layer (PairNorm, batch norm).",
+    ),
+    Symptom(
+        "over-smoothing by direction collapse",
+        (("effective_rank",), ("rayleigh",), ("energy", "norm")),
+        _direction_collapse,
+        "Scaling alone does not help, the directions are gone: feed X_0 into every layer (EGNN, GCNII, APPNP), join "
+        "layers of several depths (JKNet), drop edges, or use fewer layers.",
+    ),
+    Symptom(
+        "over-smoothing",
+        (("energy",),),
+        _energy_loss,
+        "Feed X_0 into every layer (EGNN with c_min = 0.15, GCNII, APPNP), or use fewer layers.",
+    ),
+    Symptom(
+        "over-separation",
+        (("energy", "norm"),),
+        _over_separation,
+        "Keep the weights near orthogonal (EGNN's penalty gamma, c_max <= 1), add weight decay, normalise every layer, "
+        "or start from smaller weights.",
+    ),
+    Symptom(
+        "vanishing gradients",
+        (("gradient",),),
+        _vanishing,
+        "Give the loss a short way back: residual connections to X_0 (EGNN, GCNII) or from layer to layer "
+        "(DeepGCNLayer), or join all layers at the end (JKNet).",
+    ),
+    Symptom(
+        "exploding gradients",
+        (("gradient",),),
+        _exploding,
+        "Clip the gradient's norm, lower the learning rate, keep the weights near orthogonal (EGNN's penalty gamma), "
+        "or normalise every layer.",
+    ),
+)

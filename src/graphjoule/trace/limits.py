@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.trace import LayerTrace, TraceView
+from graphjoule.trace.view import TraceView
 
 TOLERANCE = 1e-6
 """How far past a limit still counts as on it, relative: features in float32 carry energies to about this."""
@@ -81,41 +81,32 @@ class Limits:
 
     def summary(self) -> str:
         """The result in one sentence."""
-        total, lower, upper = len(self.layers), *map(sum, zip(*map(_held, self.layers), strict=True))
+        lower = sum(layer.holds_lower for layer in self.layers)
+        upper = sum(layer.holds_upper for layer in self.layers)
         found = (
             "all within both limits" if self.holds else f"{lower} at or above the lower, {upper} at or below the upper"
         )
-        return f"Limits c_min = {self.c_min:g}, c_max = {self.c_max:g}: of {total} layers {found}."
+        return f"Limits c_min = {self.c_min:g}, c_max = {self.c_max:g}: of {len(self.layers)} layers {found}."
 
     def table(self) -> str:
         """The layers as text, one line each."""
         width = max(len(name) for name in (self.initial, "layer", *(layer.name for layer in self.layers)))
-        head = f"{'layer':<{width}}  {'lower':>9}  {'energy':>9}  {'upper':>9}  {'slack':>11}"
-        first = f"{self.initial:<{width}}  {'':>9}  {self.initial_energy:>9.3g}"
-        return "\n".join([head, first, *(_line(layer, width) for layer in self.layers)])
+        lines = [
+            f"{'layer':<{width}}  {'lower':>9}  {'energy':>9}  {'upper':>9}  {'slack':>11}",
+            f"{self.initial:<{width}}  {'':>9}  {self.initial_energy:>9.3g}",
+        ]
+        words = {(True, True): "", (False, True): "  below", (True, False): "  above", (False, False): "  outside"}
+        for layer in self.layers:
+            slack = min(layer.lower_slack, layer.upper_slack)
+            numbers = f"{layer.lower:>9.3g}  {layer.energy:>9.3g}  {layer.upper:>9.3g}  {slack:>9.3g} x"
+            lines.append(f"{layer.name:<{width}}  {numbers}{words[layer.holds_lower, layer.holds_upper]}")
+        return "\n".join(lines)
 
     def fields(self) -> dict[str, Any]:
         """Everything as a dict that JSON can hold."""
-        return {
-            "c_min": self.c_min,
-            "c_max": self.c_max,
-            "initial": self.initial,
-            "initial_energy": self.initial_energy,
-            "holds": self.holds,
-            "layers": [
-                {
-                    "name": layer.name,
-                    "energy": layer.energy,
-                    "lower": layer.lower,
-                    "upper": layer.upper,
-                    "holds_lower": layer.holds_lower,
-                    "holds_upper": layer.holds_upper,
-                    "lower_slack": layer.lower_slack,
-                    "upper_slack": layer.upper_slack,
-                }
-                for layer in self.layers
-            ],
-        }
+        judged = ("holds_lower", "holds_upper", "lower_slack", "upper_slack")
+        layers = [{**asdict(layer), **{name: getattr(layer, name) for name in judged}} for layer in self.layers]
+        return {**asdict(self), "holds": self.holds, "layers": layers}
 
     def to_json(self) -> str:
         """The same as JSON text; a slack without end is null."""
@@ -130,7 +121,7 @@ def limits(trace: TraceView, c_min: float, c_max: float, *, initial: str | None 
 
     Args:
         trace: a trace with energies; its last call is looked at, of one run. Every row after ``X_0`` is a layer, so
-            leave out what is none: ``trace.select("encoder", "convs.*")``.
+            leave out what is not: ``trace.select("encoder", "convs.*")``.
         c_min: factor of the lower limit, in (0, 1).
         c_max: factor of the upper limit, positive; usually in (0, 1].
         initial: name of the row that is ``X_0``; by default the first.
@@ -139,7 +130,7 @@ def limits(trace: TraceView, c_min: float, c_max: float, *, initial: str | None 
         Both limits of every layer, whether they hold, and the slack.
 
     Example:
-        >>> from graphjoule.trace import RecordedTrace
+        >>> from graphjoule.trace import LayerTrace, RecordedTrace
         >>> energies = {"encoder": 4.0, "convs.0": 2.0, "convs.1": 0.1}
         >>> rows = [LayerTrace(name, {"energy": energy}) for name, energy in energies.items()]
         >>> found = limits(RecordedTrace(rows, ["energy"]), c_min=0.2, c_max=1.0)
@@ -150,7 +141,13 @@ def limits(trace: TraceView, c_min: float, c_max: float, *, initial: str | None 
         raise GraphjouleError(f"c_min is {c_min}; it must be between 0 and 1.")
     if not 0 < c_max < math.inf:
         raise GraphjouleError(f"c_max is {c_max}; it must be positive.")
-    rows = _from_initial(trace.one_pass("check of the limits"), initial)
+    rows = trace.one_pass("check of the limits")
+    names = [row.name for row in rows]
+    if initial is not None and initial not in names:
+        raise GraphjouleError(f"The trace has no row {initial!r} to be X_0; it has {', '.join(names)}.")
+    rows = rows[0 if initial is None else names.index(initial) :]
+    if len(rows) < 2:
+        raise GraphjouleError(f"There is no layer after {rows[0].name!r}: limits need X_0 and at least one layer.")
     energies = [row.energy for row in rows]
     upper = c_max * energies[0]
     layers = tuple(
@@ -160,29 +157,8 @@ def limits(trace: TraceView, c_min: float, c_max: float, *, initial: str | None 
     return Limits(c_min, c_max, rows[0].name, energies[0], layers)
 
 
-def _from_initial(rows: list[LayerTrace], initial: str | None) -> list[LayerTrace]:
-    names = [row.name for row in rows]
-    if initial is not None and initial not in names:
-        raise GraphjouleError(f"The trace has no row {initial!r} to be X_0; it has {', '.join(names)}.")
-    rows = rows[0 if initial is None else names.index(initial) :]
-    if len(rows) < 2:
-        raise GraphjouleError(f"There is no layer after {rows[0].name!r}: limits need X_0 and at least one layer.")
-    return rows
-
-
 def _ratio(high: float, low: float) -> float:
     """``high / low``; without end where there is nothing below, for zero is within any limit."""
     if math.isnan(high) or math.isnan(low):
         return math.nan
     return math.inf if low == 0 else high / low
-
-
-def _held(layer: LayerLimits) -> tuple[bool, bool]:
-    return layer.holds_lower, layer.holds_upper
-
-
-def _line(layer: LayerLimits, width: int) -> str:
-    slack = min(layer.lower_slack, layer.upper_slack)
-    word = {(True, True): "", (False, True): "  below", (True, False): "  above"}.get(_held(layer), "  outside")
-    numbers = f"{layer.lower:>9.3g}  {layer.energy:>9.3g}  {layer.upper:>9.3g}  {slack:>9.3g} x"
-    return f"{layer.name:<{width}}  {numbers}{word}"

@@ -1,4 +1,4 @@
-"""Pictures of numbers over layers: log scale, labels at the lines, colours that colour-blind eyes tell apart.
+"""Charts as files, drawn by matplotlib: lines and bands in panels, labels at the lines, colours for colour-blind eyes.
 
 matplotlib is an extra; it is imported when a picture is asked for.
 """
@@ -6,11 +6,12 @@ matplotlib is an extra; it is imported when a picture is asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import write_bytes
@@ -19,15 +20,45 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "BLACK",
+    "BLUE",
+    "GREEN",
+    "ORANGE",
+    "PALETTE",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "X_SCALES",
+    "Band",
+    "Line",
+    "MissingLibraryError",
+    "Panel",
+    "check_picture_path",
+    "draw_panel",
+    "draw_panels",
+    "new_figure",
+    "picture_bytes",
+    "save_figure",
+]
+
 # Okabe and Ito's palette, the yellow left out: it is too faint on white.
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
 PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+X_SCALES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "linear": {"value": "linear"},
+    "log": {"value": "log"},
+    "log2": {"value": "log", "base": 2},  # depths
+    "symlog": {"value": "symlog", "linthresh": 1},  # values of both signs
+}
+"""What a panel's x axis can be, as matplotlib's settings."""
 
 _LOG_FROM = 10.0  # ratio of the largest to the smallest value from which a linear axis hides the small ones
 _OUT_OF_SIGHT = 1e-3  # of the panel's bottom: where a line goes that leaves it
 _MOST_NAMED = 12  # ticks that carry a layer's name; beyond, they carry its number
 _LABEL_SPACE = 0.065  # a line of a label needs, of the panel's height
+_TITLE_LETTERS = 10.5  # of a title fit in an inch
 _DPI = 150
 _WITHOUT_DATE = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
@@ -83,6 +114,10 @@ class Panel:
         x_names: names of 0, 1, 2, ...; drawn if they are few.
         decades: how much of a logarithmic axis is shown; a line that falls further leaves the panel at its bottom.
         is_log: whether the values' axis may be logarithmic; it is where they span much and none is negative.
+        x_scale: a key of `X_SCALES`.
+        x_ticks: where the x axis has numbers; by default matplotlib chooses.
+        y_limits: the lowest and highest value shown, to have the same scale in several panels; by default what fits.
+        dots: which values of a line have a dot.
     """
 
     title: str
@@ -93,25 +128,40 @@ class Panel:
     x_names: Sequence[str] = ()
     decades: float = 16.0
     is_log: bool = True
+    x_scale: str = "linear"
+    x_ticks: Sequence[float] = ()
+    y_limits: tuple[float, float] | None = None
+    dots: Literal["all", "last", "none"] = "none"
 
 
-def draw_panels(panels: Sequence[Panel], *, title: str = "", size: tuple[float, float] = (6.4, 3.8)) -> Figure:
-    """A figure with panels side by side, at most two in a row.
+def draw_panels(
+    panels: Sequence[Panel],
+    *,
+    title: str = "",
+    columns: int = 2,
+    size: tuple[float, float] = (6.4, 3.8),
+    legend: Sequence[Any] = (),
+) -> Figure:
+    """A figure with panels side by side; its ``axes`` are those of the panels, in their order.
 
     Args:
         panels: what to draw.
-        title: what stands above all.
+        title: what stands above all, in as many lines as it needs.
+        columns: the most panels in a row.
         size: inches of one panel.
+        legend: matplotlib's handles of what a legend below all explains, such as a ``Line2D`` with a label.
     """
     if not panels:
         raise GraphjouleError("There is nothing to draw: no measure was recorded.")
-    columns = min(2, len(panels))
+    columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = new_figure((size[0] * columns, size[1] * rows))
     for number, panel in enumerate(panels, start=1):
         draw_panel(figure.add_subplot(rows, columns, number), panel)
     if title:
-        figure.suptitle(title, fontsize=12)
+        figure.suptitle(fill(title, int(_TITLE_LETTERS * size[0] * columns)), fontsize=12)
+    if legend:
+        figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False)
     return figure
 
 
@@ -131,6 +181,10 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     values = [y for values in drawn for y in values if math.isfinite(y)]
     bottom = _log_bottom(values, panel.decades) if panel.is_log else None
     floor = -math.inf if bottom is None else bottom * _OUT_OF_SIGHT
+    if panel.x_scale != "linear":
+        axes.set_xscale(**X_SCALES[panel.x_scale])
+    if panel.y_limits:  # now, for labels stand at the heights of the lines' ends
+        axes.set_ylim(*panel.y_limits)
     if bottom is not None:
         axes.set_yscale("log")
     for band in panel.bands:
@@ -147,14 +201,15 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
             va="top",
         )
     for line in panel.lines:
-        x = range(len(line.y)) if line.x is None else line.x
-        style: dict[str, Any] = {
-            "color": line.colour,
-            "linestyle": line.style,
-            "linewidth": line.width,
-            "alpha": line.alpha,
-        }
-        axes.plot(x, _raised(line.y, floor), marker="o" if len(line.y) == 1 else None, **style)
+        axes.plot(
+            range(len(line.y)) if line.x is None else line.x,
+            _raised(line.y, floor),
+            marker="o" if len(line.y) == 1 else None,
+            color=line.colour,
+            linestyle=line.style,
+            linewidth=line.width,
+            alpha=line.alpha,
+        )
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     axes.set_title(panel.title, fontsize=11)
     axes.margins(x=0.01)
@@ -165,17 +220,30 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     if 0 < len(panel.x_names) <= _MOST_NAMED:
         axes.set_xticks(range(len(panel.x_names)), panel.x_names, rotation=30, ha="right", rotation_mode="anchor")
     _label_ends(axes, panel.lines, floor if bottom is None else bottom)
+    if panel.y_limits:
+        if panel.is_log:  # limits are there to be the same in several panels, so the scale is too
+            axes.set_yscale("log")
+        axes.set_ylim(*panel.y_limits)
+    if panel.dots != "none":
+        dotted = slice(-1, None) if panel.dots == "last" else slice(None)
+        for line in panel.lines:
+            x = range(len(line.y)) if line.x is None else line.x
+            axes.plot(x[dotted], line.y[dotted], "o", color=line.colour, markersize=4)
+    if panel.x_ticks:
+        axes.set_xticks(panel.x_ticks, [f"{x:g}" for x in panel.x_ticks])
+        axes.minorticks_off()
+
+
+def picture_bytes(figure: Figure, ending: str = "png") -> bytes:
+    """A picture as the bytes of a file without date and version, so that the same numbers give the same bytes."""
+    content = BytesIO()
+    figure.savefig(content, format=ending, dpi=_DPI, metadata=_WITHOUT_DATE.get(ending))
+    return content.getvalue()
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a picture, whole or not at all; the path's ending says the format.
-
-    The file holds no date and no version, so that the same numbers give the same bytes.
-    """
-    ending = check_picture_path(path)
-    content = BytesIO()
-    figure.savefig(content, format=ending, dpi=_DPI, metadata=_WITHOUT_DATE.get(ending))
-    write_bytes(path, content.getvalue())
+    """Write a picture, whole or not at all; the path's ending says the format."""
+    write_bytes(path, picture_bytes(figure, check_picture_path(path)))
 
 
 def check_picture_path(path: str | Path) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -15,31 +18,27 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
-from graphjoule.trace.batching import show
-from graphjoule.trace.entry import Entry, EntryWatcher, settle
-from graphjoule.trace.graphs import TracedGraph
-from graphjoule.trace.layer import LayerTrace
-from graphjoule.trace.missed import describe_output, why_nothing
-from graphjoule.trace.outputs import find_features
-from graphjoule.trace.seen import Seen
-from graphjoule.trace.view import TraceView
+from graphjoule.trace.outputs import TracedGraph, as_matrix, describe_output
+from graphjoule.trace.view import LayerTrace, TraceView
 from graphjoule.trace.watch import Watch, watched_modules
 
-_MOST_WAITING = 4096  # entries on a device: each number takes a block of 512 bytes there until it is brought home
+_MOST_WAITING = 4096  # entries on a device: each number takes a block of 512 bytes there until it is read back
+_MOST_SHOWN = 5  # modules that a warning names
 
 
 class Trace(TraceView):
     """Record measures of node features at every layer of any torch model.
 
     Numbers are computed inside the forward hooks and stay on the device until they are read; no activation is kept,
-    outputs and random numbers are what they would be without. Hooks are gone when the block ends, also after an error.
+    outputs and random numbers stay as they are without it. Hooks are gone when the block ends, also after an error.
 
     A batch of runs is recorded run by run: from outputs ``[runs, num_nodes, channels]``, and inside `torch.vmap`.
 
     By default all modules whose output is node features are watched, but for the parts of a layer (see
-    `graphjoule.trace.watch.layer_modules`). A tensor is then recorded once: a module that hands on what it was given,
-    such as dropout in evaluation mode, has no row, and what a module takes from its last part has the module's name.
+    `graphjoule.trace.watch.layer_modules`). A tensor is then recorded once: a module that returns its input unchanged,
+    such as dropout in evaluation mode, has no row, and what a module returns from its last part has the module's name.
     Modules asked for by name or type have a row at each of their calls. Where a call of the model uses a module again,
     as one activation for all layers, rows are numbered: "act", "act#2". A trace without rows ends in a warning.
 
@@ -78,13 +77,13 @@ class Trace(TraceView):
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
         if not isinstance(model, nn.Module):
             raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
-        if gradients and isinstance(graph, Propagation) and graph.part is not None:
-            raise GraphjouleError(
-                "gradients is True, but the graph is in parts: a process sees its own part of a gradient only; leave "
-                "gradients out, or trace in one process."
-            )
+        if gradients and isinstance(graph, Propagation):
+            graph.require_whole("A trace with `gradients=True`")
+        if isinstance(measures, str):
+            measure_names(measures)  # refuses it
+        named = [MEASURES[measure_names([m])[0]] if isinstance(m, str) else m for m in measures]
         self._model = model
-        self._measures = _chosen(measures)
+        self._measures = tuple({measure.name: measure for measure in named}.values())
         self._watched = watched_modules(model, watch)
         self._is_default = watch is None
         self._graph = TracedGraph(graph, num_nodes)
@@ -94,8 +93,9 @@ class Trace(TraceView):
         self._mark: int | str | None = None
         self._entries: list[Entry] = []
         self._num_settled = 0
-        self._seen = Seen()  # of this call
-        self._missed: dict[str, str] = {}  # outputs that are no node features, while there is no row
+        self._seen: dict[int, _SeenTensor] = {}  # the tensors of this call that have a row, by id
+        self._uses: Counter[str] = Counter()  # of this call: how often each module gave a row
+        self._missed: dict[str, str] = {}  # outputs that are not node features, while there is no row
         self._latest: dict[str, Entry] = {}  # of a call with gradients, by the module's name
         self._handles: list[RemovableHandle] = []
         self._layer_handles: list[RemovableHandle] = []
@@ -155,7 +155,7 @@ class Trace(TraceView):
         self._seen.clear()
         self._latest.clear()
         if kind is None and not self._entries:
-            warnings.warn(why_nothing(self._graph.num_nodes, self._watched, self._missed), stacklevel=2)
+            warnings.warn(f"The trace recorded nothing: {self._why_nothing()}.", stacklevel=2)
 
     def mark(self, label: int | str | None) -> None:
         """Write `label`, such as the epoch, into all rows from now on."""
@@ -175,7 +175,8 @@ class Trace(TraceView):
     def _begin_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._call += 1
         self._seen.clear()
-        self._graph.learn_from_inputs(chain(args, kwargs.values()))
+        self._uses.clear()
+        self._graph.read_inputs(chain(args, kwargs.values()))
         is_due = self._call % self._every == 0
         if is_due and not self._layer_handles:
             self._attach()
@@ -195,28 +196,31 @@ class Trace(TraceView):
         self._layer_handles.clear()
 
     def _record(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        self._graph.learn_from_output(output)
-        num_nodes = self._graph.num_nodes
-        features = None if num_nodes is None else find_features(output, num_nodes)
-        if features is None or num_nodes is None:
+        features = self._graph.features_in(output)
+        if features is None:
             if not self._entries:
                 self._missed.setdefault(name, describe_output(output))
             return
         if self._is_default and self._is_seen(name, module, features):
             return
-        entry = Entry(name, type(module).__name__, max(self._call, 0), self._mark, module.training)
-        entry.times = self._times(name)
+        entry = Entry(name, type(module).__name__, max(self._call, 0), self._mark, module.training, self._times(name))
         self._entries.append(entry)
-        self._seen.add(features, entry)
+        self._seen[id(features)] = weakref.ref(features), _version(features), entry
         if torch.is_grad_enabled():
             self._latest[name] = entry
-        is_open = (lambda: self._is_open) if self._gradients else None
-        show(features, EntryWatcher(entry, self._measures, self._measure, num_nodes, is_open))
+        _show(features, self, entry)
 
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
-        """Whether this very tensor has its row already, which then takes the name of the outermost module giving it."""
-        entry = self._seen.entry_of(features, module)
-        if entry is None:
+        """Whether this very tensor has its row already, which then takes the name of the outermost module giving it.
+
+        A tensor is known by the object itself, alive, and by its version, which every change in place raises; addresses
+        are no help, for memory is used again.
+        """
+        found = self._seen.get(id(features))
+        if found is None or found[0]() is not features:
+            return False
+        _, version, entry = found
+        if version != _version(features) or (version is None and getattr(module, "inplace", False)):
             return False
         if entry.name.startswith(f"{name}."):
             entry.name, entry.module, entry.times = name, type(module).__name__, self._times(name)
@@ -226,10 +230,37 @@ class Trace(TraceView):
 
     def _times(self, name: str) -> int:
         """How often this call of the model has used a module; parts called by themselves belong to no call."""
-        return self._seen.count(name) if self._call >= 0 else 1
+        if self._call < 0:
+            return 1
+        self._uses[name] += 1
+        return self._uses[name]
 
-    def _measure(self, measure: Measure, x: Tensor) -> Tensor:
-        return measure.function(x, self._graph.on(x.device))
+    @torch.no_grad()
+    def _fill(self, entry: Entry, x: Tensor) -> None:
+        """Compute the measures of `x`, which has the axes of all vmaps in front; it is not kept."""
+        assert self._graph.num_nodes is not None
+        x = as_matrix(x, self._graph.num_nodes)
+        graph = self._graph.on(x.device)
+        entry.channels = x.size(-1)
+        entry.num_runs = x.size(0) if x.dim() == 3 else None
+        for measure in self._measures:
+            entry.values[measure.name] = measure.function(x, graph)
+
+    def _await_gradient(self, entry: Entry, x: Tensor, to_front: Callable[[Tensor], Tensor]) -> None:
+        """Hang a hook on `x` that computes ``||dL/dX||``; `to_front` moves the run axis to the front.
+
+        The hook does not refer to `x`, so it keeps no activation.
+        """
+        if not self._gradients:
+            return
+
+        def record(gradient: Tensor) -> None:
+            if self._is_open:
+                assert self._graph.num_nodes is not None
+                matrix = as_matrix(to_front(gradient.detach()), self._graph.num_nodes)
+                entry.gradient["norm"] = torch.linalg.vector_norm(matrix.double(), dim=(-2, -1))
+
+        x.register_hook(record)  # type: ignore[no-untyped-call]
 
     def _watch_weights(self) -> None:
         """Hang hooks on the parameters; where several watched modules have one, it counts for each."""
@@ -245,9 +276,119 @@ class Trace(TraceView):
         if entry is not None and entry.name == name:
             entry.weight_squares[key] = gradient.double().square().sum()
 
+    def _why_nothing(self) -> str:
+        if not self._missed:
+            watched = _some(list(self._watched), ", ")
+            return f"of the modules that it watches ({watched}) none was called inside the block"
+        nodes = self._graph.num_nodes
+        rows = "one row per node" if nodes is None else f"{nodes} rows, one per node of the graph"
+        outputs = _some([f"{name} {shapes}" for name, shapes in self._missed.items()], "; ")
+        return f"no output is node features, floating-point with {rows}; the outputs were: {outputs}"
 
-def _chosen(measures: Sequence[str | Measure]) -> tuple[Measure, ...]:
-    if isinstance(measures, str):
-        measure_names(measures)  # refuses it
-    named = [MEASURES[measure_names([m])[0]] if isinstance(m, str) else m for m in measures]
-    return tuple({measure.name: measure for measure in named}.values())
+
+Number = Tensor | list[float]  # one per run: on the device, or read back
+
+
+@dataclass(eq=False)
+class Entry:
+    """A row while its numbers are on the device: a tensor ``[]`` or ``[runs]`` each, until `settle` makes it a list.
+
+    `times` is how often the call of the model has used the module, this time counted.
+    """
+
+    name: str
+    module: str
+    call: int
+    mark: int | str | None
+    training: bool
+    times: int = 1
+    channels: int = 0
+    num_runs: int | None = None
+    values: dict[str, Number] = field(default_factory=dict)
+    gradient: dict[str, Number] = field(default_factory=dict)  # its "norm", once there was a backward pass
+    weight_squares: dict[str, Number] = field(default_factory=dict)  # by the parameter's name
+
+    def rows(self) -> Iterator[LayerTrace]:
+        """One row per run, or one; everything must be settled."""
+        for run in range(1 if self.num_runs is None else self.num_runs):
+            squares = [_number(number, run) for number in self.weight_squares.values()]
+            yield LayerTrace(
+                name=self.name if self.times == 1 else f"{self.name}#{self.times}",
+                values={name: _number(number, run) for name, number in self.values.items()},
+                module=self.module,
+                channels=self.channels,
+                call=self.call,
+                mark=self.mark,
+                run=None if self.num_runs is None else run,
+                training=self.training,
+                gradient=_number(self.gradient["norm"], run) if self.gradient else None,
+                weight_gradient=sum(squares) ** 0.5 if squares else None,
+            )
+
+
+_SeenTensor = tuple[weakref.ref[Tensor], int | None, Entry]  # a tensor, its version, and its row
+
+
+def settle(entries: Iterable[Entry]) -> None:
+    """Read all numbers of some entries back with one wait per device."""
+    waiting: dict[torch.device, list[tuple[dict[str, Number], str, Tensor]]] = defaultdict(list)
+    for entry in entries:
+        for table in (entry.values, entry.gradient, entry.weight_squares):
+            for name, number in table.items():
+                if isinstance(number, Tensor):
+                    waiting[number.device].append((table, name, number))
+    for numbers in waiting.values():
+        flat = torch.cat([number.double().reshape(-1) for _, _, number in numbers]).tolist()
+        start = 0
+        for table, name, number in numbers:
+            table[name] = flat[start : start + number.numel()]
+            start += number.numel()
+
+
+def _number(number: Number, run: int) -> float:
+    """A run's number; one that all runs share is stored once."""
+    assert isinstance(number, list)
+    return number[run] if len(number) > 1 else number[0]
+
+
+def _version(x: Tensor) -> int | None:
+    """How often a tensor was changed in place; tensors of inference mode do not count it."""
+    return None if x.is_inference() else x._version
+
+
+def _some(words: Sequence[str], between: str) -> str:
+    return between.join([*words[:_MOST_SHOWN], *(["..."] if len(words) > _MOST_SHOWN else [])])
+
+
+def _show(x: Tensor, trace: Trace, entry: Entry) -> None:
+    """Fill an entry from a tensor as it is outside all `torch.vmap` around this call.
+
+    Inside a vmap a tensor looks like that of one run, and a number computed from it cannot leave. A custom function's
+    vmap rule is handed the whole batch; that is the public way out, and all that `_Show` is for.
+    """
+    if is_plain() and not x.requires_grad:
+        trace._fill(entry, x)
+    else:
+        _Show.apply(x, trace, entry)  # type: ignore[no-untyped-call]
+
+
+@with_signature
+class _Show(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, trace: Trace, entry: Entry) -> Tensor:
+        if x.requires_grad:
+            trace._await_gradient(entry, x, lambda gradient: gradient)
+        trace._fill(entry, x.detach())
+        return x.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int, None, None], x: Tensor, trace: Trace, entry: Entry) -> tuple[Tensor, None]:
+        axis = in_dims[0]
+        if x.requires_grad:
+            trace._await_gradient(entry, x, lambda gradient: gradient.movedim(axis, 0))
+        _show(x.movedim(axis, 0).detach(), trace, entry)
+        return x.new_empty(0), None

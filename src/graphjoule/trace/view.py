@@ -1,22 +1,85 @@
-"""What can be asked of a trace, be it running or read from a file."""
+"""The rows of a trace and what can be asked of them, be the trace running or read from a file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
-from graphjoule.trace.layer import LayerTrace, row_fields, row_of
-from graphjoule.trace.panels import layer_panels
-from graphjoule.trace.plots import draw_panels, save_figure
-from graphjoule.trace.table import table_text
+from graphjoule.trace.plots import PALETTE, Line, Panel, draw_panels, save_figure
 from graphjoule.trace.watch import name_matches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """One row of a trace: what one layer's output looked like at one call.
+
+    Attributes:
+        name: the module's name in the model; "act#2" is the second use of ``act`` in one call of the model.
+        values: the recorded measures by name.
+        module: the module's class.
+        channels: number of columns of the output.
+        call: which call of the model it was, from 0.
+        mark: the label that `Trace.mark` set last, such as the epoch.
+        run: which run of a batch of runs; None where the output has no run axis.
+        training: whether the module was in training mode.
+        gradient: norm of the loss's gradient by the output, ``||dL/dX||``; None without a backward pass.
+        weight_gradient: norm of the loss's gradient by all parameters of the module; None where it has no such.
+
+    Example:
+        >>> layer = LayerTrace("convs.0", {"energy": 2.0, "norm": 3.0})
+        >>> layer.energy, layer["norm"]
+        (2.0, 3.0)
+    """
+
+    name: str
+    values: Mapping[str, float] = field(default_factory=dict)
+    module: str = ""
+    channels: int = 1
+    call: int = 0
+    mark: int | str | None = None
+    run: int | None = None
+    training: bool = False
+    gradient: float | None = None
+    weight_gradient: float | None = None
+
+    @property
+    def energy(self) -> float:
+        """The Dirichlet energy ``E(X)``."""
+        return self["energy"]
+
+    @property
+    def norm(self) -> float:
+        """The Frobenius norm ``||X||``."""
+        return self["norm"]
+
+    def __getitem__(self, measure: str) -> float:
+        found = self.numbers().get(measure)
+        if found is None:
+            raise GraphjouleError(f"{self.name} has no {measure!r}; recorded are: {choices(self.numbers())}.")
+        return found
+
+    def __contains__(self, measure: str) -> bool:
+        return measure in self.numbers()
+
+    def numbers(self) -> dict[str, float]:
+        """The measures, and the norms of the gradients where they were recorded."""
+        gradients = {"gradient": self.gradient, "weight_gradient": self.weight_gradient}
+        return {**self.values, **{name: value for name, value in gradients.items() if value is not None}}
+
+
+def without_scores(rows: Sequence[LayerTrace]) -> Sequence[LayerTrace]:
+    """The rows that are embeddings: a last row of another width is class scores."""
+    return rows[:-1] if len(rows) > 2 and rows[-1].channels != rows[-2].channels else rows
 
 
 class TraceView:
@@ -63,7 +126,7 @@ class TraceView:
         return RecordedTrace(kept, self.measures)
 
     def one_pass(self, what: str) -> list[LayerTrace]:
-        """The rows of the last call, which must be of one run; `what` wants them, says the error sentence."""
+        """The rows of the last call, which must be of one run; the error sentence says that `what` needs them."""
         rows = self.select(call=-1).layers
         if not rows:
             raise GraphjouleError(f"The trace is empty, so there is no {what}: no watched module gave node features.")
@@ -75,15 +138,36 @@ class TraceView:
         return rows
 
     def table(self) -> str:
-        """The rows as text, one line each."""
-        return table_text(self.layers, self.columns())
+        """The rows as text, one line each; calls, marks, modes and runs have a column where they differ.
+
+        Example:
+            >>> rows = [LayerTrace("convs.0", {"energy": 2.0}), LayerTrace("head", {"energy": 1e-9})]
+            >>> print(RecordedTrace(rows, ["energy"]).table())
+            layer    energy
+            convs.0       2
+            head      1e-09
+        """
+        rows = self.layers
+        facts = {
+            "call": [str(row.call) for row in rows],
+            "mark": ["" if row.mark is None else str(row.mark) for row in rows],
+            "mode": ["train" if row.training else "eval" for row in rows],
+            "run": ["" if row.run is None else str(row.run) for row in rows],
+        }
+        left = {name: cells for name, cells in facts.items() if len(set(cells)) > 1}
+        left["layer"] = [row.name for row in rows]
+        columns = [_column(name, cells, "<") for name, cells in left.items()]
+        for name in self.columns():
+            numbers = [row.numbers().get(name) for row in rows]
+            columns.append(_column(name, ["" if number is None else f"{number:.3g}" for number in numbers], ">"))
+        return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
     def to_json(self) -> str:
         """The rows as JSON text, to be read by `read_trace`; numbers that are not finite become null."""
-        return json_text({"measures": list(self.measures), "layers": [row_fields(row) for row in self.layers]})
+        return json_text({"measures": list(self.measures), "layers": [asdict(row) for row in self.layers]})
 
     def plot(self, path: str | Path | None = None, measures: Sequence[str] | None = None, call: int = -1) -> Figure:
-        """Draw measures over layers, a panel each, every run as a line.
+        """Draw measures over layers, a panel each: one line, or a thin line per run with their median in bold.
 
         Args:
             path: where to save the picture; its ending says the format.
@@ -94,14 +178,20 @@ class TraceView:
             A matplotlib figure.
         """
         shown = self.select(call=call)
-        figure = draw_panels(layer_panels(shown.layers, shown.columns() if measures is None else measures))
+        names = shown.columns() if measures is None else measures
+        recorded = {name for row in shown.layers for name in row.numbers()}
+        for name in names:
+            if name not in recorded:
+                raise GraphjouleError(f"{name!r} was not recorded; recorded are: {choices(recorded) or 'nothing'}.")
+        panels = [_panel(shown.layers, name, PALETTE[k % len(PALETTE)]) for k, name in enumerate(names)]
+        figure = draw_panels(panels)
         if path is not None:
             save_figure(figure, path)
         return figure
 
 
 class RecordedTrace(TraceView):
-    """Rows that stand: selected from another trace, or read from a file.
+    """Rows that no longer change: selected from another trace, or read from a file.
 
     Args:
         layers: the rows.
@@ -132,6 +222,28 @@ def read_trace(text: str | bytes) -> RecordedTrace:
     """
     try:
         found = json.loads(text)
-        return RecordedTrace([row_of(fields) for fields in found["layers"]], found["measures"])
+        rows = []
+        for fields in found["layers"]:
+            values = {name: math.nan if value is None else float(value) for name, value in fields["values"].items()}
+            rows.append(LayerTrace(**{**fields, "values": values}))
+        return RecordedTrace(rows, found["measures"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GraphjouleError(f"This is not a trace that graphjoule wrote: {type(error).__name__}, {error}.") from error
+
+
+def _column(name: str, cells: Sequence[str], side: str) -> list[str]:
+    width = max(map(len, [name, *cells]))
+    return [f"{cell:{side}{width}}" for cell in [name, *cells]]
+
+
+def _panel(rows: Sequence[LayerTrace], measure: str, colour: str) -> Panel:
+    runs = sorted({row.run for row in rows if row.run is not None})
+    series = [[row for row in rows if row.run in (None, run)] for run in runs] or [list(rows)]
+    curves = [[row.numbers().get(measure, math.nan) for row in part] for part in series]
+    if len(curves) == 1:
+        lines = [Line("", curves[0], colour=colour)]
+    else:
+        lines = [Line("", y, colour=colour, width=1.0, alpha=0.3) for y in curves]
+        lines.append(Line("median", [statistics.median(values) for values in zip(*curves, strict=True)], colour=colour))
+    names = [row.name for row in series[0]]
+    return Panel(title="", y_label=measure.replace("_", " "), lines=lines, x_names=names)

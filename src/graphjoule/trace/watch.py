@@ -26,9 +26,13 @@ def watched_modules(model: nn.Module, watch: Watch | Sequence[Watch] | None) -> 
     modules = {name: module for name, module in model.named_modules() if name}
     found: set[str] = set()
     for wanted in [watch] if isinstance(watch, str | type) else watch:
-        matching = [name for name, module in modules.items() if _matches(name, module, wanted)]
+        if isinstance(wanted, str):
+            matching = [name for name in modules if name_matches(name, wanted)]
+        else:
+            matching = [name for name, module in modules.items() if isinstance(module, wanted)]
         if not matching:
-            raise GraphjouleError(f"No module is {_called(wanted)}; the model has {', '.join(modules) or 'none'}.")
+            missing = f"called {wanted!r}" if isinstance(wanted, str) else f"a {wanted.__name__}"
+            raise GraphjouleError(f"No module is {missing}; the model has {', '.join(modules) or 'none'}.")
         found.update(matching)
     return {name: module for name, module in modules.items() if name in found}
 
@@ -85,13 +89,5 @@ def _down_to_layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _passes_messages(module: nn.Module) -> bool:
-    """Whether it is a message-passing layer of PyG, told by its methods: importing PyG to ask would take seconds."""
+    """Whether it is a message-passing layer of PyG, judged by its methods: importing PyG to ask would take seconds."""
     return all(callable(getattr(module, method, None)) for method in ("propagate", "message", "aggregate"))
-
-
-def _matches(name: str, module: nn.Module, wanted: Watch) -> bool:
-    return name_matches(name, wanted) if isinstance(wanted, str) else isinstance(module, wanted)
-
-
-def _called(wanted: Watch) -> str:
-    return f"called {wanted!r}" if isinstance(wanted, str) else f"a {wanted.__name__}"

@@ -263,7 +263,7 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
         finally:
             for handle in handles:
                 handle.remove()
-        # Modules finish in the same order on every part of a graph; rows that are not finite may be on one of them only.
+        # Modules finish in the same order on every part of a graph; rows that are not finite may be on one part alone.
         flags = torch.tensor([bad for _, bad in seen], dtype=torch.float64, device=batch.task.targets.device)
         is_bad = batch._total(flags).tolist()
         if first := next((name for (name, _), bad in zip(seen, is_bad, strict=True) if bad), None):

@@ -368,7 +368,6 @@ class SeedBatch:
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with only some of the runs."""
         index = torch.tensor(rows)
-        self.states = {name: state[: len(rows)] for name, state in self.states.items()}
         self.restore({name: value[index.to(value.device)] for name, value in self.snapshot().items()})
 
     def restore(self, state: dict[str, Tensor]) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from graphjoule.errors import counted
-from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
 from graphjoule.report.drawings.layer_energies import style_of
+from graphjoule.report.figures import spread
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.trace.plots import Band, Line, Panel
 

@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from graphjoule.report.curves import spread
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
 from graphjoule.report.drawings.evidence import Evidence
 from graphjoule.report.drawings.instruments import Factors
 from graphjoule.report.drawings.sides import factors_of, side_keys, side_style, sides_of
+from graphjoule.report.figures import spread
 from graphjoule.studies.energies import EnergyRecord
 from graphjoule.trace.plots import BLACK, Band, Line, Panel
 

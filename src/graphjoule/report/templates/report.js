@@ -56,11 +56,9 @@
     return { title, xLabel: "layer", yLabel: "Dirichlet energy", lines, band: limits, isLog };
   }
 
-  function curveChart(title, yLabel, rows, factor, isLog) {
+  function curveChart(chart) {
     const { x, selected } = cell.curves;
-    const lines = rows.map(([label, name, style]) => (
-      { label, x, y: cell.curves[name].map((value) => (value === null ? null : factor * value)), style }));
-    return { title: `${title}: ${cell.name}`, xLabel: "epoch", yLabel, lines, band: null, isLog, mark: selected };
+    return { ...chart, xLabel: "epoch", lines: chart.lines.map((one) => ({ ...one, x })), band: null, mark: selected };
   }
 
   // ---- axes --------------------------------------------------------------------------------------------------------
@@ -252,10 +250,7 @@
       energy.hidden = !isTraced;
       if (isTraced) draw(energy, energyChart(valueOf("view"), valueOf("scale") === "log"));
     }
-    draw(document.getElementById("loss"), curveChart("Losses over the epochs", "loss",
-      [["training loss", "train_loss", 0], ["validation loss", "val_loss", 1]], 1, true));
-    draw(document.getElementById("valacc"), curveChart("Validation accuracy over the epochs", "accuracy, %",
-      [["validation accuracy", "val_accuracy", 2]], 100, false));
+    cell.curves.charts.forEach((chart, k) => draw(document.getElementById(["loss", "score"][k]), curveChart(chart)));
   }
 
   function openTarget() {

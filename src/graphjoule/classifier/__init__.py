@@ -1,5 +1,0 @@
-"""EGNN as a scikit-learn classifier."""
-
-from graphjoule.classifier.estimator import EGNNClassifier
-
-__all__ = ["EGNNClassifier"]

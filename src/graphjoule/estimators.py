@@ -1,0 +1,504 @@
+"""The networks in scikit-learn's manner: `EGNNClassifier`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
+from graphjoule.graph import Propagation
+from graphjoule.graph.features import Features, SparseFeatures, check_features
+from graphjoule.predicting import mean_prediction
+from graphjoule.tasks import Task, knn_edge_index
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.task import pack_features
+from graphjoule.training.recipe import Recipe, load_recipe
+
+
+class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Classify the nodes of a graph, or rows of a matrix that become a graph of nearest neighbours.
+
+    Nodes without a label take part in training through their features and edges. A part of the labelled nodes, drawn
+    from every class, chooses the epoch.
+
+    Args:
+        num_layers: the depth.
+        hidden_channels: the width.
+        num_neighbors: neighbours per row, where `fit` is given a matrix alone; fewer if there are fewer rows.
+        lr: Adam's learning rate.
+        dropout: dropout before every layer and before the head.
+        epochs: the most epochs a run may take.
+        patience: epochs without a better validation loss after which it stops.
+        validation_fraction: share of each class's labelled nodes that chooses the epoch, in whole percents.
+        num_runs: networks to train at once, each from a seed and split of its own; probabilities are their mean.
+        standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
+        unlabeled: the label that means "unknown": -1 as in `sklearn.semi_supervised`, or any other; None if every label
+            is a class, -1 too. By default ("refuse") every label is a class, and -1 is refused, as it may be either.
+        settings: any other setting of the recipe by name, such as ``{"c_min": 0.15}``.
+        random_state: seed of the first run, or a generator to draw it from.
+        device: "auto" (CUDA if there is one), "cpu" or "cuda".
+
+    Attributes:
+        classes_: the labels, sorted.
+        n_features_in_: number of columns of the features.
+        models_: the trained networks.
+        records_: one `Record` per run: settings, curve, result.
+        n_iter_: the most epochs that a run took.
+        label_distributions_: probability of every class for every training node, labelled or not.
+        transduction_: the class of every training node by these.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> x, y = load_iris(return_X_y=True)
+        >>> model = EGNNClassifier(num_layers=2, hidden_channels=16, epochs=100, lr=0.02, device="cpu").fit(x, y)
+        >>> model.score(x, y) > 0.9
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int = 8,
+        hidden_channels: int = 64,
+        num_neighbors: int = 10,
+        lr: float = 5e-3,
+        dropout: float = 0.3,
+        epochs: int = 500,
+        patience: int = 100,
+        validation_fraction: float = 0.2,
+        num_runs: int = 1,
+        standardize: bool = True,
+        unlabeled: Any = "refuse",
+        settings: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+        device: str = "auto",
+    ) -> None:
+        self.num_layers = num_layers
+        self.hidden_channels = hidden_channels
+        self.num_neighbors = num_neighbors
+        self.lr = lr
+        self.dropout = dropout
+        self.epochs = epochs
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.num_runs = num_runs
+        self.standardize = standardize
+        self.unlabeled = unlabeled
+        self.settings = settings
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train.
+
+        Args:
+            X: a matrix of features, whose rows are linked with their nearest neighbours; or a graph: a pair
+                ``(features, graph)`` with an ``edge_index``, a SciPy sparse adjacency or a `Propagation`; a `Task`;
+                or PyG's `Data`. An edge counts in both directions.
+            y: label of every node, `unlabeled` where unknown; None for a `Task` or `Data` that brings its own.
+        """
+        if y is not None:
+            refuse_none(y)
+        given = read_graph_like(X)
+        if given is None:
+            rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+            features: Features = torch.tensor(rows)  # a copy: the caller may have locked its own
+            is_known = known_labels(np.asarray(y), self.unlabeled)
+        else:
+            features = given.features
+            self.n_features_in_ = features.size(1)
+            y, is_known = self._labels_of(given, y)
+        self.classes_, codes = classes_of(np.asarray(y), is_known, self.unlabeled)
+        labels = torch.full((len(is_known),), -1)
+        labels[torch.from_numpy(is_known)] = torch.from_numpy(codes.astype(np.int64))
+        self.scaling_ = Scaling.of(features) if self.standardize else Scaling()
+        features = self.scaling_.apply(features)
+        self.built_graph_ = given is None
+        graph = given.graph if given is not None else self._neighbour_graph(features)
+        task = Task(
+            "data", features, graph, labels, Classification(len(self.classes_)), default_split=self._split_rule()
+        )
+        self._train(task)
+        return self
+
+    def _train(self, task: Task) -> None:
+        self.recipe_ = self._recipe()
+        first = self.random_state
+        if not isinstance(first, int | np.integer):
+            first = check_random_state(first).randint(2**31)
+        seeds = [int(first) + run for run in range(self.num_runs)]
+        result = fit(self.recipe_, task, seeds, device=self.device)
+        self.records_ = result.records
+        pairs = zip(result.models, result.records, strict=True)
+        self.models_ = [model for model, record in pairs if record.status == "done"]
+        if not self.models_:
+            raise GraphjouleError(f"No run finished: {result.records[0].failure}")
+        self.n_iter_ = max(record.epochs_run for record in result.records)
+        self.features_, self.graph_ = task.features, task.graph
+        self.label_distributions_ = self._probabilities(task.features, task.graph)
+        self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of every class, one row per node, columns in the order of `classes_`.
+
+        A new row of a model that was fitted with a matrix alone looks at its nearest training nodes, and they do not
+        look back: its prediction does not depend on which other rows are asked about. A graph is taken as it is.
+
+        Args:
+            X: what `fit` takes: a matrix if it was fitted with one, else a graph with as many features.
+        """
+        check_is_fitted(self)
+        given = read_graph_like(X)
+        if given is not None:
+            if given.features.size(1) != self.n_features_in_:
+                raise GraphjouleError(
+                    f"X has {given.features.size(1)} features, but EGNNClassifier is expecting {self.n_features_in_} "
+                    "features as input."
+                )
+            return self._probabilities(self.scaling_.apply(given.features), given.graph)
+        if not self.built_graph_:
+            raise GraphjouleError(
+                "EGNNClassifier was fitted with a graph; give it a pair (features, graph), a Task or Data."
+            )
+        new = self.scaling_.apply(torch.tensor(validate_data(self, X, reset=False, dtype=np.float64)))
+        assert isinstance(new, Tensor)
+        assert isinstance(self.features_, Tensor)
+        neighbor = nearest_rows(new, self.features_, min(self.num_neighbors, len(self.features_)))
+        extended = extend_graph(self.graph_, neighbor)
+        return self._probabilities(torch.cat([self.features_, new]), extended)[len(self.features_) :]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of every node; see `predict_proba`."""
+        probabilities = self.predict_proba(X)
+        labels: np.ndarray = self.classes_[probabilities.argmax(axis=1)]
+        return labels
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Share of the nodes with a known label that are classified rightly.
+
+        Args:
+            X: what `predict` takes.
+            y: the labels; nodes whose label is `unlabeled` do not count. None for a graph that brings its own.
+            sample_weight: weight of every node.
+        """
+        from sklearn.metrics import accuracy_score
+
+        given = read_graph_like(X)
+        if given is None:
+            labels, is_known = np.asarray(y), known_labels(np.asarray(y), self.unlabeled)
+        else:
+            labels, is_known = self._labels_of(given, y)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[is_known]
+        right: float = accuracy_score(labels[is_known], self.predict(X)[is_known], sample_weight=weight)
+        return right
+
+    def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and which are known: those given, else those that the graph brought."""
+        if y is None:
+            if given.labels is None:
+                raise GraphjouleError("This graph has no labels; give one for every node as y.")
+            is_known = known_labels(given.labels, self.unlabeled) if given.is_known is None else given.is_known
+            return given.labels, is_known
+        labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
+        if labels.shape != (given.graph.num_nodes,):
+            raise GraphjouleError(
+                f"y has shape {list(labels.shape)}; expected [{given.graph.num_nodes}], one label per node."
+            )
+        return labels, known_labels(labels, self.unlabeled)
+
+    def _neighbour_graph(self, features: Features) -> Propagation:
+        assert isinstance(features, Tensor)
+        num_neighbors = min(self.num_neighbors, len(features) - 1)
+        return Propagation.from_edge_index(
+            knn_edge_index(features, num_neighbors), num_nodes=len(features), symmetrize=True
+        )
+
+    def _split_rule(self) -> str:
+        percent = round(100 * self.validation_fraction)
+        if not 1 <= percent <= 99:
+            raise GraphjouleError(
+                f"validation_fraction is {self.validation_fraction}; expected 0.01 to 0.99, such as 0.2."
+            )
+        return f"stratified-{percent}-0"
+
+    def _recipe(self) -> Recipe:
+        own = {
+            "hidden_channels": self.hidden_channels,
+            "lr": self.lr,
+            "dropout": self.dropout,
+            "output_dropout": self.dropout,
+            "epochs": self.epochs,
+            "patience": self.patience,
+            "split": self._split_rule(),
+        }
+        return load_recipe("egnn", "data", self.num_layers, own | dict(self.settings or {}))
+
+    def _probabilities(self, features: Features, graph: Propagation) -> np.ndarray:
+        """In float64, where the sum over a row does not depend on how many rows there are."""
+        models = [copy.deepcopy(model).double() for model in self.models_]
+        nobody = torch.full((graph.num_nodes,), -1)
+        given = ModelInput(features.to(dtype=torch.float64), graph.to(dtype=torch.float64), nobody, ())
+        objective = Classification(len(self.classes_))
+        return mean_prediction(models, self.recipe_, objective, given, self.device).numpy()
+
+
+# The ways to give a graph in Python, read into one shape.
+
+
+@dataclass(frozen=True, eq=False)
+class GraphLike:
+    """A graph with features, and labels where it brought some.
+
+    Attributes:
+        features: finite floating-point matrix, one row per node.
+        graph: the normalised operator.
+        labels: one per node, the source's own names where it has names; None if it brought none.
+        is_known: which of them are known; None without labels, and where the source has no way to say it.
+    """
+
+    features: Features
+    graph: Propagation
+    labels: np.ndarray | None = None
+    is_known: np.ndarray | None = None
+
+
+def read_graph_like(given: Any) -> GraphLike | None:
+    """The graph in what was given, or None if it is features alone.
+
+    Args:
+        given: ``(X, graph)`` with a `Propagation`, an ``edge_index`` or a SciPy sparse adjacency; a `Task`; or
+            PyG's `Data` with ``x`` and ``edge_index``. An edge counts in both directions.
+    """
+    if isinstance(given, Task):
+        return GraphLike(given.features, given.graph, *_task_labels(given))
+    if hasattr(given, "edge_index") and hasattr(given, "x"):
+        return _from_data(given)
+    if isinstance(given, tuple) and len(given) == 2 and _is_graph(given[1]):
+        features = _features(given[0])
+        return GraphLike(features, _graph(given[1], features.size(0)))
+    return None
+
+
+def _is_graph(graph: Any) -> bool:
+    if isinstance(graph, Propagation) or sp.issparse(graph):
+        return True
+    return isinstance(graph, Tensor | np.ndarray) and graph.ndim == 2 and graph.shape[0] == 2
+
+
+def _from_data(data: Any) -> GraphLike:
+    """PyG's `Data`; only the attributes are looked at, so that PyG itself is not imported."""
+    if not isinstance(data.x, Tensor) or not isinstance(data.edge_index, Tensor):
+        raise GraphjouleError("The graph given as Data lacks x or edge_index; expected both as tensors.")
+    features = _features(data.x.cpu())
+    weight = getattr(data, "edge_weight", None)
+    graph = Propagation.from_edge_index(data.edge_index, weight, features.size(0), symmetrize=True)
+    if not isinstance(labels := getattr(data, "y", None), Tensor):
+        return GraphLike(features, graph)
+    return GraphLike(features, graph, labels.cpu().view(-1).numpy())
+
+
+def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(task.objective, Classification):
+        raise GraphjouleError(f"Task {task.name!r} is a {task.objective.name}; a classifier needs classes.")
+    labels = task.targets.cpu().numpy()
+    names = np.array(task.objective.class_names) if task.objective.class_names else np.arange(task.out_channels)
+    return names[labels.clip(min=0)], labels >= 0
+
+
+def _features(x: Any) -> Features:
+    if isinstance(x, SparseFeatures):
+        return x
+    if sp.issparse(x):
+        features = pack_features(x)
+    else:
+        features = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+        features = features.to(torch.get_default_dtype())
+    check_features(features)
+    return features
+
+
+def _graph(graph: Any, num_nodes: int) -> Propagation:
+    if isinstance(graph, Propagation):
+        return graph
+    if sp.issparse(graph):
+        if graph.shape != (num_nodes, num_nodes):
+            raise GraphjouleError(
+                f"The adjacency has shape {list(graph.shape)}; expected [{num_nodes}, {num_nodes}], as X has rows."
+            )
+        links = graph.tocoo()
+        edge_index = torch.from_numpy(np.stack([links.row, links.col]).astype(np.int64))
+        weight = torch.from_numpy(links.data.astype(np.float64))
+        return Propagation.from_edge_index(edge_index, weight, num_nodes, symmetrize=True)
+    return Propagation.from_edge_index(torch.as_tensor(graph), None, num_nodes, symmetrize=True)
+
+
+# Labels: which classes they have, and what is refused about them.
+
+
+def refuse_none(y: Any) -> None:
+    """Refuse None among the labels, in any form that NumPy reads: it is not what marks a node without one."""
+    for row, label in enumerate(np.asarray(y, dtype=object).ravel()):
+        if label is None:
+            raise GraphjouleError(
+                f"The label of row {row} is None; mark a row without a label by a label that the parameter unlabeled "
+                "names: write unlabeled='' and '' for text, or unlabeled=-1 and -1 for numbers."
+            )
+
+
+def known_labels(labels: np.ndarray, unlabeled: Any) -> np.ndarray:
+    """Which labels are known, one bool per row.
+
+    Args:
+        labels: one per row; NaN is never known.
+        unlabeled: the label that means "unknown"; None if every label is a class; "refuse" if -1, which may be a class
+            or mean "unknown", is to be refused.
+
+    Example:
+        >>> known_labels(np.array([2, -1]), -1).tolist(), known_labels(np.array([2, -1]), None).tolist()
+        ([True, False], [True, True])
+    """
+    values = labels.tolist()
+    if isinstance(unlabeled, str) and unlabeled == "refuse":
+        if num_unsaid := sum(value == -1 for value in values):
+            raise GraphjouleError(
+                f"The label of {num_unsaid:,} of {len(values):,} rows is -1, which is a class or marks a row "
+                "without a label; say which: unlabeled=None for a class, unlabeled=-1 for no label."
+            )
+        unlabeled = None
+    return np.array([not _is_nan(value) and (unlabeled is None or value != unlabeled) for value in values], dtype=bool)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def classes_of(labels: np.ndarray, is_known: np.ndarray, unlabeled: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The classes, sorted, and the number of its class for every known label.
+
+    Args:
+        labels: one per row.
+        is_known: which of them are known.
+        unlabeled: the label that means "unknown", for the sentence if none is left.
+
+    Example:
+        >>> classes, codes = classes_of(np.array(["b", "", "a"]), np.array([True, False, True]), "")
+        >>> classes.tolist(), codes.tolist()
+        (['a', 'b'], [1, 0])
+    """
+    known = labels[is_known]
+    if not len(known):
+        raise GraphjouleError(
+            f"No label is known: all {len(labels)} mark a row without one (unlabeled is {unlabeled!r}); at least two "
+            "classes are needed."
+        )
+    check_classification_targets(known)
+    classes, codes = np.unique(known, return_inverse=True)
+    if len(classes) < 2:
+        sentence = f"The labels have one class, {classes.tolist()[0]!r}; at least two classes are needed."
+        if len(known) < len(labels):
+            sentence += f" Rows with {unlabeled!r} count as rows without a label; with unlabeled=None it is a class."
+        raise GraphjouleError(sentence)
+    return classes, codes
+
+
+# New nodes beside a graph that stays as it is: each looks at its nearest, and nobody looks at it.
+
+
+def nearest_rows(x: Tensor, reference: Tensor, num_neighbors: int) -> Tensor:
+    """For every row of `x` its nearest rows of `reference` in Euclidean distance; of equally near, the lower index.
+
+    Args:
+        x: finite matrix ``[num_new, num_features]``.
+        reference: finite matrix ``[num_nodes, num_features]``.
+        num_neighbors: 1 to ``num_nodes``.
+
+    Returns:
+        Row numbers, shape ``[num_new, num_neighbors]``, sorted within a row.
+
+    >>> nearest_rows(torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [5.0]]), 2)
+    tensor([[0, 1]])
+    """
+    from sklearn.neighbors import NearestNeighbors  # here and not above: it takes a second
+
+    # Twice as many, then ordered by distance and index: among equally near rows scikit-learn picks by thread count.
+    candidates = min(2 * num_neighbors, len(reference))
+    search = NearestNeighbors(n_neighbors=candidates).fit(reference.double().cpu().numpy())
+    distance, index = search.kneighbors(x.double().cpu().numpy())
+    order = np.lexsort((index, distance), axis=-1)[:, :num_neighbors]
+    return torch.from_numpy(np.sort(np.take_along_axis(index, order, axis=1), axis=1).astype(np.int64))
+
+
+def extend_graph(graph: Propagation, neighbor: Tensor) -> Propagation:
+    """The operator of a graph with new nodes, in which an old row is what it was.
+
+    A new node i with k neighbours has ``P_ij = 1 / sqrt((k + 1) (d_j + 1))`` and ``P_ii = 1 / (k + 1)``; the edge back
+    is left out. So what is predicted for one new node does not depend on which others are asked about. The operator is
+    not symmetric, and therefore for prediction alone: the backward pass of a layer takes ``P`` for its own transpose.
+
+    Args:
+        graph: the graph, ``n`` nodes, on the CPU.
+        neighbor: old nodes that each new one looks at, sorted, shape ``[num_new, k]``.
+
+    Returns:
+        The operator of ``n + num_new`` nodes, the new ones last.
+    """
+    num_new, k = neighbor.shape
+    num_old = graph.num_nodes
+    own = torch.arange(num_old, num_old + num_new)[:, None]
+    scale = ((k + 1) * (graph.degree + 1)).rsqrt()
+    value = torch.cat([scale[neighbor], torch.full((num_new, 1), 1 / (k + 1), dtype=torch.float64)], dim=1)
+    last = int(graph.rowptr[-1])
+    rowptr = last + (k + 1) * torch.arange(1, num_new + 1)
+    return Propagation(
+        torch.cat([graph.rowptr, rowptr.int()]),
+        torch.cat([graph.col, torch.cat([neighbor, own], dim=1).flatten().int()]),
+        torch.cat([graph.value, value.flatten().to(graph.dtype)]),
+        torch.cat([graph.degree, torch.full((num_new,), float(k), dtype=torch.float64)]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """``(x - mean) / std`` for every column of a dense matrix; sparse features keep their zeros and are left alone.
+
+    Attributes:
+        mean: per column, float64; None leaves every matrix as it is.
+        std: per column; infinite where the column is constant, which therefore becomes 0.
+
+    >>> Scaling.of(torch.tensor([[1.0, 7.0], [3.0, 7.0]])).apply(torch.tensor([[5.0, 9.0]]))
+    tensor([[3., 0.]])
+    """
+
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Features) -> Scaling:
+        """The scaling that gives the columns of `x` mean 0 and variance 1."""
+        if isinstance(x, SparseFeatures):
+            return cls()
+        x = x.double()
+        is_constant = x.amax(dim=0) == x.amin(dim=0)  # rounding would leave such a column a little spread
+        return cls(x.mean(dim=0), torch.where(is_constant, torch.inf, x.std(dim=0, correction=0)))
+
+    def apply(self, x: Features) -> Features:
+        """The scaled matrix, in torch's default dtype."""
+        if isinstance(x, SparseFeatures):
+            return x
+        if self.mean is not None and self.std is not None:
+            x = (x.double() - self.mean) / self.std
+        return x.to(torch.get_default_dtype())

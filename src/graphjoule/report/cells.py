@@ -1,0 +1,246 @@
+"""Cells of a report, read from files: the runs of one recipe, and what the instruments say about one of them."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import json_text
+from graphjoule.nn import GraphModel
+from graphjoule.predicting import TrainedRuns, read_runs
+from graphjoule.report.metrics import metrics_of
+from graphjoule.studies.collection import record_files
+from graphjoule.tasks.facts import TaskFacts
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.objective import Metric
+from graphjoule.trace import LayerTrace
+from graphjoule.trace.view import without_scores
+from graphjoule.training.build import initialised
+from graphjoule.training.examine import Examination, examine, graph_layers
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.records import Record, read_records
+
+BEFORE, AFTER = "at initialisation", "after training"
+_ONLY_RECORDS = "There are records of these runs but no models, so their energies cannot be measured."
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """The runs of one recipe.
+
+    Attributes:
+        recipe: the settings of all runs.
+        records: one per seed.
+        data: what was trained on; None where the files do not say.
+        states: what the instruments say, by the state of the network; empty where nothing was traced.
+        seed: the run that was traced.
+        untraced: why nothing was traced, as a sentence; empty where something was.
+        place: the folder or file, as seen from the one that is reported on.
+    """
+
+    recipe: Recipe
+    records: Sequence[Record]
+    data: TaskFacts | None = None
+    states: Mapping[str, Examination] = field(default_factory=dict)
+    seed: int | None = None
+    untraced: str = ""
+    place: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Dataset, model and depth."""
+        return self.recipe.data.name, self.recipe.model.name, self.recipe.model.num_layers
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        dataset, model, layers = self.key
+        return f"{model}, {layers} layers, {dataset}"
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What its runs were scored by; the first is the headline."""
+        return metrics_of(self.records)
+
+    @cached_property
+    def changed_settings(self) -> list[str]:
+        """Settings that are not what the recipe's file says today: overridden, or the file has changed since.
+
+        >>> Cell(load_recipe("gcn", "cora", 2, {"lr": 0.1}), []).changed_settings
+        ['train.lr']
+        """
+        dataset, model, layers = self.key
+        mine, today = self.recipe.settings(), load_recipe(model, dataset, layers).settings()
+        if today["data.split"] == "default":  # the data say which, and the cell has its name
+            today["data.split"] = mine["data.split"]
+        return [key for key in mine if today.get(key) != mine[key]]
+
+    def energies(self, state: str) -> tuple[int, list[LayerTrace]]:
+        """The rows of ``X_0`` and of the graph layers without class scores, and the number of the first of them.
+
+        That is 0 where it is ``X_0``, and 1 for a model without an encoder.
+        """
+        trace = self.states[state].trace
+        rows = list(without_scores(graph_layers(trace).layers or trace.layers))
+        return int(bool(rows) and rows[0].name == "convs.0"), rows
+
+
+def states_of(
+    model: GraphModel, recipe: Recipe, given: ModelInput, seed: int, device: str | torch.device = "cpu"
+) -> dict[str, Examination]:
+    """What the instruments say about a trained network, and about the one its training began with.
+
+    Args:
+        model: the trained network.
+        recipe: its settings.
+        given: the graph it was trained on.
+        seed: of its training.
+        device: "auto", "cpu" or "cuda".
+    """
+    first = initialised(recipe, model.in_channels, model.out_channels, seed)
+    return {
+        state: examine(network, recipe, given, device=device) for state, network in ((BEFORE, first), (AFTER, model))
+    }
+
+
+def variants(cells: Sequence[Cell]) -> list[str]:
+    """What sets each cell apart from the others of its dataset, model and depth; empty where it is the only one.
+
+    Returns:
+        Texts such as "model.c_min=0.3"; cells of equal settings differ by their place.
+    """
+    families: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    settings = [cell.recipe.settings() for cell in cells]
+    for cell, mine in zip(cells, settings, strict=True):
+        families.setdefault(cell.key, []).append(mine)
+    differing = {  # from the first of the family: that is enough, and takes time that grows with the cells alone
+        key: {name for one in family for name in one | family[0] if one.get(name) != family[0].get(name)}
+        for key, family in families.items()
+    }
+    copies = Counter(cell.recipe.fingerprint() for cell in cells)
+    texts = []
+    for cell, mine in zip(cells, settings, strict=True):
+        words = [f"{name}={value}" for name, value in mine.items() if name in differing[cell.key]]
+        is_copy = copies[cell.recipe.fingerprint()] > 1 and cell.place
+        texts.append(", ".join([*words, *([cell.place] if is_copy else [])]))
+    return texts
+
+
+def read_cells(
+    folder: Path,
+    load_graph: Callable[[TrainedRuns], ModelInput],
+    *,
+    trace: bool = True,
+    device: str | torch.device = "cpu",
+    on_cell: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Cell]:
+    """All cells of a run folder, of a folder of run folders, or of a folder of records.
+
+    Args:
+        folder: what ``graphjoule train`` or ``graphjoule study`` wrote, or a folder with ``.jsonl`` or ``.jsonl.gz``
+            files of records.
+        load_graph: the graph that runs were trained on; a `GraphjouleError` of it becomes the reason on the page.
+        trace: whether to measure energies: one run of every cell, the lowest seed that has finished.
+        device: where to trace.
+        on_cell: called with the number of cells that are traced, and of all.
+
+    Returns:
+        The cells by dataset, model and depth; energies that cannot be measured are missing, with the reason.
+    """
+    if not folder.is_dir():
+        raise GraphjouleError(f"There is no folder {folder}; expected one that graphjoule train made, or one of these.")
+    places = _run_folders(folder)
+    if places:
+        found = [_of_folder(path, folder) for path in places]
+    else:
+        found = [cell for path in record_files([folder]) for cell in _of_file(path, folder)]
+    cells = sorted((cell for cell in found if cell.records), key=lambda cell: (cell.key, cell.place))
+    if not cells:
+        raise GraphjouleError(
+            f"{folder} holds no record of a run; expected a folder that graphjoule train made, one with such folders "
+            "in it, or one with .jsonl files of records."
+        )
+    if not (trace and places):
+        reason = "Tracing was switched off." if places else _ONLY_RECORDS
+        return [replace(cell, untraced=reason) for cell in cells]
+    traced = []
+    for number, cell in enumerate(cells, start=1):
+        traced.append(_traced(folder, cell, load_graph, device))
+        on_cell(number, len(cells))
+    return traced
+
+
+def _run_folders(root: Path) -> list[Path]:
+    """The run folders at any depth, each once however many links lead to it; one is not searched further."""
+    found: list[Path] = []
+    seen = set(map(str, root.resolve().parents))  # a link to a folder above would bring in what was not asked about
+    folders: list[Path] = [root]
+    links: list[Path] = []
+    while folders or links:
+        folder = folders.pop() if folders else links.pop()  # links last, so that a folder goes by its own name
+        real = os.path.realpath(folder)
+        if real in seen:
+            continue
+        seen.add(real)
+        if RunFolder(folder).is_taken and (folder / "run.json").exists():
+            found.append(folder)
+            continue
+        for path in sorted(folder.iterdir(), reverse=True):
+            if path.is_dir() and not path.name.startswith("."):
+                (links if path.is_symlink() else folders).append(path)
+    return sorted(found)
+
+
+def _of_folder(path: Path, root: Path) -> Cell:
+    run = RunFolder(path)
+    about, records = run.about(), sorted(run.records().values(), key=lambda record: record.seed)
+    return Cell(about.recipe, records, about.data, place=path.relative_to(root).as_posix())
+
+
+def _of_file(path: Path, root: Path) -> Iterator[Cell]:
+    """A cell per recipe of a file of records."""
+    cells: dict[str, tuple[Recipe, list[Record]]] = {}
+    for record in read_records(path):
+        try:
+            recipe, fingerprint = _recipe_of(json_text(record.recipe))
+        except GraphjouleError as error:
+            warnings.warn(f"{path}: the run {record.run_id} is left out. {error}", stacklevel=2)
+            continue
+        cells.setdefault(fingerprint, (recipe, []))[1].append(record)
+    for _, (recipe, records) in sorted(cells.items(), key=itemgetter(0)):
+        once = {record.run_id: record for record in sorted(records, key=lambda record: record.seed)}
+        yield Cell(recipe, list(once.values()), place=path.relative_to(root).as_posix())
+
+
+@lru_cache(maxsize=1024)
+def _recipe_of(text: str) -> tuple[Recipe, str]:
+    """A recipe and its fingerprint, read once for all runs that share it."""
+    recipe = Recipe.from_json(text)
+    return recipe, recipe.fingerprint()
+
+
+def _traced(
+    root: Path, cell: Cell, load_graph: Callable[[TrainedRuns], ModelInput], device: str | torch.device
+) -> Cell:
+    """The cell with what the instruments say, or with the reason why they cannot."""
+    finished = [record.seed for record in cell.records if record.status == "done"]
+    if not finished:
+        return replace(cell, untraced="No run has finished, so there is no trained network to look at.")
+    seed = min(finished)
+    try:
+        runs = read_runs(root / cell.place, seed=seed)
+        given = load_graph(runs)
+    except GraphjouleError as error:
+        return replace(cell, untraced=str(error))
+    return replace(cell, seed=seed, states=states_of(runs.models[seed], cell.recipe, given, seed, device))

@@ -1,0 +1,12 @@
+from .folder import RunFolder as RunFolder
+from .loop import Progress as Progress
+from .loop import TrainingInterrupted as TrainingInterrupted
+from .loop import deferred_interrupt as deferred_interrupt
+from .recipe import Recipe as Recipe
+from .recipe import load_recipe as load_recipe
+from .records import Record as Record
+from .records import Summary as Summary
+from .records import read_records as read_records
+from .records import summarise as summarise
+from .saving import load_model as load_model
+from .saving import save_model as save_model

@@ -1,0 +1,404 @@
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_moons
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_classifiers_classes, parametrize_with_checks
+from torch_geometric.data import Data
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.estimators import (
+    EGNNClassifier,
+    Scaling,
+    classes_of,
+    extend_graph,
+    known_labels,
+    nearest_rows,
+    read_graph_like,
+    refuse_none,
+)
+from graphjoule.graph.features import SparseFeatures
+from graphjoule.nn import EGNN
+from graphjoule.predicting import mean_prediction
+from graphjoule.tasks.inputs import ModelInput
+from tests.graphs import edge_lists, few, no_edges, normal, path3, random_edges
+from tests.training import NUM_NODES, small_task
+
+QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 40, "lr": 0.05, "dropout": 0.0, "num_neighbors": 5}
+
+
+def quick(**changes):
+    return EGNNClassifier(**QUICK | {"device": "cpu"} | changes)
+
+
+# scikit-learn's own checks.
+
+
+@parametrize_with_checks([quick(unlabeled=None)])
+def test_scikit_learns_estimator_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the checks themselves warn of, such as a package that is not there
+        check(estimator)
+
+
+def test_the_one_check_that_cannot_hold_takes_minus_1_for_a_class():
+    # By default -1 is refused, as it means unknown in sklearn.semi_supervised; with unlabeled=None the check holds.
+    with pytest.raises(GraphjouleError, match="unlabeled=None for a class"):
+        check_classifiers_classes("EGNNClassifier", quick())
+
+
+# What it computes.
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def fitted(iris):
+    return quick().fit(*iris)
+
+
+def test_it_learns(iris, fitted):
+    x, y = iris
+    assert fitted.score(x, y) > 0.9
+    assert fitted.classes_.tolist() == [0, 1, 2]
+    assert fitted.n_features_in_ == 4
+    assert fitted.records_[0].status == "done"
+
+
+def test_few_labels_and_many_unlabelled_rows_are_enough():
+    x, truth = make_moons(200, noise=0.05, random_state=0)
+    y = np.full(200, -1)
+    for label in (0, 1):
+        y[np.flatnonzero(truth == label)[:10]] = label
+    model = quick(num_layers=8, hidden_channels=16, epochs=150, unlabeled=-1).fit(x, y)
+    assert (model.transduction_ == truth).mean() > 0.85
+    assert model.label_distributions_.shape == (200, 2)
+    assert model.score(x, y) == (model.predict(x) == truth)[y >= 0].mean()  # unlabelled rows do not count
+
+
+def test_labels_of_any_kind_and_any_marker(iris):
+    x, y = iris
+    names = np.array(["setosa", "versi", "virgi"])[y]
+    named = quick(unlabeled="").fit(x, np.where(np.arange(150) % 2, names, ""))
+    assert named.classes_.tolist() == ["setosa", "versi", "virgi"]
+    assert set(named.predict(x)) <= set(names)
+    assert quick(unlabeled=None).fit(x, y - 1).classes_.tolist() == [-1, 0, 1]
+    assert quick(unlabeled=-1).fit(x, y - 1).classes_.tolist() == [0, 1]
+
+
+def test_new_rows_are_predicted_one_by_one_or_together_alike(iris, fitted):
+    x = iris[0][::7] + 0.01
+    together = fitted.predict_proba(x)
+    alone = np.concatenate([fitted.predict_proba(row[None]) for row in x])
+    assert np.allclose(together, alone, atol=1e-12)
+    assert np.allclose(together.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("form", ["pair", "adjacency", "task", "data"])
+def test_a_graph_in_any_form_trains_the_same(form):
+    task = small_task()
+    row, col = task.graph.row(), task.graph.col.long()
+    edges = torch.stack([row, col])[:, row != col]
+    adjacency = sp.csr_matrix((np.ones(edges.size(1)), edges.numpy()), shape=(NUM_NODES, NUM_NODES))
+    x, y = task.features, task.targets
+    given = {
+        "pair": ((x, edges), y),
+        "adjacency": ((x.numpy(), adjacency), y.numpy()),
+        "task": (task, None),
+        "data": (Data(x=x, edge_index=edges, y=y), None),
+    }[form]
+    model, expected = quick().fit(*given), quick().fit((x, task.graph), y)
+    assert np.allclose(model.predict_proba(given[0]), expected.predict_proba(task), atol=1e-6)
+    assert np.array_equal(model.predict(given[0]), model.transduction_)
+    assert 0 <= model.score(*given) <= 1
+    assert model.n_features_in_ == 7
+
+
+def test_it_computes_what_fit_and_the_models_compute():
+    task = small_task()
+    model = quick(standardize=False, num_runs=2).fit(task)
+    assert len(model.models_) == 2
+    expected = mean_prediction(model.models_, model.recipe_, task.objective, ModelInput.of(task)).numpy()
+    assert np.allclose(model.predict_proba(task), expected, atol=1e-5)
+    assert [record.seed for record in model.records_] == [0, 1]
+
+
+def test_scaling_of_columns_does_not_matter_when_they_are_standardised(iris):
+    x, y = iris
+    a = quick().fit(x, y).predict_proba(x)
+    b = quick().fit(x * [1e3, 1, 1e-3, 5] + 7, y).predict_proba(x * [1e3, 1, 1e-3, 5] + 7)
+    assert np.allclose(a, b, atol=1e-2)
+    constant = quick().fit(np.c_[x, np.full(150, 0.1)], y)
+    assert np.isfinite(constant.predict_proba(np.c_[x, np.full(150, 9.0)])).all()
+
+
+def test_the_same_state_gives_the_same_bits_and_another_does_not(iris):
+    x, y = iris
+    first = quick(random_state=3).fit(x, y).predict_proba(x)
+    assert np.array_equal(quick(random_state=3).fit(x, y).predict_proba(x), first)
+    assert not np.array_equal(quick(random_state=4).fit(x, y).predict_proba(x), first)
+    drawn = [quick(random_state=np.random.RandomState(0)).fit(x, y).predict_proba(x) for _ in range(2)]
+    assert np.array_equal(*drawn)
+
+
+def test_clone_parameters_pipelines_and_searches(iris):
+    x, y = iris
+    model = quick(settings={"c_min": 0.3})
+    copied = clone(model)
+    assert copied.get_params() == model.get_params()
+    assert copied.set_params(num_layers=3).num_layers == 3
+    assert model.fit(x, y).recipe_.model.options["c_min"] == 0.3
+    assert cross_val_score(make_pipeline(StandardScaler(), quick()), x, y, cv=2).mean() > 0.8
+    search = GridSearchCV(quick(epochs=5), {"num_layers": [1, 2]}, cv=2).fit(x, y)
+    assert search.best_params_["num_layers"] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"validation_fraction": 0.0}, "validation_fraction is 0.0; expected 0.01 to 0.99"),
+        ({"validation_fraction": 1.5}, "validation_fraction is 1.5"),
+        ({"settings": {"c_mni": 0.1}}, '"c_mni" is not a setting of egnn, did you mean "c_min"'),
+        ({"num_layers": 0}, "num_layers = 0 cannot be used"),
+        ({"num_neighbors": 0}, "0 neighbours were asked for"),
+        ({"num_runs": 0}, "seeds are"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"random_state": -1}, "seeds are"),
+        ({"lr": 1e30}, "No run finished"),
+    ],
+)
+def test_bad_parameters_are_sentences(iris, changes, said):
+    with pytest.raises(GraphjouleError, match=said):
+        quick(**changes).fit(*iris)
+
+
+def test_scores_that_are_not_finite_are_no_prediction(iris):
+    x, y = iris
+    model = quick(standardize=False).fit(x, y)
+    next(model.models_[0].parameters()).data.fill_(torch.nan)
+    for call in (model.predict, model.predict_proba):
+        with pytest.raises(GraphjouleError, match=r"The scores of \d+ nodes of \d+ are not finite.*weights"):
+            call(x)
+
+
+def test_what_does_not_fit_is_a_sentence(iris, fitted):
+    x, y = iris
+    task = small_task()
+    cases = [
+        (
+            lambda: quick(unlabeled=-1).fit(x, np.where(y == 0, 0, -1)),
+            "The labels have one class, 0; at least two classes",
+        ),
+        (lambda: quick(unlabeled=-1).fit(x, np.full(150, -1)), "No label is known"),
+        (lambda: quick().fit((task.features, task.graph)), "This graph has no labels"),
+        (lambda: quick().fit((task.features, task.graph), y), r"y has shape \[150\]; expected \[30\]"),
+        (lambda: quick().fit(task).predict(x), "was fitted with a graph"),
+        (lambda: fitted.predict(task), "X has 7 features, but EGNNClassifier is expecting 4"),
+    ]
+    for call, said in cases:
+        with pytest.raises(GraphjouleError, match=said):
+            call()
+
+
+X = np.arange(6.0).reshape(3, 2)
+DIRECTED = torch.tensor([[0, 1], [1, 2]])
+ADJACENCY = sp.csr_matrix(np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
+
+
+@pytest.mark.parametrize("graph", [DIRECTED, DIRECTED.numpy(), ADJACENCY, sp.coo_array(ADJACENCY), path3().graph()])
+@pytest.mark.parametrize("x", [X, X.tolist(), torch.from_numpy(X), torch.from_numpy(X).int()])
+def test_a_pair_in_any_of_its_forms_is_the_same_graph(x, graph):
+    given = read_graph_like((x, graph))
+    assert given.features.equal(torch.from_numpy(X).float())
+    assert given.graph.to_dense().equal(path3().graph().to_dense())
+    assert given.labels is None
+
+
+def test_weights_of_an_adjacency_count():
+    assert read_graph_like((X, ADJACENCY * 3)).graph.degree.tolist() == [3, 6, 3]
+
+
+def test_sparse_features_stay_sparse():
+    words = sp.csr_matrix(([1.0], ([0], [3])), shape=(3, 9))
+    for x in (words, SparseFeatures.from_scipy(words)):
+        given = read_graph_like((x, ADJACENCY))
+        assert isinstance(given.features, SparseFeatures)
+        assert given.features.to_dense()[0, 3] == 1
+
+
+def test_a_task_brings_its_labels_under_their_names(tiny_task):
+    given = read_graph_like(tiny_task)
+    assert given.labels[given.is_known].tolist() == [0, 0, 0, 1, 1]
+    assert given.is_known.tolist() == [True] * 5 + [False]
+
+
+def test_pygs_data_with_and_without_labels_and_weights():
+    plain = read_graph_like(Data(x=torch.ones(3, 2), edge_index=DIRECTED))
+    assert plain.labels is None
+    assert plain.graph.num_edges == 2
+    full = read_graph_like(
+        Data(torch.ones(3, 2), DIRECTED, y=torch.tensor([[1], [-1], [0]]), edge_weight=torch.tensor([2.0, 3.0]))
+    )
+    assert (full.labels.tolist(), full.is_known) == ([1, -1, 0], None)  # what -1 means, the classifier is told
+    assert full.graph.degree.tolist() == [2, 5, 3]
+
+
+@pytest.mark.parametrize("features", [X, X.tolist(), sp.csr_matrix(X), torch.from_numpy(X), ([1, 2], [3, 4])])
+def test_features_alone_are_no_graph(features):
+    assert read_graph_like(features) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((X, torch.tensor([[0], [7]])), "edge_index names node 7"),
+        ((X, ADJACENCY[:2]), r"The adjacency has shape \[2, 3\]; expected \[3, 3\]"),
+        ((X * np.nan, DIRECTED), "The features hold nan"),
+        ((X[:, 0], DIRECTED), "expected .num_nodes, num_features."),
+        (Data(edge_index=DIRECTED), "lacks x or edge_index"),
+    ],
+)
+def test_what_is_no_graph_is_a_sentence(given, said):
+    with pytest.raises(GraphjouleError, match=said):
+        read_graph_like(given)
+
+
+def test_the_nearest_rows_are_those_of_all_distances():
+    x, reference = normal(20, 3), normal(30, 3, seed=1)
+    order = torch.cdist(x, reference).argsort(dim=1)[:, :4]
+    assert nearest_rows(x, reference, 4).equal(order.sort(dim=1).values)
+
+
+def test_of_equally_near_rows_the_lower_index_is_taken():
+    reference = torch.zeros(9, 2)
+    assert nearest_rows(torch.zeros(2, 2), reference, 3).tolist() == [[0, 1, 2]] * 2
+    assert nearest_rows(torch.zeros(1, 2), reference, 9).tolist() == [list(range(9))]
+
+
+@few
+@given(edge_lists())
+def test_an_extended_operator_is_the_old_one_with_rows_below(edges):
+    graph = edges.graph64()
+    neighbor = torch.tensor([[0], [graph.num_nodes - 1]])
+    n, p = graph.num_nodes, extend_graph(graph, neighbor).to_dense()
+    assert p[:n, :n].equal(graph.to_dense())
+    assert not p[:n, n:].any()  # no old node sees a new one
+    for new, (old,) in enumerate(neighbor.tolist()):
+        assert float(p[n + new, n + new]) == 0.5
+        assert float(p[n + new, old]) == pytest.approx(1 / (2 * (float(graph.degree[old]) + 1)) ** 0.5)
+        assert int((p[n + new] != 0).sum()) == 2
+
+
+@pytest.mark.parametrize("num_layers", [1, 5])
+def test_a_network_on_it_computes_what_the_dense_operator_gives(num_layers):
+    graph = random_edges(num_nodes=9).graph64()
+    extended = extend_graph(graph, torch.tensor([[0, 3], [2, 5], [1, 8]]))
+    model = EGNN(4, 6, 3, num_layers).double().eval()
+    x = normal(12, 4)
+    with torch.no_grad():
+        p = extended.to_dense()
+        h = x0 = model.encoder(x)
+        for conv in model.convs:
+            h = ((1 - conv.c_min) * p @ h + (conv.c_min - conv.beta) * h + conv.beta * x0) @ conv.weight
+            h = torch.maximum(h, conv.activation.shift)
+        expected = model.head(h)
+        assert torch.allclose(model(x, extended), expected, atol=1e-12)
+        assert torch.allclose(model(x, extended)[:9], model(x[:9], graph), atol=1e-12)
+
+
+def test_new_nodes_beside_a_graph_without_edges():
+    p = extend_graph(no_edges(2).graph64(), torch.tensor([[0, 1]])).to_dense()
+    assert torch.allclose(p[2], torch.tensor([3.0, 3.0, 9.0], dtype=torch.float64).rsqrt())
+
+
+X_OF_LABELS, Y = load_iris(return_X_y=True)
+NAMES = load_iris().target_names[Y]
+
+
+@pytest.mark.parametrize("form", [list, lambda y: np.array(y, dtype=object)])
+def test_none_among_text_says_how_to_mark_a_row(form):
+    y = form([None if row == 7 else name for row, name in enumerate(NAMES.tolist())])
+    edges = np.array([[0, 1], [1, 0]])
+    for x in (X_OF_LABELS, (X_OF_LABELS, edges)):
+        with pytest.raises(GraphjouleError, match=r"label of row 7 is None; .* unlabeled .*: write unlabeled=''"):
+            EGNNClassifier(device="cpu").fit(x, y)
+
+
+@pytest.mark.parametrize("y", [np.where(Y == 0, -1, 1), Y - 1, (Y - 1).astype(float)])
+def test_minus_1_is_a_class_or_no_label_only_if_it_is_said(y):
+    quick = {"num_layers": 1, "hidden_channels": 4, "epochs": 2, "device": "cpu"}
+    edges = torch.tensor([[0, 1], [1, 0]])
+    data = Data(x=torch.from_numpy(X_OF_LABELS), edge_index=edges, y=torch.from_numpy(y))
+    for arguments in ((X_OF_LABELS, y), ((X_OF_LABELS, edges), y), (data, None)):
+        with pytest.raises(GraphjouleError, match=r"label of 50 of 150 rows is -1, .*unlabeled=None .*unlabeled=-1"):
+            EGNNClassifier(**quick).fit(*arguments)
+        model = EGNNClassifier(unlabeled=None, **quick).fit(*arguments)
+        assert model.classes_.tolist() == sorted(set(y.tolist()))
+        assert 0 <= model.score(*arguments) <= 1
+    with pytest.raises(GraphjouleError, match="label of 50 of 150 rows is -1"):
+        EGNNClassifier(**quick).fit(X_OF_LABELS, Y).score(X_OF_LABELS, y)
+
+
+@pytest.mark.parametrize(("marker", "y"), [(-1, np.full(150, -1)), ("", np.full(150, ""))])
+def test_no_label_at_all_is_a_sentence(marker, y):
+    with pytest.raises(GraphjouleError, match=f"No label is known: all 150 .*unlabeled is {marker!r}.*two classes"):
+        EGNNClassifier(device="cpu", unlabeled=marker).fit(X_OF_LABELS, y)
+
+
+def test_one_class_is_named_and_how_the_marker_becomes_another():
+    with pytest.raises(GraphjouleError, match=r"The labels have one class, 4; at least two classes are needed\.$"):
+        EGNNClassifier(device="cpu").fit(X_OF_LABELS, np.full(150, 4))
+    with pytest.raises(
+        GraphjouleError, match=r"one class, 4; .* Rows with -1 count .*; with unlabeled=None it is a cl"
+    ):
+        EGNNClassifier(device="cpu", unlabeled=-1).fit(X_OF_LABELS, np.where(Y == 0, 4, -1))
+
+
+def test_nan_is_never_known():
+    assert known_labels(np.array([1.0, np.nan, -1.0]), None).tolist() == [True, False, True]
+    assert known_labels(np.array([1.0, np.nan, -1.0]), -1).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("y", [[0, 1], np.array(["a", ""]), np.array([[1], [2]]), np.array([0.5, np.nan])])
+def test_other_labels_pass(y):
+    refuse_none(y)
+
+
+def test_classes_are_sorted_and_numbered():
+    labels, is_known = np.array([5, -1, 2, 5]), np.array([True, False, True, True])
+    classes, codes = classes_of(labels, is_known, -1)
+    assert (classes.tolist(), codes.tolist()) == ([2, 5], [1, 0, 1])
+
+
+def test_columns_get_mean_0_and_variance_1_and_the_next_matrix_the_same_numbers():
+    x = normal(50, 3) * torch.tensor([1e6, 1.0, 1e-6]) + 5
+    scaling = Scaling.of(x)
+    scaled = scaling.apply(x).double()
+    assert torch.allclose(scaled.mean(dim=0), torch.zeros(3).double(), atol=1e-5)
+    assert torch.allclose(scaled.var(dim=0, correction=0), torch.ones(3).double(), atol=1e-4)
+    assert scaling.apply(x[:1]).equal(scaling.apply(x)[:1])
+    assert scaling.apply(x).dtype == torch.get_default_dtype()
+
+
+@pytest.mark.parametrize("value", [0.1, 0.0, -1e30])
+def test_a_constant_column_becomes_zero_on_any_matrix(value):
+    scaling = Scaling.of(torch.full((7, 1), value))
+    assert not scaling.apply(torch.full((7, 1), value)).any()
+    assert not scaling.apply(torch.tensor([[value + 3]])).any()
+
+
+def test_one_row_and_no_scaling_and_sparse_features():
+    assert not Scaling.of(torch.ones(1, 2)).apply(torch.ones(1, 2)).any()
+    assert Scaling().apply(torch.ones(2, 2)).equal(torch.ones(2, 2))
+    sparse = SparseFeatures.from_dense(torch.eye(5))
+    assert Scaling.of(sparse).apply(sparse) is sparse

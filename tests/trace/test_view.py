@@ -1,0 +1,95 @@
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.trace import LayerTrace, RecordedTrace, Trace, read_trace
+from tests.graphs import path3
+
+from . import Plain, single
+
+
+def recorded():
+    model = Plain()
+    with Trace(model, path3().graph(), ["energy", "norm"], gradients=True) as trace:
+        model(single(3, 2)).sum().backward()
+        trace.mark(7)
+        model.eval()(single(3, 2))
+    return trace
+
+
+def test_the_table_has_a_line_per_row_and_columns_for_what_differs():
+    trace = recorded()
+    head, *lines = trace.table().splitlines()
+    assert head.split() == ["call", "mark", "mode", "layer", "energy", "norm", "gradient", "weight_gradient"]
+    assert [line.split()[:4] for line in lines[2:]] == [["1", "7", "eval", "first"], ["1", "7", "eval", "second"]]
+    assert float(lines[0].split()[3]) == pytest.approx(trace.layers[0].energy, rel=0.01)
+    one = trace.select(call=1)
+    assert one.table().splitlines()[0].split() == ["layer", "energy", "norm"]
+    empty = Trace(Plain(), path3().index, ["energy"])
+    assert empty.table().split() == ["layer", "energy"]
+
+
+def test_json_gives_the_trace_back_and_has_null_for_what_is_not_finite():
+    trace = recorded()
+    again = read_trace(trace.to_json())
+    assert again.layers == trace.layers
+    assert again.measures == trace.measures
+    assert again.table() == trace.table()
+    broken = Trace(Plain(), path3().graph(), ["norm"])
+    with broken:
+        broken._model(torch.full((3, 2), math.nan))
+    assert json.loads(broken.to_json())["layers"][0]["values"] == {"norm": None}
+    assert math.isnan(read_trace(broken.to_json()).layers[0].norm)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measures": [], "layers": [{"name": "x"}]}', "null"])
+def test_what_is_no_trace_is_refused(text):
+    with pytest.raises(GraphjouleError, match="This is not a trace that graphjoule wrote"):
+        read_trace(text)
+
+
+def test_a_row_without_a_measure_says_what_there_is():
+    row = LayerTrace("convs.0", {"norm": 1.0})
+    with pytest.raises(GraphjouleError, match=r"convs.0 has no 'energy'; recorded are: norm\."):
+        row.energy  # noqa: B018
+    assert "norm" in row
+    assert "energy" not in row
+
+
+def test_a_trace_is_a_panel_per_measure_with_a_point_per_layer(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 3))
+    with Trace(model, path3().graph(), gradients=True) as trace:
+        model(torch.ones(3, 2)).sum().backward()
+        model(2 * torch.ones(3, 2)).sum().backward()
+    figure = trace.plot(tmp_path / "trace.png")
+    assert [axes.get_ylabel() for axes in figure.axes] == [
+        *("energy", "norm", "rayleigh", "effective rank"),
+        *("gradient", "weight gradient"),
+    ]
+    last = trace.select(call=1).layers
+    assert list(figure.axes[1].lines[0].get_ydata()) == pytest.approx([row.norm for row in last])
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["0", "1", "2"]
+    assert (tmp_path / "trace.png").stat().st_size > 1000
+    first = trace.plot(measures=["norm"], call=0).axes
+    assert list(first[0].lines[0].get_ydata()) == pytest.approx([row.norm for row in trace.select(call=0).layers])
+
+
+def test_runs_are_thin_lines_with_their_median_in_bold():
+    values = {0: [1.0, 3.0], 1: [2.0, 5.0], 2: [9.0, 4.0]}
+    rows = [LayerTrace(f"l.{k}", {"norm": values[run][k]}, run=run) for k in range(2) for run in values]
+    (axes,) = RecordedTrace(rows, ["norm"]).plot().axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [*values.values(), [2.0, 4.0]]
+    assert axes.lines[-1].get_linewidth() > axes.lines[0].get_linewidth()
+    assert "median" in [text.get_text() for text in axes.texts]
+
+
+def test_what_was_not_recorded_cannot_be_drawn():
+    trace = RecordedTrace([LayerTrace("a", {"norm": 1.0})], ["norm"])
+    with pytest.raises(GraphjouleError, match="'mad' was not recorded; recorded are: norm"):
+        trace.plot(measures=["mad"])
+    with pytest.raises(GraphjouleError, match="nothing"):
+        RecordedTrace([], ["norm"]).plot()
