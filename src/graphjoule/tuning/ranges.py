@@ -10,14 +10,14 @@ from importlib import resources
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
 from graphjoule.terms import TERMS
 from graphjoule.training.build import initialised
-from graphjoule.training.recipe import Recipe, explain, parse_overrides, resolve, setting_names, unknown
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.settings import parse_overrides, resolve, setting_names
 from graphjoule.tuning.storage import import_optuna
 
 __all__ = [
@@ -228,15 +228,17 @@ def default_ranges(model: str) -> dict[str, Range]:
 def spelled(recipe: Recipe, key: str) -> list[str]:
     """The keys of `Recipe.settings` that a name stands for, as in an override; one that is unknown is refused.
 
-    ``weight_decay`` is that of every parameter group. A limit that a term has taken from the model is the term's too.
+        ``weight_decay`` is that of every parameter group. A limit that a term has taken from the model is the term's too.
 
-    >>> from graphjoule.training.recipe import load_recipe
-    >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
-    ['train.weight_decay.conv', 'train.weight_decay.dense']
-    >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
-    ['model.c_min', 'terms.energy.c_min']
+        >>> from graphjoule.training.recipe import Recipe
+    from graphjoule.training.settings import parse_overrides, resolve, setting_names
+        >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
+        ['train.weight_decay.conv', 'train.weight_decay.dense']
+        >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
+        ['model.c_min', 'terms.energy.c_min']
     """
-    names = list(resolve({key: 0}, setting_names(recipe.model.name), recipe.model.name))
+    model = recipe.model.name
+    names = list(resolve({key: 0}, setting_names(model), model, recipe.terms))
     settings, (table, _, name) = recipe.settings(), names[0].partition(".")
     for limit in (f"terms.{term}.{name}" for term in recipe.terms if table == "model" and name.startswith("c_")):
         # A limit that is taken from the model comes with its value and its source.
@@ -248,22 +250,20 @@ def spelled(recipe: Recipe, key: str) -> list[str]:
 def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with some settings replaced, checked as those of a file are.
 
-    Args:
-        recipe: what to change; it stays as it is.
-        changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
-            are not also named by themselves.
+        Args:
+            recipe: what to change; it stays as it is.
+            changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
+                are not also named by themselves.
 
-    >>> from graphjoule.training.recipe import load_recipe
-    >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
-    ['train.lr: 0.5 -> 0.005']
+        >>> from graphjoule.training.recipe import Recipe
+    from graphjoule.training.settings import parse_overrides, resolve, setting_names
+        >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
+        ['train.lr: 0.5 -> 0.005']
     """
     values: dict[str, Any] = {}
     for key in sorted(changes, key=lambda key: -len(spelled(recipe, key))):
         values |= dict.fromkeys(spelled(recipe, key), changes[key])
-    try:
-        return recipe.with_settings(values)
-    except ValidationError as error:
-        raise GraphjouleError(explain(error)[1]) from error
+    return recipe.with_settings(values)
 
 
 def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
