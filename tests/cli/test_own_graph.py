@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from training import small_recipe, small_task
 
 from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
@@ -21,7 +22,6 @@ from graphjoule.training import FitResult
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, save_model
-from training import small_recipe, small_task
 
 from . import TINY, run
 
