@@ -228,14 +228,13 @@ def default_ranges(model: str) -> dict[str, Range]:
 def spelled(recipe: Recipe, key: str) -> list[str]:
     """The keys of `Recipe.settings` that a name stands for, as in an override; one that is unknown is refused.
 
-        ``weight_decay`` is that of every parameter group. A limit that a term has taken from the model is the term's too.
+    ``weight_decay`` is that of every parameter group. A limit that a term has taken from the model is the term's too.
 
-        >>> from graphjoule.training.recipe import Recipe
-    from graphjoule.training.settings import parse_overrides, resolve, setting_names
-        >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
-        ['train.weight_decay.conv', 'train.weight_decay.dense']
-        >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
-        ['model.c_min', 'terms.energy.c_min']
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
+    ['train.weight_decay.conv', 'train.weight_decay.dense']
+    >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
+    ['model.c_min', 'terms.energy.c_min']
     """
     model = recipe.model.name
     names = list(resolve({key: 0}, setting_names(model), model, recipe.terms))
@@ -250,15 +249,14 @@ def spelled(recipe: Recipe, key: str) -> list[str]:
 def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with some settings replaced, checked as those of a file are.
 
-        Args:
-            recipe: what to change; it stays as it is.
-            changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
-                are not also named by themselves.
+    Args:
+        recipe: what to change; it stays as it is.
+        changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
+            are not also named by themselves.
 
-        >>> from graphjoule.training.recipe import Recipe
-    from graphjoule.training.settings import parse_overrides, resolve, setting_names
-        >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
-        ['train.lr: 0.5 -> 0.005']
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
+    ['train.lr: 0.5 -> 0.005']
     """
     values: dict[str, Any] = {}
     for key in sorted(changes, key=lambda key: -len(spelled(recipe, key))):
