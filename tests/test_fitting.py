@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph.features import normalize_rows
+from graphjoule.nn import MODELS
 from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Split, Task, load_task
 from graphjoule.tasks.objective import Classification
-from graphjoule.training import FitResult, build_model, fit
 from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
-
-from . import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task
+from tests.training import PUBLIC, double_precision, facts, largest_difference, same_bits, small_recipe, small_task
+from tests.training.test_seed_batch import constrained
 
 STOPPING = {"lr": 0.1, "patience": 3, "epochs": 20}
 
@@ -50,7 +50,7 @@ def plain_training(recipe, task, seed):
         right = scores.argmax(dim=1) == task.targets
         val_accuracy = right[split.val].double().mean().item()
         run.curve.append((loss.item(), val_loss, val_accuracy))
-        score = val_loss if recipe.train.select_on == "val_loss" else -val_accuracy
+        score = val_loss if recipe.train.select_on == "loss" else -val_accuracy
         if score < run.best:
             run.best, run.selected_epoch, run.val_loss, run.val_score = score, epoch, val_loss, val_accuracy
             run.test_score = right[split.test].double().mean().item()
@@ -64,7 +64,7 @@ def plain_training(recipe, task, seed):
     "recipe",
     [
         small_recipe(**STOPPING),
-        small_recipe("gcn", **STOPPING, select_on="val_accuracy"),
+        small_recipe("gcn", **STOPPING, select_on="accuracy"),
         small_recipe(batch_norm=True, encoder="mlp", freeze_last_shift=True, lr=0.03, patience=4),
         small_recipe(
             split="per-class-2-4", normalize_features=True, activation="relu", weight_init="glorot", gamma=0.1
@@ -82,7 +82,7 @@ def test_fit_trains_what_a_plain_pytorch_loop_trains(recipe, sparse):
             assert (record.selected_epoch, record.epochs_run) == (plain.selected_epoch, len(plain.curve))
             curve = torch.tensor(list(record.curve.values())).T
             torch.testing.assert_close(curve, torch.tensor(plain.curve), rtol=1e-5, atol=1e-6)  # six digits are kept
-            assert record.val_loss == pytest.approx(plain.val_loss, rel=1e-9)
+            assert record.val["loss"] == pytest.approx(plain.val_loss, rel=1e-9)
             assert record.val_score == pytest.approx(plain.val_score, abs=1e-6)
             assert record.test_score == pytest.approx(plain.test_score, abs=1e-12)
             for name, value in model.state_dict().items():
@@ -153,14 +153,14 @@ def test_test_labels_change_nothing_but_the_test_accuracy():
     labels[PUBLIC.test] = (labels[PUBLIC.test] + 1) % 3
     a, b = fit(recipe, task, range(4)), fit(recipe, small_task(labels=labels), range(4))
     for left, right, x, y in zip(a.records, b.records, a.models, b.models, strict=True):
-        hidden = {"test_accuracy": None, "task_sha256": None}
+        hidden = {"test": None, "task_sha256": None}
         assert facts(left) | hidden == facts(right) | hidden
         assert same_bits(x, y)
     assert [r.test_score for r in a.records] != [r.test_score for r in b.records]
 
 
 def test_nodes_outside_the_split_may_lack_a_label():
-    labels = small_task().labels.clone()
+    labels = small_task().targets.clone()
     few = Split("few", None, PUBLIC.train, PUBLIC.val, PUBLIC.test[:4])
     labels[PUBLIC.test[4:]] = -1
     base = small_task()
@@ -224,6 +224,14 @@ def test_the_seconds_of_all_runs_add_up_to_the_time_the_training_took():
     assert 0.05 * took < result.summary.seconds <= took
 
 
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "egnn"])
+def test_a_training_repeats_to_the_bit(model):
+    recipe, task = small_recipe(model, num_layers=3), small_task()
+    first, again = (fit(recipe, task, [0, 1], device="cpu") for _ in range(2))
+    assert [facts(record) for record in first.records] == [facts(record) for record in again.records]
+    assert all(same_bits(a, b) for a, b in zip(first.models, again.models, strict=True))
+
+
 # What cannot be trained: a sentence, and nothing is left behind.
 
 
@@ -253,7 +261,7 @@ def test_a_split_without_test_nodes_trains_and_has_no_test_accuracy():
 
 def test_the_default_split_is_the_tasks_own_and_the_record_says_which():
     result = fit(small_recipe(split="default"), small_task())
-    assert result.records[0].split == result.records[0].recipe["split"] == "public"
+    assert result.records[0].split == result.records[0].recipe["data"]["split"] == "public"
     assert facts(result.records[0])["run_id"] == fit(small_recipe(), small_task()).records[0].run_id
 
 
@@ -293,3 +301,54 @@ def test_cuda_where_there_is_none_is_refused(tmp_path, device):
 @pytest.mark.parametrize("options", [{"runs_at_once": 0}, {"runs_at_once": -1}, {"checkpoint_every": 0}])
 def test_counts_below_one_are_refused(tmp_path, options):
     refused(tmp_path, r"^\w+ is -?\d; it must be at least 1", **options)
+
+
+# Terms of a recipe.
+
+
+def test_validation_and_the_selected_model_are_free_of_hooks():
+    result = fit(constrained(), small_task(), [0, 1], device="cpu")
+    for model in result.models:
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_constrained_training_is_resumed_and_recorded(tmp_path):
+    task, recipe = small_task(), constrained()
+    whole = fit(recipe, task, [0, 1], device="cpu", out=tmp_path / "a")
+    again = fit(recipe, task, [0, 1], device="cpu", out=tmp_path / "a", resume=True)
+    assert [facts(r) for r in again.records] == [facts(r) for r in whole.records]
+    assert all(same_bits(a, b) for a, b in zip(again.models, whole.models, strict=True))
+    assert whole.records[0].recipe["terms"]["energy"]["c_min"] == 0.9
+    with pytest.raises(GraphjouleError, match=r"terms.energy.c_min: 0.9 -> 0.8"):
+        fit(constrained(**{"terms.energy.c_min": 0.8}), task, [0], device="cpu", out=tmp_path / "a", resume=True)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 8])
+@pytest.mark.parametrize("model", MODELS)
+def test_an_orthogonal_penalty_that_no_depth_could_use_is_refused_and_nothing_is_written(tmp_path, model, num_layers):
+    recipe = small_recipe(model, num_layers, **{"terms.orthogonal.gamma": 2.0}, epochs=1)
+    has_weights = any(weight.dim() == 2 for weight in build_model(recipe, small_task(), 0).convs.parameters())
+    if has_weights:  # a GCN of two layers has none that is square, but is the same model as a deeper one
+        fit(recipe, small_task(), [0], device="cpu", out=tmp_path / "run")
+        return
+    said = rf"terms.orthogonal.gamma is 2.0, but no graph layer of {MODELS[model].__name__} has a square weight"
+    with pytest.raises(GraphjouleError, match=said):
+        fit(recipe, small_task(), [0], device="cpu", out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_penalty_on_weights_draws_no_random_number():
+    state = torch.get_rng_state()
+    fit(small_recipe("gcn", 2, **{"terms.orthogonal.gamma": 2.0}, epochs=1), small_task(), [0], device="cpu")
+    assert torch.get_rng_state().equal(state)
+
+
+def test_a_recipe_can_ask_for_the_orthogonal_penalty_alone_which_on_egnn_is_its_own_gamma():
+    task = small_task()
+    own = small_recipe("egnn", gamma=3.0, epochs=5)
+    asked = small_recipe("egnn", gamma=0.0, **{"terms.orthogonal.gamma": 3.0}, epochs=5)
+    results = [fit(recipe, task, [0, 1], device="cpu") for recipe in (own, asked)]
+    for a, b in zip(*(result.records for result in results), strict=True):
+        assert a.curve["train_loss"] == pytest.approx(b.curve["train_loss"], rel=1e-5)
+    assert small_recipe("gcn").fingerprint() != small_recipe("gcn", **{"terms.orthogonal.gamma": 1.0}).fingerprint()
+    assert "terms.orthogonal.gamma" not in {**small_recipe("gcn").settings(), **small_recipe("gcn").sources}

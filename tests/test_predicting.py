@@ -9,13 +9,14 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.graph.features import normalize_rows
 from graphjoule.nn import MODELS
-from graphjoule.predicting import load, mean_probabilities, read_runs
+from graphjoule.predicting import load, mean_prediction, read_runs
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.saving import save_model
 from tests.training import same_bits, small_recipe, small_task
 
-SEEDS = [0, 1, 2]
+SEEDS, OBJECTIVE = [0, 1, 2], Classification(3)
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,10 @@ def test_train_save_load_predict_gives_the_same_probabilities_to_the_bit(tmp_pat
     recipe = small_recipe(model, normalize_features=normalize, epochs=3)
     result = fit(recipe, task, [0, 4], out=tmp_path / "run")
     given = ModelInput.of(task)
-    before = mean_probabilities(result.models, recipe, given)
+    before = mean_prediction(result.models, recipe, OBJECTIVE, given)
     runs = read_runs(tmp_path / "run")
     assert list(runs.models) == [0, 4]
-    assert runs.probabilities(given).equal(before)
+    assert runs.predict(given).equal(before)
     assert runs.data == task.facts()
     assert torch.allclose(before.sum(dim=1), torch.ones(task.num_nodes, dtype=torch.float64))
 
@@ -49,7 +50,7 @@ def test_the_mean_is_over_the_softmax_of_every_run_and_features_are_normalised_a
     with torch.no_grad():
         scores = [model(normalize_rows(task.features), task.graph) for model in result.models]
     expected = sum(score.double().softmax(dim=1) for score in scores) / 2
-    assert torch.allclose(mean_probabilities(result.models, recipe, ModelInput.of(task)), expected, atol=1e-15)
+    assert torch.allclose(mean_prediction(result.models, recipe, OBJECTIVE, ModelInput.of(task)), expected, atol=1e-15)
     right = expected.argmax(dim=1)[task.split().val] == task.targets[task.split().val]
     assert right.dtype == torch.bool
 
@@ -61,20 +62,20 @@ def test_scores_that_are_not_finite_are_no_prediction(task):
     for weight in large.parameters():
         weight.data.mul_(1e30)
     with pytest.raises(GraphjouleError, match=r"30 nodes of 30 are not finite.*weights or the features are so large"):
-        mean_probabilities([large], small_recipe(), given)
+        mean_prediction([large], small_recipe(), OBJECTIVE, given)
     features = given.features.clone()
     features[3] = torch.nan
     with pytest.raises(GraphjouleError, match="not finite, so there is no prediction: the features are not finite"):
-        mean_probabilities([model], small_recipe(), replace(given, features=features))
+        mean_prediction([model], small_recipe(), OBJECTIVE, replace(given, features=features))
     broken = copy.deepcopy(model)
     name, weight = next(iter(broken.named_parameters()))
     weight.data.fill_(torch.nan)
     with pytest.raises(GraphjouleError, match=f"The scores of 30 nodes of 30 .*weights .*first is {name}.*blew up"):
-        mean_probabilities([model, broken], small_recipe(), given)
+        mean_prediction([model, broken], small_recipe(), OBJECTIVE, given)
 
 
 def test_load_gives_the_run_that_validated_best_or_the_one_asked_for(trained):
-    best = min(trained.records, key=lambda record: record.val_loss).seed
+    best = min(trained.records, key=lambda record: record.val["loss"]).seed
     assert same_bits(load(trained.folder), trained.models[best])
     for seed in SEEDS:
         assert same_bits(load(trained.folder, seed=seed), trained.models[seed])
@@ -83,7 +84,7 @@ def test_load_gives_the_run_that_validated_best_or_the_one_asked_for(trained):
 
 
 def test_selection_by_accuracy_is_by_accuracy(tmp_path, task):
-    result = fit(small_recipe(select_on="val_accuracy"), task, SEEDS, out=tmp_path / "run")
+    result = fit(small_recipe(select_on="accuracy"), task, SEEDS, out=tmp_path / "run")
     best = max(result.records, key=lambda record: (record.val_score, -record.seed)).seed
     assert same_bits(load(tmp_path / "run"), result.models[best])
 
@@ -92,10 +93,10 @@ def test_a_moved_folder_and_a_lone_file_are_enough(tmp_path, trained, task):
     shutil.copytree(trained.folder, tmp_path / "elsewhere")
     shutil.copy(trained.folder / "model-seed-1.safetensors", tmp_path / "model")
     given = ModelInput.of(task)
-    expected = mean_probabilities([trained.models[1]], small_recipe(), given)
-    assert read_runs(tmp_path / "elsewhere", seed=1).probabilities(given).equal(expected)
+    expected = mean_prediction([trained.models[1]], small_recipe(), OBJECTIVE, given)
+    assert read_runs(tmp_path / "elsewhere", seed=1).predict(given).equal(expected)
     alone = read_runs(tmp_path / "model")
-    assert alone.probabilities(given).equal(expected)
+    assert alone.predict(given).equal(expected)
     assert (alone.recipe, alone.data) == (small_recipe(), task.facts())
 
 
@@ -103,7 +104,7 @@ def test_a_moved_folder_and_a_lone_file_are_enough(tmp_path, trained, task):
 def test_a_model_trained_on_one_device_predicts_on_the_other(tmp_path, task):
     on_gpu = fit(small_recipe(), task, [0], device="cuda", out=tmp_path / "run")
     given = ModelInput.of(task)
-    cpu, gpu = (read_runs(tmp_path / "run").probabilities(given, device) for device in ("cpu", "cuda"))
+    cpu, gpu = (read_runs(tmp_path / "run").predict(given, device) for device in ("cpu", "cuda"))
     assert next(load(tmp_path / "run", "cuda").parameters()).is_cuda
     assert torch.allclose(cpu, gpu, atol=1e-4)
     assert on_gpu.summary.n == 1
@@ -118,7 +119,7 @@ def test_what_cannot_be_loaded_is_a_sentence(tmp_path, trained, trap):
         (lambda: load(trained.folder, seed=9), "There is no finished run with seed 9 in .*; the seeds are: 0, 1, 2"),
         (lambda: load(trained.folder / "model-seed-1.safetensors", seed=1), "is one model; name its folder"),
         (lambda: load(trained.folder, "tpu"), "device is 'tpu'"),
-        (lambda: mean_probabilities([], small_recipe(), ModelInput.of(small_task())), "There is no model"),
+        (lambda: mean_prediction([], small_recipe(), OBJECTIVE, ModelInput.of(small_task())), "There is no model"),
     ]
     for call, said in cases:
         with pytest.raises(GraphjouleError, match=said):

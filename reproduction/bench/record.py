@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule import GraphjouleError
-from graphjoule.ops import describe_body
+from graphjoule.ops import describe_backend
 from graphjoule.tasks import Task
 from graphjoule.training import describe_device, versions
 from reproduction.bench.cases import Case
@@ -90,7 +90,7 @@ class BenchRecord(BaseModel):
             model=case.model,
             curve=case.curve,
             peer=peer.name,
-            body=describe_body(device),
+            body=describe_backend(device),
             device=describe_device(device),
             nodes=task.num_nodes,
             edges=task.graph.num_edges,

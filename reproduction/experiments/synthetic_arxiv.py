@@ -17,6 +17,7 @@ from pathlib import Path
 from graphjoule.tasks import DATASETS, Task
 from reproduction.bench import CASES
 
+ARXIV = DATASETS["arxiv"].raw
 DECIMALS = 6  # as many as OGB writes
 
 

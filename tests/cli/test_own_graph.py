@@ -10,17 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from training import small_recipe, small_task
 
+from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.predicting import load
 from graphjoule.tasks import load_task
-from graphjoule.training import FitResult, fit
+from graphjoule.training import FitResult
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, save_model
-from training import small_recipe, small_task
 
 from . import TINY, run
 
@@ -369,6 +370,33 @@ def test_a_model_of_a_dataset_takes_no_tables(here):
     )
 
 
+# Numbers instead of classes.
+
+
+@pytest.fixture
+def houses(here):
+    """Houses whose price follows from their size; every sixth price is to be predicted."""
+    draw = random.Random(0)
+    sizes = [draw.gauss(100, 20) for _ in range(120)]
+    rows = [[f"h{i}", f"{s:.2f}", "" if i % 6 == 5 else f"{3 * s + draw.gauss(0, 3):.2f}"] for i, s in enumerate(sizes)]
+    write_csv(here / "houses.csv", ["id", "size", "price"], *rows)
+    return ("--nodes", "houses.csv", "--label", "price")
+
+
+def test_a_regression_from_a_table_is_learnt(houses):
+    task = GraphSource(nodes=Path("houses.csv"), label="price", task="regression", loss="absolute").load()
+    assert (task.objective.name, task.objective.error) == ("regression", "absolute")
+    recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 200, "hidden_channels": 16, "lr": 0.02, "patience": 200})
+    result = fit(recipe.with_split_of(task), task, device="cpu")
+    assert result.records[0].val["r2"] > 0.7
+
+
+def test_numbers_that_may_be_classes_are_asked_about_in_the_words_of_the_command(here, houses):
+    said = refused(here, "train", *houses, *TINY)
+    assert "houses.csv: the column 'price' has 100 different numbers; say --task \"regression\" to predict" in said
+    assert "--loss is squared, but it is for --task" in refused(here, "train", *houses, "--loss", "squared", *TINY)
+
+
 # Wrong files: one sentence with file, line and column, exit code 2, nothing left behind.
 
 NODES = "id,x,label\na,1,red\nb,2,blue\nc,3,red\nd,4,blue\n"
@@ -452,7 +480,7 @@ def test_a_million_edges_and_200k_nodes_load_in_20_seconds_and_2_gb(here):
     import resource
     import time
 
-    from graphjoule.tasks.files import load_tables
+    from graphjoule.tasks import load_tables
 
     rng = np.random.default_rng(0)
     labels, ends = rng.integers(7, size=200_000), rng.integers(200_000, size=(1_000_000, 2))

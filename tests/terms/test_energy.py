@@ -14,7 +14,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import EGNN, GCN
-from graphjoule.terms import METHODS, ConstraintReport, EnergyConstraint, LayerState, OrthogonalPenalty
+from graphjoule.terms import METHODS, ConstraintReport, EnergyConstraint, LayerState
 from graphjoule.trace import Trace
 from graphjoule.trace.limits import limits
 from tests.graphs import k33, no_edges, normal, path3, random_edges
@@ -301,7 +301,9 @@ def test_evaluation_between_loss_and_update_does_not_move_the_multipliers():
     with EnergyConstraint(model, path3().graph64(), layers="*") as constraint:
         model(x)
         constraint()
-        expected = constraint.updated(constraint.gaps().detach(), torch.zeros(2, 2, dtype=torch.float64))
+        expected = METHODS[AL].updated(
+            constraint.gaps().detach(), torch.zeros(2, 2, dtype=torch.float64), constraint.rho
+        )
         with torch.no_grad():
             model.eval()(x[:, :1])
         constraint.update()
@@ -383,46 +385,3 @@ def test_a_propagation_of_another_dtype_serves():
             model(x)
             found.append(constraint.gaps())
     torch.testing.assert_close(*found, rtol=0, atol=1e-14)
-
-
-# The penalty on the weights.
-
-
-def test_the_orthogonal_penalty_of_an_egnn_is_its_own():
-    torch.manual_seed(3)
-    model = EGNN(5, 4, 2, num_layers=3, gamma=0.7, c_max=0.4).double()
-    with torch.no_grad():
-        for conv in model.convs:
-            conv.weight.add_(0.3 * torch.randn(4, 4))
-    penalty = OrthogonalPenalty(model, layers="convs.*", gamma=0.7, c_max=0.4)
-    torch.testing.assert_close(penalty(), model.penalty())
-    parameters = [conv.weight for conv in model.convs]
-    for found, expected in zip(
-        torch.autograd.grad(penalty(), parameters), torch.autograd.grad(model.penalty(), parameters), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
-
-
-def test_the_orthogonal_penalty_takes_the_square_weights_of_any_model_and_its_gradient_vanishes_at_the_identity():
-    model = pyg.GCN(6, 4, num_layers=4, out_channels=3)
-    penalty = OrthogonalPenalty(model, layers="convs.*")
-    assert penalty.names == ["convs.1.lin.weight", "convs.2.lin.weight"]
-    with torch.no_grad():
-        for name in penalty.names:
-            model.get_parameter(name).copy_(torch.eye(4))
-    value = penalty()
-    value.backward()
-    assert value.item() == 0
-    assert all(model.get_parameter(name).grad.eq(0).all() for name in penalty.names)
-
-
-def test_a_model_without_square_weights_has_no_orthogonal_penalty():
-    assert OrthogonalPenalty(GCN(5, 4, 2, num_layers=2), layers="convs.*")().item() == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"), [({"gamma": -1.0}, "gamma is -1.0"), ({"c_max": 0.0}, "c_max is 0.0")]
-)
-def test_bad_settings_of_the_orthogonal_penalty_are_refused_with_a_sentence(options, sentence):
-    with pytest.raises(GraphjouleError, match=sentence):
-        OrthogonalPenalty(GCN(5, 4, 2, num_layers=3), **options)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.rules import stratified_rule
+from graphjoule.tasks.splits import stratified_rule
 from graphjoule.training.build import initialised
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder

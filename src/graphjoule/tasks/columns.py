@@ -1,4 +1,8 @@
-"""Columns of a table as features: numbers standardised, categories one-hot, both by numbers that can be kept."""
+"""Columns of a table as features: numbers standardised, categories one-hot, both by numbers that can be kept.
+
+By hand and not by scikit-learn: its `StandardScaler` gives other last bits when the rows are in another order, and its
+`OneHotEncoder` does not say in which row a category is unknown.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import scipy.sparse as sp
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import Features
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
-from graphjoule.tasks.table import Table
+from graphjoule.tasks.reading import Table, shorten
 from graphjoule.tasks.task import pack_features
 
 MAX_CATEGORIES = 1_000
@@ -50,13 +56,13 @@ def keep_constant(column: NumberColumn) -> NumberColumn:
 
 def measure_categories(name: str, table: Table) -> CategoryColumn:
     """The categories of a text column, sorted."""
-    categories = sorted({value for value in table.text[name] if value})
+    categories = sorted(set(pc.unique(table.text[name]).to_pylist()) - {""})
     if not categories:
-        table.refuse(0, name, "every value of this --one-hot column is blank.")
+        table.refuse(0, name, "every value of this `one_hot` column is blank.")
     if len(categories) > MAX_CATEGORIES:
         raise GraphjouleError(
             f"{table.path}, column {name!r} has {len(categories):,} different values; "
-            f"a --one-hot column may have {MAX_CATEGORIES:,}."
+            f"a `one_hot` column may have {MAX_CATEGORIES:,}."
         )
     return CategoryColumn(name=name, categories=tuple(categories))
 
@@ -71,6 +77,17 @@ def build_features(table: Table, columns: TableColumns) -> Features:
         return pack_features(torch.from_numpy(numbers))
     encoded = [_one_hot(table, column) for column in columns.categories]
     return pack_features(sp.hstack([sp.csr_matrix(numbers), *encoded], format="csr"))
+
+
+def find_positions(table: Table, column: str, names: Sequence[str]) -> tuple[np.ndarray, int | None]:
+    """The position of every value of a text column among `names`, and the first row with text that is not among them.
+
+    Positions are int64, -1 for a value that is not there or blank; the row is None where all are.
+    """
+    values = table.text[column]
+    found = pc.fill_null(pc.index_in(values, value_set=pa.array(names, pa.string())), -1).to_numpy().astype(np.int64)
+    unknown = np.flatnonzero((found < 0) & pc.not_equal(values, "").to_numpy())
+    return found, int(unknown[0]) if unknown.size else None
 
 
 def _standardise(table: Table, column: NumberColumn) -> np.ndarray:
@@ -88,29 +105,14 @@ def _standardise(table: Table, column: NumberColumn) -> np.ndarray:
 
 def _one_hot(table: Table, column: CategoryColumn) -> sp.csr_matrix:
     """One column of 0 and 1 per category; a blank has a row of zeros."""
-    index = {category: number for number, category in enumerate(column.categories)}
-    index[""] = -1
-    values = table.text[column.name]
-    codes = np.fromiter((index.get(value, -2) for value in values), dtype=np.int64, count=len(values))
-    unknown = np.flatnonzero(codes == -2)
-    if unknown.size:
-        row = int(unknown[0])
+    codes, unknown = find_positions(table, column.name, column.categories)
+    if unknown is not None:
         table.refuse(
-            row,
+            unknown,
             column.name,
-            f"{values[row]!r} is not a category the model was trained with; those are: {shorten(column.categories)}. "
-            "A blank value is allowed.",
+            f"{table.text[column.name][unknown].as_py()!r} is not a category the model was trained with; those are: "
+            f"{shorten(column.categories)}. A blank value is allowed.",
         )
     known = np.flatnonzero(codes >= 0)
     ones = np.ones(known.size, dtype=np.float32)
-    return sp.csr_matrix((ones, (known, codes[known])), shape=(len(values), len(column.categories)))
-
-
-def shorten(names: Sequence[str], most: int = 12) -> str:
-    """Names in one list for a sentence, the first of them if there are many.
-
-    >>> shorten(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+    return sp.csr_matrix((ones, (known, codes[known])), shape=(len(codes), len(column.categories)))

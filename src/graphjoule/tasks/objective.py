@@ -71,7 +71,7 @@ def _r2_sums(output: Tensor, target: Tensor) -> Tensor:
 
 def _r2(total: Tensor, count: int) -> Tensor:
     """``1 - sum (y - f)^2 / sum (y - mean)^2``, the mean over targets; 0 where a target does not vary."""
-    error, value, square = total.unflatten(-1, (-1, 3)).unbind(dim=-1)
+    error, value, square = torch.unflatten(total, -1, (-1, 3)).unbind(dim=-1)
     spread = square - value.square() / count
     flat = spread <= 1e-12 * square
     return torch.where(flat, 0.0, 1 - error / torch.where(flat, 1.0, spread)).mean(dim=-1)
@@ -127,6 +127,10 @@ class Objective(ABC):
     @abstractmethod
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have a target, bool, shape ``[num_nodes]``."""
+
+    @abstractmethod
+    def unknown(self, num_nodes: int) -> Tensor:
+        """The targets of nodes of which nothing is known."""
 
     def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """The group of every node, -1 without a target, and the groups' names: a random split divides each alike."""
@@ -205,6 +209,10 @@ class Classification(Objective):
         """Which nodes have a label."""
         return targets >= 0
 
+    def unknown(self, num_nodes: int) -> Tensor:
+        """-1 for every node."""
+        return torch.full((num_nodes,), -1)
+
     def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """Every class is a group."""
         return targets, self.classes
@@ -277,6 +285,10 @@ class Regression(Objective):
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have all their targets."""
         return ~_columns(targets).isnan().any(dim=1)
+
+    def unknown(self, num_nodes: int) -> Tensor:
+        """NaN for every node and target."""
+        return torch.full((num_nodes,) if self.num_targets == 1 else (num_nodes, self.num_targets), torch.nan)
 
     def moments(self, targets: Tensor) -> Tensor:
         """Sums of the targets and of their squares, shape ``[2, num_targets]``."""

@@ -50,9 +50,13 @@ class Architecture:
             return self.make(in_channels, out_channels)
 
     def for_task(self, objective: Objective, in_channels: int, seed: int) -> GraphModel:
-        """The same for an objective: a regression's network knows the unit of its targets."""
-        model = self.initialised(in_channels, objective.out_channels, seed)
-        return OutputScale(model) if isinstance(objective, Regression) else model
+        """The same for an objective, see `in_units_of`."""
+        return in_units_of(objective, self.initialised(in_channels, objective.out_channels, seed))
+
+
+def in_units_of(objective: Objective, model: GraphModel) -> GraphModel:
+    """A network that gives what an objective asks for: of a regression one that knows the unit of its targets."""
+    return OutputScale(model) if isinstance(objective, Regression) else model
 
 
 def architecture_of(recipe: Recipe) -> Architecture:

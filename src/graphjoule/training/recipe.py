@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from graphjoule.errors import GraphjouleError, choices, counted, unknown
 from graphjoule.files import json_text, reason
-from graphjoule.nn import MODELS
-from graphjoule.terms import TERMS
+from graphjoule.nn.table import MODELS
+from graphjoule.terms.settings import TERMS
 from graphjoule.training.settings import (
     STRICT,
     ClusterSettings,

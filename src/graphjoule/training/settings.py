@@ -23,8 +23,8 @@ from pydantic import (
 )
 
 from graphjoule.errors import GraphjouleError, unknown
-from graphjoule.nn import MODELS
-from graphjoule.terms import TERMS
+from graphjoule.nn.table import MODELS
+from graphjoule.terms.settings import TERMS
 
 # "0.3" in quotes is a mistake in a file, not a number. An integer where a float is meant is fine.
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())

@@ -12,7 +12,7 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
-from graphjoule.ops import body_for
+from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture
 from graphjoule.training.environment import describe_device
@@ -112,7 +112,7 @@ class Trainer:
         """How many runs fit in the device's free memory."""
         model, device = self._first.model, self.task.targets.device
         like = next(model.parameters())
-        backend = body_for(torch.empty(0, dtype=like.dtype, device=device))
+        backend = backend_for(torch.empty(0, dtype=like.dtype, device=device))
         is_held = "energy" in self.terms  # its hooks want to see every layer, and it keeps a product of each
         is_fused = not is_held and self.can_fuse(backend)
         kept = model.kept_activations(is_fused=is_fused) + is_held * model.num_layers

@@ -10,8 +10,9 @@ from torch_geometric.utils import to_dense_adj
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.files import load_graph, load_tables, load_tables_like, unchanged
-from graphjoule.tasks.knn import knn_edge_index
+from graphjoule.tasks.digits import knn_edge_index
+from graphjoule.tasks.objective import Classification, Regression
+from graphjoule.tasks.tables import load_graph, load_tables, load_tables_like, unchanged
 from tests.graphs import dense_propagation
 
 NODES = "id,x,y,label\na,0,5,red\nb,2,7,red\nc,0,7,blue\nd,2,5,\ne,1,6,blue\n"
@@ -189,9 +190,9 @@ def test_the_graph_alone_of_neighbours_needs_no_labels(here):
         assert torch.equal(load_graph("nodes.csv", knn=2).to_dense(), expected)
     write(here, "x\n3\n")
     assert load_graph("nodes.csv").num_nodes == 1
-    with pytest.raises(GraphjouleError, match="there is no column 'kind' for --label"):
+    with pytest.raises(GraphjouleError, match="there is no column 'kind' for `label`"):
         load_graph("nodes.csv", label="kind")
-    with pytest.raises(GraphjouleError, match=r"--knn is 2 and --edges is edges\.csv"):
+    with pytest.raises(GraphjouleError, match=r"`knn` is 2 and `edges` is edges\.csv"):
         load_graph("nodes.csv", "edges.csv", knn=2)
 
 
@@ -225,7 +226,7 @@ def test_the_same_files_give_the_same_hash_and_others_another(here):
 BAD_NODES = {
     "no label column": (
         NODES.replace("label", "class"),
-        "line 1: there is no column 'label' for --label; the columns are: id, x, y, class.",
+        "line 1: there is no column 'label' for `label`; the columns are: id, x, y, class.",
     ),
     "an id twice": (NODES + "b,1,1,\n", "line 7, column 'id': the id 'b' stands on line 3 already"),
     "a NUL byte in an id": (NODES + "f\0,1,1,\n", "line 7, column 'id': the id 'f\\x00' holds a NUL byte"),
@@ -237,7 +238,7 @@ BAD_NODES = {
     "blank": (NODES.replace("b,2,7", "b,,7"), "line 3, column 'x': the value is blank"),
     "text": (
         NODES.replace("b,2,7", "b,two,7"),
-        "line 3, column 'x': 'two' is not a number; every feature must be a finite number, unless --one-hot names the",
+        "line 3, column 'x': 'two' is not a number; every feature must be a finite number, unless `one_hot` names the",
     ),
     "no feature": ("id,label\na,u\nb,v\n", "line 1: there is no column of features besides id and label"),
 }
@@ -264,10 +265,10 @@ def test_ids_from_the_first_column_are_said_to_be_a_guess(here, nodes, said):
         with pytest.raises(GraphjouleError) as caught:
             read("nodes.csv", "edges.csv")
         assert said in str(caught.value)
-        assert str(caught.value).endswith("there is no column 'id': name the right one with --id.")
+        assert str(caught.value).endswith("there is no column 'id': name the right one with `id`.")
         with pytest.raises(GraphjouleError) as caught:
             read("nodes.csv", "edges.csv", id="age")  # asked for
-        assert "--id" not in str(caught.value)
+        assert "`id`" not in str(caught.value)
 
 
 BAD_EDGES = {
@@ -295,15 +296,15 @@ def test_a_bad_table_of_edges(here, edges, said):
 
 
 BAD_OPTIONS = {
-    "no such id": ({"id": "key"}, "nodes.csv, line 1: there is no column 'key' for --id"),
-    "no such feature": ({"features": ("z",)}, "there is no column 'z' for --features"),
-    "no such category": ({"one_hot": ("z",)}, "there is no column 'z' for --one-hot"),
-    "the label as a feature": ({"features": ("label",)}, "'label' is named by --features, but"),
-    "the id as a category": ({"one_hot": ("id",)}, "'id' is named by --one-hot, but it is the"),
-    "no such source": ({"source": "z"}, "edges.csv, line 1: there is no column 'z' for --source"),
-    "no such weight": ({"weight": "z"}, "there is no column 'z' for --weight"),
+    "no such id": ({"id": "key"}, "nodes.csv, line 1: there is no column 'key' for `id`"),
+    "no such feature": ({"features": ("z",)}, "there is no column 'z' for `features`"),
+    "no such category": ({"one_hot": ("z",)}, "there is no column 'z' for `one_hot`"),
+    "the label as a feature": ({"features": ("label",)}, "'label' is named by `features`, but"),
+    "the id as a category": ({"one_hot": ("id",)}, "'id' is named by `one_hot`, but it is the"),
+    "no such source": ({"source": "z"}, "edges.csv, line 1: there is no column 'z' for `source`"),
+    "no such weight": ({"weight": "z"}, "there is no column 'z' for `weight`"),
     "both ends one": ({"target": "source"}, "'source' is both source and target of every edge"),
-    "neighbours and edges": ({"knn": 3}, "--knn is 3 and --edges is edges.csv; give one of them"),
+    "neighbours and edges": ({"knn": 3}, "`knn` is 3 and `edges` is edges.csv; give one of them"),
     "too many neighbours": ({"knn": 5, "edges": None}, "5 neighbours were asked for; with 5 nodes"),
 }
 
@@ -322,7 +323,7 @@ def like(here, nodes, edges=EDGES, **options):
     task = load(here, **options)
     write(here, nodes, edges)
     path = None if edges is None else "edges.csv"
-    return load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv", path)
+    return load_tables_like(task.source.columns, task.objective, "nodes.csv", path)
 
 
 def test_the_same_files_read_again_are_the_same_to_the_bit(here):
@@ -342,10 +343,10 @@ def test_new_nodes_need_no_label_and_are_scaled_with_the_old_numbers(here):
 def test_new_nodes_of_a_neighbour_graph_are_linked_among_themselves(here):
     task = load(here, edges=None, knn=1)
     write(here, "id,x,y\nq,1,6\nr,2,6\ns,9,6\n")
-    given = load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv")
+    given = load_tables_like(task.source.columns, task.objective, "nodes.csv")
     assert given.graph.num_edges == 2
     write(here, "id,x,y\nq,1,6\n")
-    assert load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv").graph.num_nodes == 1
+    assert load_tables_like(task.source.columns, task.objective, "nodes.csv").graph.num_nodes == 1
 
 
 def test_a_graph_trained_without_weights_ignores_them(here):
@@ -358,7 +359,7 @@ def test_a_weight_that_the_model_was_trained_with_is_no_option(here):
     task = load(here, edges="source,target,w\na,b,2\n", weight="w")
     write(here)
     with pytest.raises(GraphjouleError) as caught:
-        load_tables_like(task.source.columns, task.objective.class_names, "nodes.csv", "edges.csv")
+        load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
     assert "there is no column 'w', which the model was trained with; the columns are: source, target." in str(
         caught.value
     )
@@ -369,7 +370,7 @@ def test_a_weight_that_the_model_was_trained_with_is_no_option(here):
     [
         ("id,x\nq,1\n", EDGES, "nodes.csv, line 1: there is no column 'y', which the model was trained with"),
         ("id,x,y,label\nq,1,2,pink\n", EDGES, "nodes.csv, line 2, column 'label': 'pink' is not a class of the model"),
-        (NODES, None, "--edges is missing: the model was trained on a graph with edges"),
+        (NODES, None, "`edges` is missing: the model was trained on a graph with edges"),
         (NODES, "a,b\na,b\n", "edges.csv, line 1: there is no column 'source', which the model was trained with"),
     ],
 )
@@ -383,8 +384,90 @@ def test_a_changed_or_missing_file_of_the_training_graph_is_told(here):
     file = load(here).source.file("nodes")
     assert unchanged(file) == here / "nodes.csv"
     (here / "nodes.csv").write_text(NODES + "f,1,1,\n")
-    with pytest.raises(GraphjouleError, match=r"nodes.csv has changed since the model was trained; .* with --nodes\."):
+    with pytest.raises(GraphjouleError, match=r"nodes.csv has changed since the model was trained; .* with `nodes`\."):
         unchanged(file)
     (here / "nodes.csv").unlink()
-    with pytest.raises(GraphjouleError, match=r"nodes.csv, are not there any more; name the file with --nodes\."):
+    with pytest.raises(GraphjouleError, match=r"nodes.csv, are not there any more; name the file with `nodes`\."):
         unchanged(file)
+
+
+# Numbers instead of classes.
+
+PRICES = "id,x,price\n" + "".join(f"n{i},{i % 7},{'' if i % 5 == 4 else i * 1.25}\n" for i in range(80))
+RING = "source,target\n" + "".join(f"n{i},n{(i + 1) % 80}\n" for i in range(80))
+NUMBERS = {"label": "price", "task": "regression"}
+
+
+def test_a_column_of_numbers_is_a_regression_when_it_is_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load(here, PRICES, RING, **NUMBERS)
+    assert task.objective == Regression(1, "squared", ("price",))
+    assert task.targets.dtype == torch.get_default_dtype()
+    assert task.targets[:4].tolist() == [0.0, 1.25, 2.5, 3.75]
+    assert task.targets[4::5].isnan().all()
+    assert task.is_known.sum() == 64
+    assert task.source.columns.feature_names == ("x",)
+    assert "nodes.csv: 80 nodes, 1 feature; 64 with a number from 0 to 97.5, 16 to predict" in caplog.text
+    split = task.split()
+    assert (split.name, split.sizes) == ("stratified-20-0", (51, 13, 0))
+    assert load(here, PRICES, RING, loss="absolute", **NUMBERS).objective.error == "absolute"
+
+
+def test_many_different_numbers_are_not_guessed_at(here):
+    said = "nodes.csv: the column 'price' has 64 different numbers; say `task=\"regression\"` to predict numbers or"
+    for nodes in (PRICES, re.sub(r"\.\d+", "", PRICES.replace(",0.0\n", ",1000\n"))):
+        with pytest.raises(GraphjouleError) as caught:
+            load(here, nodes, RING, label="price")
+        assert re.sub(r"has \d+ different", "has 64 different", str(caught.value)).startswith(said)
+    assert load(here, PRICES, RING, label="price", task="classification").out_channels == 64
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [str(i % 50) for i in range(80)],  # few whole numbers
+        [f"c{i}" for i in range(80)],  # text
+        [f"{i % 40}.5" for i in range(80)],  # 40 different numbers
+        [str(i % 60) for i in range(200)],  # 60 whole numbers that come again and again
+    ],
+)
+def test_what_is_taken_for_classes_unasked(here, values):
+    nodes = "id,x,label\n" + "".join(f"n{i},{i},{value}\n" for i, value in enumerate(values))
+    task = load(here, nodes, "source,target\nn0,n1\n")
+    assert isinstance(task.objective, Classification)
+    assert task.out_channels == len(set(values))
+
+
+def test_another_table_of_a_regression_is_read_the_same_way(here):
+    task = load(here, PRICES, RING, **NUMBERS)
+    again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert torch.equal(again.targets.nan_to_num(-1), task.targets.nan_to_num(-1))
+    write(here, "id,x\na,1\nb,2\n", "source,target\na,b\n")
+    assert load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv").targets.isnan().all()
+    write(here, "id,x,price\na,1,cheap\n", "source,target\n")
+    with pytest.raises(GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; with `task"):
+        load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+
+
+def test_facts_remember_a_regression(here):
+    facts = load(here, PRICES, RING, loss="absolute", **NUMBERS).facts()
+    assert type(facts).model_validate_json(facts.model_dump_json()) == facts
+    assert (facts.objective.error, facts.num_labels) == ("absolute", 64)
+
+
+BAD_REGRESSIONS = {
+    "text": (PRICES.replace(",1.25\n", ",low\n"), {}, "nodes.csv, line 3, column 'price': 'low' is not a number; with"),
+    "NaN": (PRICES.replace(",1.25\n", ",nan\n"), {}, "line 3, column 'price': 'nan' is not a finite number"),
+    "too large": (PRICES.replace(",1.25\n", ",1e300\n"), {}, "line 3, column 'price': 1e+300 is too large to train on"),
+    "all blank": (re.sub(r",[\d.]+\n", ",\n", PRICES), {}, "lines 2 to 81, column 'price': every label is blank"),
+    "no such task": (PRICES, {"task": "ranking"}, "`task` is 'ranking'; the choices are: classification, regression."),
+    "no such loss": (PRICES, {"loss": "huber"}, "`loss` is 'huber'; the choices are: absolute, squared."),
+    "a loss of classes": (PRICES, {"task": None, "loss": "squared"}, "`loss` is 'squared', but it is for `task="),
+}
+
+
+@pytest.mark.parametrize(("nodes", "options", "said"), BAD_REGRESSIONS.values(), ids=BAD_REGRESSIONS)
+def test_a_regression_that_cannot_be(here, nodes, options, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, nodes, RING, **(NUMBERS | options))
+    assert said in str(caught.value)

@@ -1,11 +1,15 @@
+import inspect
 import shutil
+import subprocess
+import sys
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks import DATASETS, load_task, resolve_data_root
+from graphjoule.tasks import DATASETS, DatasetSource, load_task, resolve_data_root
 
 IN_SHARED = ["digits", "cora", "pubmed", "physics"]  # what the folder of raw data for tests holds
 
@@ -82,3 +86,29 @@ def test_a_home_folder_sign_is_expanded(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve_data_root("~/data") == tmp_path / "data"
     assert resolve_data_root("data") == Path.cwd() / "data"
+
+
+def test_the_table_and_a_wrong_name_need_neither_torch_nor_scipy_nor_scikit_learn():
+    code = """
+import sys
+from graphjoule.tasks import DATASETS, find_dataset, resolve_data_root
+[source.is_present(resolve_data_root("/nowhere")) for source in DATASETS.values()]
+try:
+    find_dataset("core")
+except ValueError:
+    sys.exit(" ".join({"torch", "scipy", "sklearn", "numpy", "pyarrow", "torch_geometric"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS)
+def test_every_loader_is_there(source):
+    named = inspect.getclosurevars(source.load).nonlocals
+    assert callable(getattr(import_module(f"graphjoule.tasks.{named['module']}"), named["function"]))
+
+
+def test_a_dataset_of_ones_own_is_one_row(monkeypatch, tmp_path):
+    row = DatasetSource("mine", "Mine", "two nodes", "public", "here", lambda root: root / "task")
+    monkeypatch.setitem(DATASETS, "mine", row)
+    assert load_task("mine", tmp_path) == tmp_path / "task"

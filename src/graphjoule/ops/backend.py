@@ -1,4 +1,4 @@
-"""Which body of the ops runs: the one place where it is chosen, and the line that says so."""
+"""Which backend of the ops runs: the one place where it is chosen, and the line that says so."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 
-Body = Literal["reference", "cpu", "triton"]
-_BODIES: tuple[Body, ...] = ("reference", "cpu", "triton")
-_forced: ContextVar[Body | None] = ContextVar("graphjoule_body", default=None)
+Backend = Literal["reference", "cpu", "triton"]
+_BACKENDS: tuple[Backend, ...] = ("reference", "cpu", "triton")
+_forced: ContextVar[Backend | None] = ContextVar("graphjoule_body", default=None)
 
 
-def body_for(x: Tensor) -> Body:
-    """The body that serves a tensor: "triton" on CUDA, "cpu" on a CPU, both for float32; "reference" for all else."""
+def backend_for(x: Tensor) -> Backend:
+    """The backend that serves a tensor: "triton" on CUDA, "cpu" on a CPU, both for float32; "reference" for all else."""
     return _choose(x.device, x.dtype)
 
 
 @contextmanager
-def use_body(name: Body) -> Iterator[None]:
-    """Let one body run the ops within a ``with`` block, wherever it can.
+def use_backend(name: Backend) -> Iterator[None]:
+    """Let one backend run the ops within a ``with`` block, wherever it can.
 
-    The environment variable ``GRAPHJOULE_BODY`` does the same for a whole program. A body that cannot serve a tensor
+    The environment variable ``GRAPHJOULE_BACKEND`` does the same for a whole program. A backend that cannot serve a tensor
     (Triton on a CPU) leaves it to the reference.
     """
-    if name not in _BODIES:
-        raise GraphjouleError(f"There is no body {name!r}; choose one of {', '.join(_BODIES)}.")
+    if name not in _BACKENDS:
+        raise GraphjouleError(f"There is no backend {name!r}; choose one of {', '.join(_BACKENDS)}.")
     token = _forced.set(name)
     try:
         yield
@@ -40,17 +40,17 @@ def use_body(name: Body) -> Iterator[None]:
         _forced.reset(token)
 
 
-def describe_body(device: torch.device) -> str:
-    """One line that says which body float32 tensors on a device get."""
-    body = _choose(device, torch.float32)
+def describe_backend(device: torch.device) -> str:
+    """One line that says which backend float32 tensors on a device get."""
+    backend = _choose(device, torch.float32)
     words = {"reference": "plain PyTorch", "cpu": "fused PyTorch ops for CPU", "triton": "Triton kernels"}
-    return f"ops on {device.type}: {body} ({words[body]})"
+    return f"ops on {device.type}: {backend} ({words[backend]})"
 
 
-def _choose(device: torch.device, dtype: torch.dtype) -> Body:
+def _choose(device: torch.device, dtype: torch.dtype) -> Backend:
     if dtype != torch.float32:
         return "reference"
-    wanted = _forced.get() or os.environ.get("GRAPHJOULE_BODY", "auto")
+    wanted = _forced.get() or os.environ.get("GRAPHJOULE_BACKEND", "auto")
     if wanted == "auto":
         wanted = "triton" if device.type == "cuda" else "cpu"
     if wanted == "triton" and has_triton() and (device.type == "cuda" or _is_interpreted()):

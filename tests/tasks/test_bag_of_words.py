@@ -12,9 +12,10 @@ from torch_geometric.io import read_npz
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks import words
-from graphjoule.tasks.raw import RawFiles
-from graphjoule.tasks.words import CS, PHYSICS, load_words
+from graphjoule.tasks import DATASETS
+from graphjoule.tasks.bag_of_words import load_bag_of_words
+
+CS, PHYSICS = DATASETS["cs"].raw, DATASETS["physics"].raw
 
 
 def tiny_arrays():
@@ -45,7 +46,7 @@ def save(tmp_path):
 
 
 def test_physics_sizes(data_root):
-    task = load_words(PHYSICS, data_root)
+    task = load_bag_of_words(PHYSICS, data_root)
     assert (task.name, task.num_nodes, task.graph.num_edges) == ("physics", 34493, 247962)
     assert (task.num_features, task.out_channels) == (8415, 5)
     assert isinstance(task.features, SparseFeatures)
@@ -56,7 +57,7 @@ def test_physics_sizes(data_root):
 
 def test_the_meaning_is_that_of_pygs_parser(save, tmp_path):
     data = read_npz(str(save()), to_undirected=True)
-    task = load_words(PHYSICS, tmp_path)
+    task = load_bag_of_words(PHYSICS, tmp_path)
     assert task.features.to_dense().equal(data.x)
     assert data.x.unique().tolist() == [-3, 0, 1]
     adjacency = torch.eye(4, dtype=torch.bool)
@@ -65,12 +66,22 @@ def test_the_meaning_is_that_of_pygs_parser(save, tmp_path):
     assert task.targets.equal(data.y)
 
 
-ALL = [raw for raw in vars(words).values() if isinstance(raw, RawFiles)]
+CLASSES = {
+    "cs": "Coauthor",
+    "physics": "Coauthor",
+    "computers": "Amazon",
+    "photo": "Amazon",
+    "cora-ml": "CitationFull",
+    "citeseer-full": "CitationFull",
+    "dblp": "CitationFull",
+    "pubmed-full": "CitationFull",
+}
+ALL = [DATASETS[name].raw for name in CLASSES]
 
 
 @pytest.mark.parametrize("raw", ALL, ids=lambda raw: raw.task)
-def test_our_file_and_folder_are_pygs(raw, tmp_path):
-    base = getattr(torch_geometric.datasets, raw.dataset)
+def test_our_file_folder_and_address_are_pygs(raw, tmp_path):
+    base = getattr(torch_geometric.datasets, CLASSES[raw.task])
     made = []
 
     class Named(base):
@@ -82,6 +93,7 @@ def test_our_file_and_folder_are_pygs(raw, tmp_path):
     with pytest.raises(TypeError):  # at load, which is not there
         Named(str(tmp_path), raw.name)
     assert made[0][0] == [str(raw.folder(tmp_path) / raw.files[0])]
+    assert base.url.removesuffix("/{}.npz").rstrip("/") == raw.url
 
 
 def test_every_set_of_this_layout_is_read_under_its_own_name(tmp_path):
@@ -89,7 +101,7 @@ def test_every_set_of_this_layout_is_read_under_its_own_name(tmp_path):
     for raw in ALL:
         raw.folder(tmp_path).mkdir(parents=True, exist_ok=True)
         np.savez(raw.folder(tmp_path) / raw.files[0], **tiny_arrays())
-        task = load_words(raw, tmp_path)
+        task = load_bag_of_words(raw, tmp_path)
         assert (task.name, task.num_nodes, task.graph.num_edges) == (raw.task, 4, 3)
     assert len({raw.task for raw in ALL}) == 8
 
@@ -102,7 +114,7 @@ def test_without_a_public_split_the_rule_is_seeded_per_class(tmp_path):
             arrays[f"{name}_{piece}"] = np.asarray(getattr(matrix, piece))
     CS.folder(tmp_path).mkdir(parents=True)
     np.savez(CS.folder(tmp_path) / CS.files[0], **arrays)
-    task = load_words(CS, tmp_path)
+    task = load_bag_of_words(CS, tmp_path)
     first, again, other = task.split(seed=0), task.split(seed=0), task.split(seed=1)
     assert (first.name, len(first.train), len(first.val), len(first.test)) == ("per-class-20-30", 40, 60, 20)
     assert task.graph.num_edges == 0
@@ -114,21 +126,21 @@ def test_a_pickle_inside_is_refused_and_not_run(save, tmp_path, trap):
     with pytest.raises(
         GraphjouleError, match=r"ms_academic_phy\.npz holds something other .* pickled objects are never"
     ):
-        load_words(PHYSICS, tmp_path)
+        load_bag_of_words(PHYSICS, tmp_path)
     assert not trap.sprung.exists()
 
 
 def test_a_bare_pickle_is_refused_and_not_run(save, tmp_path, trap):
     save().write_bytes(pickle.dumps(trap))
     with pytest.raises(GraphjouleError, match=r"is no readable \.npz archive"):
-        load_words(PHYSICS, tmp_path)
+        load_bag_of_words(PHYSICS, tmp_path)
     assert not trap.sprung.exists()
 
 
 def test_a_pickled_array_that_is_not_needed_does_no_harm(save, tmp_path, trap):
     # The original file may carry names as object arrays; they are never opened.
     save(node_names=np.array([trap], dtype=object))
-    assert load_words(PHYSICS, tmp_path).num_nodes == 4
+    assert load_bag_of_words(PHYSICS, tmp_path).num_nodes == 4
     assert not trap.sprung.exists()
 
 
@@ -150,27 +162,27 @@ def test_a_pickled_array_that_is_not_needed_does_no_harm(save, tmp_path, trap):
 def test_damaged_arrays_are_one_sentence(save, tmp_path, changes, sentence):
     save(**changes)
     with pytest.raises(GraphjouleError, match=sentence):
-        load_words(PHYSICS, tmp_path)
+        load_bag_of_words(PHYSICS, tmp_path)
 
 
 def test_a_cut_off_archive_is_refused(save, tmp_path):
     path = save()
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(GraphjouleError, match=r"is no readable \.npz archive"):
-        load_words(PHYSICS, tmp_path)
+        load_bag_of_words(PHYSICS, tmp_path)
 
 
 def test_a_member_that_is_no_array_is_refused(save, tmp_path):
     with zipfile.ZipFile(save(labels=None), "a") as archive:
         archive.writestr("labels.npy", b"hello")
     with pytest.raises(GraphjouleError, match="something other than plain arrays"):
-        load_words(PHYSICS, tmp_path)
+        load_bag_of_words(PHYSICS, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_physics_is_never_dense(data_root):
     code = f"""
-import graphjoule.tasks as tasks
+import graphjoule.tasks as tasks, graphjoule.tasks.bag_of_words
 def status(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) / 1024
 before = status("VmRSS:")
