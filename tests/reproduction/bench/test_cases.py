@@ -56,7 +56,7 @@ def test_the_seed_decides_everything(task):
     again = SMALL.task("small")
     assert again.graph.col.equal(task.graph.col)
     assert again.features.equal(task.features)
-    assert again.labels.equal(task.targets)
+    assert again.targets.equal(task.targets)
     assert again.split().sha256 == task.split().sha256
     other = CitationGraph(3000, 12_000, 8, 5, seed=1).task("other")
     assert not other.graph.col.equal(task.graph.col)
@@ -117,7 +117,7 @@ def test_every_model_that_can_be_compared_has_a_peer():
 
 def test_a_name_can_begin_with_its_model():
     case = find_case("gcnii-digits-3")
-    assert (case.model, case.dataset, case.num_layers, case.recipe().model) == ("gcnii", "digits", 3, "gcnii")
+    assert (case.model, case.dataset, case.num_layers, case.recipe().model.name) == ("gcnii", "digits", 3, "gcnii")
     (record,) = run_cases([case], "cpu", 0.0, peers=["pyg"])
     assert (record.model, record.case, record.layers) == ("gcnii", "gcnii-digits-3", 3)
     assert record.peer_failure is None

@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from graphjoule.training.objective import build_model
 
 from graphjoule.graph import Propagation
+from graphjoule.training import SeedBatch, architecture_of, build_model
 from graphjoule.training.recipe import load_recipe
-from graphjoule.training.seed_batch import Runs
 from reproduction.bench import CitationGraph
 from reproduction.bench.peer import PeerEGNN, PeerGCNII, PeerTraining, peer_graph
 
@@ -93,7 +92,7 @@ def test_loss_and_gradients_are_the_same(task, settings, fused):
 @all_settings
 def test_an_epoch_is_the_same(task, settings, fused):
     recipe = recipe_of(settings, **{"weight_decay.conv": 0.3, "weight_decay.dense": 0.2, "weight_decay.shift": 0.1})
-    runs = Runs(recipe, task, [0], [task.split("public")])
+    runs = SeedBatch(architecture_of(recipe), recipe, task, [0], [task.split("public")])
     theirs = PeerTraining(recipe, task, fused=fused)
     theirs.model.load_state_dict(as_peer(runs.current_model(0).state_dict()))
     for epoch in range(3):
@@ -135,7 +134,10 @@ def test_gcnii_has_the_same_loss_and_gradients(task, settings, fused):
 def test_an_epoch_of_gcnii_is_the_same(task, settings, fused):
     decay = {"weight_decay.conv": 0.3, "weight_decay.dense": 0.2}
     recipe = load_recipe("gcnii", "small", 6, {**GCNII, **settings, **decay})
-    runs, theirs = Runs(recipe, task, [0], [task.split("public")]), PeerTraining(recipe, task, fused=fused)
+    runs, theirs = (
+        SeedBatch(architecture_of(recipe), recipe, task, [0], [task.split("public")]),
+        PeerTraining(recipe, task, fused=fused),
+    )
     theirs.model.load_state_dict(gcnii_as_peer(runs.current_model(0).state_dict()))
     for epoch in range(3):
         runs.train_epoch()
