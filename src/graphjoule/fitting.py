@@ -13,7 +13,6 @@ import torch
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.nn import MODELS
 from graphjoule.ops import describe_backend
 from graphjoule.parallel.group import Group
 from graphjoule.parallel.part_batch import group_of, run_folder, trainer_kind
