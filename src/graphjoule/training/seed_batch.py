@@ -153,8 +153,7 @@ class SeedBatch:
     def _initial_model(self, seed: int) -> GraphModel:
         model = self.architecture.for_task(self.objective, self.task.num_features, seed)
         split = self._split_of[seed]
-        moments = self._total(self.objective.moments(self.task.targets[split.train]))
-        self.objective.prepare(model, moments.cpu(), split.sizes[0])
+        self.objective.prepare(model, self.task.targets[split.train], split.sizes[0], self._total)
         return model
 
     def _indices(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -268,6 +267,7 @@ class SeedBatch:
 
     def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
         """Of every node what losses and metrics are made from, shape ``[n, k]``, float64."""
+        output, target = self.model.centered(output), self.model.centered(target)
         columns = [losses[:, None], *(metric.sums(output, target) for metric in self.objective.metrics)]
         return torch.cat([column.double() for column in columns], dim=1)
 

@@ -14,7 +14,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.ops import body_for
 from graphjoule.tasks import Split, Task
-from graphjoule.training.build import Architecture
+from graphjoule.training.build import Architecture, Draws, draws_from
 from graphjoule.training.environment import describe_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress, RunResult, train
@@ -73,6 +73,10 @@ class Trainer:
         # Settings that a model or a term refuses are refused here, before the output folder is made. It is the batch
         # that trains first, unless an earlier call left other groups or a checkpoint.
         self._first = self.make_batch(self.seeds[:1])
+        if not (model := self._first.model).is_stackable:
+            with torch.no_grad(), draws_from(Draws(0)):
+                model.eval()(self._first.features, self.task.graph)
+            model.train()
 
     def check(self) -> None:
         """Refuse what cannot be trained together; here all can."""
