@@ -595,6 +595,14 @@ def test_a_model_of_ones_own_that_was_stopped_goes_on_to_the_same_bits(tmp_path,
         assert all(same_bits(a, b) for a, b in zip(result.models, whole.models, strict=True))
 
 
+@pytest.mark.parametrize("name", ["GAT", "GCN", "a class", "attention"])
+def test_a_model_of_ones_own_trains_on_clusters_too(name):
+    settings = QUICK | {"clusters.parts": 4, "clusters.per_step": 2, "clusters.method": "blocks"}
+    both, alone = (fit(OWN[name], small_task(), seeds, settings=settings) for seeds in ([0, 1], [1]))
+    assert facts(both.records[1]) == facts(alone.records[0])
+    assert same_bits(both.models[1], alone.models[0])
+
+
 def test_a_model_of_ones_own_in_threads_is_the_same_model():
     task, network = small_task(), OWN["GAT"]
     expected = [fit(network, task, [seed], settings=QUICK).models[0] for seed in range(6)]

@@ -346,11 +346,15 @@ class SeedBatch:
 
     def _model_from(self, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> GraphModel:
         model = copy.deepcopy(self._eval_loss.model)
-        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
-        with torch.no_grad():  # by the names that modules have, which `load_state_dict` may not: shared, not persistent
-            for name, value in (*model.named_parameters(), *model.named_buffers()):
-                value.copy_(state[name])
+        self._fill(model, run, parameters, buffers)
         return model.cpu().train()
+
+    @torch.no_grad()
+    def _fill(self, model: GraphModel, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> None:
+        """Put one run's numbers into a model; `load_state_dict` would miss buffers that are not persistent."""
+        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            value.copy_(state[name])
 
     # Checkpoints, and runs that leave.
 
