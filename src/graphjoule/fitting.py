@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.ops import describe_body
+from graphjoule.ops import describe_backend
 from graphjoule.parallel.group import Group
 from graphjoule.parallel.part_batch import group_of, run_folder, trainer_kind
 from graphjoule.tasks import Task
@@ -144,7 +144,7 @@ def fit(
         should_stop,
         **({} if kind is Trainer else {"group": group}),
     )
-    logger.info("%s", describe_body(where))
+    logger.info("%s", describe_backend(where))
     if out is None:
         training.run(runs_at_once)
     else:

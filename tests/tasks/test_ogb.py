@@ -1,10 +1,8 @@
 import gzip
 import hashlib
-import importlib.util
 import shutil
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import DATASETS, ogb
 from graphjoule.tasks.datasets import OgbSizes
 from graphjoule.tasks.ogb import NumberTable, load_ogb
+from reproduction.bench import CitationGraph
+from reproduction.experiments.synthetic_arxiv import write_ogb
 from tests.graphs import few
-
-_SPEC = importlib.util.spec_from_file_location(
-    "synthetic_arxiv", Path(__file__).parents[2] / "benchmarks" / "synthetic_arxiv.py"
-)
-synthetic_arxiv = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(synthetic_arxiv)
 
 NODES, EDGES, FEATURES, CLASSES = 40, 60, 5, 3
 ARXIV = DATASETS["arxiv"].raw
@@ -39,7 +32,7 @@ def written():
 @pytest.fixture
 def root(written, tmp_path):
     """A data root with the miniature as a folder."""
-    synthetic_arxiv.write_ogb(written, tmp_path / "arxiv")
+    write_ogb(written, tmp_path / "arxiv")
     return tmp_path
 
 

@@ -146,10 +146,10 @@ def test_a_pickle_is_refused_and_never_run(tmp_path, trap):
     assert not trap.sprung.exists()
 
 
-def crafted(header: object, body: bytes = b"", length: int | None = None) -> bytes:
+def crafted(header: object, backend: bytes = b"", length: int | None = None) -> bytes:
     """A safetensors file with any header: its length in eight bytes, JSON, the numbers."""
     text = json.dumps(header).encode() if not isinstance(header, bytes) else header
-    return struct.pack("<Q", len(text) if length is None else length) + text + body
+    return struct.pack("<Q", len(text) if length is None else length) + text + backend
 
 
 CRAFTED = {

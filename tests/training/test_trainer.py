@@ -5,7 +5,7 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
-from graphjoule.ops import use_body
+from graphjoule.ops import use_backend
 from graphjoule.terms import TERMS
 from graphjoule.training import trainer
 from graphjoule.training.build import architecture_of
@@ -107,15 +107,15 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
 
 
 @pytest.mark.parametrize("num_layers", [4, 100])
-@pytest.mark.parametrize("body", ["cpu", "reference"])
-def test_an_epoch_needs_no_more_memory_than_planned(num_layers, body):
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_an_epoch_needs_no_more_memory_than_planned(num_layers, backend):
     recipe, task = small_recipe(num_layers=num_layers), small_task()
-    with use_body(body):
+    with use_backend(backend):
         runs = make_batch(recipe, task, [0])
         with LiveBytes() as live:
             runs.train_epoch()
     activation = task.num_nodes * recipe.model.hidden_channels * 4
-    planned = runs.model.kept_activations(is_fused=body != "reference") * activation + 8 * runs.parameters.nbytes
+    planned = runs.model.kept_activations(is_fused=backend != "reference") * activation + 8 * runs.parameters.nbytes
     assert 0.2 * planned < live.peak <= planned
 
 

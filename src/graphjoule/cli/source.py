@@ -80,7 +80,7 @@ class GraphSource:
 
     def load(self) -> Task:
         """Read the task; options that contradict each other are refused."""
-        self._check()
+        self.check()
         if not self.is_own:
             return load_task(self.name, self.data_root)
         from graphjoule.tasks import load_npz, load_tables
@@ -93,7 +93,7 @@ class GraphSource:
 
     def load_graph(self) -> Propagation:
         """Read the graph alone, which needs no labels."""
-        self._check()
+        self.check()
         if not self.is_own:
             return load_task(self.name, self.data_root).graph
         from graphjoule.tasks.archive import load_npz_graph
@@ -117,7 +117,8 @@ class GraphSource:
             "knn": self.knn,
         }
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse options that contradict each other, or mean nothing without another one."""
         given = [name for name in ("dataset", "nodes", "npz") if getattr(self, name) is not None]
         if len(given) > 1:
             raise GraphjouleError(f"--{given[0]} and --{given[1]} contradict each other: give one.")

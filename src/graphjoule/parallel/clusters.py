@@ -67,7 +67,7 @@ def induced_graph(graph: Propagation, nodes: Tensor) -> Propagation:
     A neighbour that is there weighs what it weighs in the whole graph; one that is not there is missing. To normalise
     the subgraph anew, so that the neighbours at hand weigh more, was worse by validation on Physics: in seven pairs of
     runs (2 and 8 layers, 50 clusters, 1 and 5 per step) its loss was 10 to 34 % higher, its accuracy never higher
-    (results/clusters/operator-*.json).
+    (reproduction/results/clusters/operator-*.json).
 
     Args:
         graph: the whole graph, on the CPU.

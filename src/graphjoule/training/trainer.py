@@ -12,7 +12,7 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
-from graphjoule.ops import body_for
+from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture, Draws, draws_from
 from graphjoule.training.environment import describe_device
@@ -130,7 +130,7 @@ class Trainer:
         if self.recipe.model.is_own:
             return "torch"
         like = next(self._first.model.parameters())
-        return body_for(torch.empty(0, dtype=like.dtype, device=self.device))
+        return backend_for(torch.empty(0, dtype=like.dtype, device=self.device))
 
     def can_fuse(self, backend: str) -> bool:
         """Whether a backend fuses layers on this graph."""
