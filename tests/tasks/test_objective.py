@@ -76,3 +76,25 @@ def test_an_objective_is_read_from_its_fields():
     for wrong in ({"name": "ranking"}, None, {"name": "regression", "depth": 3}):
         with pytest.raises(GraphjouleError, match="is not an objective"):
             read_objective(wrong)
+
+
+@pytest.mark.parametrize("shift", [0.0, -3.0, 1e9])
+def test_a_model_learns_mean_and_standard_deviation_of_its_training_targets_wherever_they_are(shift):
+    targets = torch.tensor([[1.0, 5.0], [2.0, 5.0], [6.0, 5.0]], dtype=torch.float64) + shift
+    known = {}
+
+    class Model(torch.nn.Module):
+        def set_scale(self, center, scale):
+            known.update(center=center, scale=scale)
+
+    parts = iter([targets[2:].sum(dim=0), (targets[2:] - targets.mean(dim=0)).square().sum(dim=0)])
+    Regression(2).prepare(Model(), targets[:2], 3, lambda sums: sums + next(parts))
+    torch.testing.assert_close(known["center"], torch.tensor([3.0, 5.0], dtype=torch.float64) + shift)
+    torch.testing.assert_close(known["scale"], torch.tensor([14 / 3, 1.0], dtype=torch.float64) ** 0.5)  # 1 if flat
+
+
+def test_the_loss_of_a_node_is_the_mean_over_its_targets():
+    output, target = torch.tensor([[1.0, 4.0], [0.0, 0.0]]), torch.tensor([[0.0, 2.0], [0.0, 0.0]])
+    assert Regression(2).loss(output, target).tolist() == [2.5, 0.0]
+    assert Regression(2, "absolute").loss(output, target).tolist() == [1.5, 0.0]
+    assert Regression(1).loss(output[:, :1], target[:, 0]).tolist() == [1.0, 0.0]

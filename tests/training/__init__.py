@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.task import pack_features
 from graphjoule.terms import TERMS
 from graphjoule.training.build import architecture_of
@@ -106,3 +107,18 @@ def assert_same_training(folder: Path, expected: Path) -> None:
 def _sorted_facts(folder: Path) -> list[dict[str, object]]:
     """By seed: a training that was killed may finish its runs in another order, but none of them twice."""
     return [facts(record) for record in sorted(read_records(folder / "records.jsonl"), key=lambda record: record.seed)]
+
+
+def small_regression(*, num_targets: int = 1, error: str = "squared") -> Task:
+    """The graph of `small_task` with smoothed features to predict; the last node, in no part of the split, has none."""
+    base = small_task()
+    smooth = base.graph.to_dense() @ base.features
+    targets = smooth[:, :num_targets] * 5 + 40
+    splits = tuple(part[:-1] if part is PUBLIC.test else part for part in (PUBLIC.train, PUBLIC.val, PUBLIC.test))
+    targets[29] = torch.nan
+    return replace(
+        base,
+        targets=targets[:, 0] if num_targets == 1 else targets,
+        objective=Regression(num_targets, error),
+        fixed_splits=(Split("public", None, *splits),),
+    )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.training.recipe import load_recipe
+from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, append_record, read_records, run_id, summarise
 
 RECIPE = load_recipe("egnn", "cora", 2)
@@ -332,3 +333,42 @@ def test_too_few_runs_have_no_spread_and_no_mean():
     assert (one.test_mean, one.test_std, one.n) == (0.8, None, 1)
     none = summarise([failed()])
     assert (none.test_mean, none.test_std, none.val_mean, none.n, none.num_failed) == (None, None, None, 0, 1)
+
+
+# Records of format 1, which knew classification alone.
+
+ROOT = Path(__file__).parents[2]
+OLD = [path for folder in ("results", "reproduction/results") for path in sorted((ROOT / folder).rglob("*.jsonl*"))]
+
+
+def lines_of(path):
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: str(path.relative_to(ROOT)))
+def test_not_one_number_of_an_old_record_changes_and_its_run_is_found_again(path):
+    raw = lines_of(path)
+    if "run_id" not in raw[0]:
+        pytest.skip("no records of runs")
+    for fields, record in zip(raw, read(path), strict=True):
+        if fields["format"] == 1:
+            scores = fields.pop("val_loss"), fields.pop("val_accuracy"), fields.pop("test_accuracy")
+            assert (record.val.get("loss"), record.val_score, record.test_score) == scores
+            assert (record.objective, record.metric.name) == ("classification", "accuracy")
+        del fields["format"]
+        assert record.model_dump(include=set(fields)) == fields
+        recipe = Recipe.from_fields(record.recipe)
+        assert (recipe.model.name, recipe.data.name, recipe.model.num_layers) == (
+            record.model,
+            record.dataset,
+            record.num_layers,
+        )
+        assert run_id(recipe, record.seed, record.split_sha256) == record.run_id
+
+
+def test_runs_of_two_objectives_have_no_mean():
+    other = make(objective="regression", val={"loss": 1.0, "r2": -0.5, "mae": 3.0, "rmse": 4.0}, test={})
+    assert (other.metric.name, other.val_score) == ("r2", -0.5)
+    with pytest.raises(GraphjouleError, match="different objectives"):
+        summarise([make(), other])

@@ -38,8 +38,12 @@ class OutputScale(GraphModel):
 
     def in_loss_units(self, values: Tensor) -> Tensor:
         """Outputs or targets in standard deviations of the targets, in the dtype of the model."""
+        return (self.centered(values) / self.scale).to(next(self.model.parameters()).dtype)
+
+    def centered(self, values: Tensor) -> Tensor:
+        """Outputs or targets less the mean of the targets: differences are the same, and squares are not as large."""
         columns = values if values.dim() == 2 else values[:, None]
-        return ((columns - self.center) / self.scale).to(next(self.model.parameters()).dtype)
+        return columns - self.center.to(values.device)
 
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """Numbers in the unit of the targets, shape ``[num_nodes, out_channels]``; see `GraphModel.forward`."""

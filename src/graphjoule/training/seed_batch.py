@@ -155,8 +155,7 @@ class SeedBatch:
     def _initial_model(self, seed: int, built: dict[int, GraphModel]) -> GraphModel:
         model = built.pop(seed, None) or self.architecture.for_task(self.objective, self.task.num_features, seed)
         split = self._split_of[seed]
-        moments = self._total(self.objective.moments(self.task.targets[split.train]))
-        self.objective.prepare(model, moments.cpu(), split.sizes[0])
+        self.objective.prepare(model, self.task.targets[split.train], split.sizes[0], self._total)
         return model
 
     def _indices(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -270,6 +269,7 @@ class SeedBatch:
 
     def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
         """Of every node what losses and metrics are made from, shape ``[n, k]``, float64."""
+        output, target = self.model.centered(output), self.model.centered(target)
         columns = [losses[:, None], *(metric.sums(output, target) for metric in self.objective.metrics)]
         return torch.cat([column.double() for column in columns], dim=1)
 
@@ -348,11 +348,15 @@ class SeedBatch:
 
     def _model_from(self, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> GraphModel:
         model = copy.deepcopy(self._eval_loss.model)
-        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
-        with torch.no_grad():  # by the names that modules have, which `load_state_dict` may not: shared, not persistent
-            for name, value in (*model.named_parameters(), *model.named_buffers()):
-                value.copy_(state[name])
+        self._fill(model, run, parameters, buffers)
         return model.cpu().train()
+
+    @torch.no_grad()
+    def _fill(self, model: GraphModel, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> None:
+        """Put one run's numbers into a model; `load_state_dict` would miss buffers that are not persistent."""
+        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            value.copy_(state[name])
 
     # Checkpoints, and runs that leave.
 
