@@ -78,12 +78,17 @@ def start(*arguments):
     return child
 
 
+def num_done(folder):
+    path = folder / "evaluations.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def main(folder, num_trials, num_workers, num_kills, leases, kind):
     os.fsync = lambda descriptor: None  # a killed process loses nothing it has written, synced or not
     dice, begin = random.Random(11), time.monotonic()
     alive = {start(folder, num_trials, leases, kind) for _ in range(num_workers)}
     killed, codes = 0, []
-    next_kill = time.monotonic() + 0.3
+    next_kill = None
     while alive:
         if time.monotonic() - begin > MOST_SECONDS:
             raise SystemExit("the search does not come to its end")
@@ -95,10 +100,11 @@ def main(folder, num_trials, num_workers, num_kills, leases, kind):
                 alive.add(start(folder, num_trials, leases, kind))
             else:
                 codes.append(code)
-        elif killed < num_kills and time.monotonic() >= next_kill:
+        elif next_kill is not None and time.monotonic() >= next_kill:
             os.kill(dice.choice(sorted(alive)), signal.SIGKILL)
-            killed += 1
-            next_kill = time.monotonic() + dice.uniform(0.02, 0.25)
+            killed, next_kill = killed + 1, None
+        elif next_kill is None and killed < num_kills and num_done(folder) >= killed * num_trials / (num_kills + 1):
+            next_kill = time.monotonic() + dice.uniform(0.02, 0.25)  # spread over the search, however slow it is
         else:
             time.sleep(0.005)
     print(json.dumps({"killed": killed, "codes": codes, "seconds": time.monotonic() - begin}))

@@ -177,8 +177,8 @@ def test_a_limit_that_the_model_does_not_have_is_the_constraints():
     assert own_values(recipe, ranges) == {"c_min": 0.2, "rho": 0.1, "every": 1}
     changed = with_settings(recipe, {"c_min": 0.5, "every": 3}).terms["energy"]
     assert (changed["c_min"], changed["every"]) == (0.5, 3)
-    # Without the constraint a range adds it, as an override does.
-    assert with_settings(load_recipe("gcn", "digits", 4), {"c_min": 0.5}).terms["energy"]["c_min"] == 0.5
+    with pytest.raises(GraphjouleError, match='"c_min" is not a setting of gcn'):
+        fit_ranges(load_recipe("gcn", "digits", 4), parse_ranges(["c_min=0.1..0.5"]))
 
 
 @pytest.mark.parametrize(

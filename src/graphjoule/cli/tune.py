@@ -26,7 +26,8 @@ from graphjoule.tasks.splits import stratified_rule
 from graphjoule.terms import METHODS
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides, resolve, setting_names
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import parse_overrides, resolve, setting_names
 from graphjoule.tuning.outcome import (
     RECIPE_NAME,
     SEARCH_NAME,
@@ -174,12 +175,13 @@ tune.__doc__ = f"{tune.__doc__}\n{_EPILOG}"
 
 def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Range]:
     """The ranges that are asked for, else the model's own apart from what is overridden; checked."""
-    given, fixed = parse_ranges(texts), resolve(overrides, setting_names(recipe.model.name), recipe.model.name)
+    model = recipe.model.name
+    given, fixed = parse_ranges(texts), resolve(overrides, setting_names(model), model, recipe.terms)
     for key in given:
         for name in spelled(recipe, key):
             if name in fixed:
                 raise GraphjouleError(f"{name} is both set, to {fixed[name]!r}, and searched: do one of the two.")
-    own = default_ranges(recipe.model.name).items()
+    own = default_ranges(model).items()
     left = {key: found for key, found in own if fixed.keys().isdisjoint(spelled(recipe, key))}
     return fit_ranges(recipe, given or left)
 

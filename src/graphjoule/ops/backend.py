@@ -20,7 +20,7 @@ _forced: ContextVar[Backend | None] = ContextVar("graphjoule_body", default=None
 
 
 def backend_for(x: Tensor) -> Backend:
-    """The backend that serves a tensor: "triton" on CUDA, "cpu" on a CPU, both for float32; "reference" for all else."""
+    """The backend for a tensor: "triton" on CUDA, "cpu" on a CPU, both for float32; "reference" for all else."""
     return _choose(x.device, x.dtype)
 
 
@@ -28,7 +28,7 @@ def backend_for(x: Tensor) -> Backend:
 def use_backend(name: Backend) -> Iterator[None]:
     """Let one backend run the ops within a ``with`` block, wherever it can.
 
-    The environment variable ``GRAPHJOULE_BACKEND`` does the same for a whole program. A backend that cannot serve a tensor
+    The environment variable ``GRAPHJOULE_BACKEND`` does the same for a whole program. One that cannot serve a tensor
     (Triton on a CPU) leaves it to the reference.
     """
     if name not in _BACKENDS:

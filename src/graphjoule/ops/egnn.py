@@ -77,7 +77,7 @@ def egnn_stack(
 ) -> Tensor:
     """All layers of EGNN, ``X_k = egnn_layer(X_{k-1}, X_0, W_k, b_k)``; returns the last ``X_k``.
 
-    The fused backends keep one activation per layer for the backward pass, or with `segment` one per segment and one per
+    Fused backends keep one activation per layer for the backward pass, or with `segment` one per segment and one per
     layer of a single segment, at the price of a second forward pass.
 
     Args:
@@ -89,7 +89,7 @@ def egnn_stack(
         beta: the part of `c_min` that goes to ``X0``.
         p: dropout probability of every layer's input.
         keys: a dropout key per layer, shape ``[num_layers, 2]``; None for evaluation.
-        segment: layers per checkpointed segment; None keeps every layer. The reference backend keeps every layer anyway.
+        segment: layers per checkpointed segment; None keeps every layer, as the reference backend always does.
     """
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):

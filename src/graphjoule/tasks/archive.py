@@ -16,12 +16,13 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import int64_array
 from graphjoule.graph.features import Features, check_features
+from graphjoule.tasks.columns import LossName, TaskName, check_objective
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.reading import check_file
 from graphjoule.tasks.splits import PARTS, split_of_masks, stratified_rule
-from graphjoule.tasks.tables import LossName, TaskName, check_objective, log_graph, log_nodes, source_files
+from graphjoule.tasks.tables import log_graph, log_nodes, source_files
 from graphjoule.tasks.task import Task, pack_features
 
 NUMBERS = "iuf"
@@ -44,7 +45,7 @@ logger = logging.getLogger("graphjoule")
 def load_npz(
     path: str | Path, *, task: TaskName | None = None, loss: LossName | None = None, test_fraction: float = 0.0
 ) -> Task:
-    """A task from an archive; features are taken as stored, an edge counts in both directions.
+    """A task from an archive; features are used as stored, an edge counts in both directions.
 
     ======================================================  =========================================================
     ``adj_data``, ``adj_indices``, ``adj_indptr``,          the adjacency as SciPy's CSR matrix; its values are the

@@ -31,7 +31,7 @@ def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Tas
 
 
 def find_dataset(name: str) -> DatasetSource:
-    """The row of `DATASETS`; a name that is none of them is refused with those there are."""
+    """The row of `DATASETS`; an unknown name is refused with the choices."""
     if name not in DATASETS:
         raise GraphjouleError(f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}.")
     return DATASETS[name]
@@ -48,7 +48,7 @@ def resolve_data_root(data_root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there; in a folder that may not be entered there is none for us."""
+    """Whether a file is there and its folder may be entered."""
     try:
         return path.is_file()
     except OSError:
@@ -151,7 +151,7 @@ class OgbFiles:
         return root / f"{self.name}.zip"
 
     def folder(self, root: Path) -> Path | None:
-        """The folder that holds all files; None if there is none."""
+        """The folder that holds all files, or None."""
         for name in self.folders:
             if all(is_file(root / name / file) for file in self.files):
                 return root / name

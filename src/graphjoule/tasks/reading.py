@@ -62,7 +62,7 @@ class Header:
         return name in self.places
 
     def find(self, name: str, argument: str | None) -> str:
-        """The name itself; refused with the names there are if it is none of them.
+        """The name itself; an unknown one is refused with the names there are.
 
         Args:
             name: the column.
@@ -121,7 +121,7 @@ class Table:
         if self.unit == "row":
             return row + 1
         with _open_csv(self.path) as file:
-            return next(islice(_rows(file, self.path), row + 1, None))[0]
+            return next(islice(_rows(_Lines(file, self.path)), row + 1, None))[0]
 
     def refuse(self, row: int, column: str, sentence: str) -> NoReturn:
         """Raise the error about one value: where it stands and what is wrong with it."""
@@ -242,7 +242,7 @@ def _read_csv(path: Path, choose: Choose) -> Table:
         has_quotes = _check_text(path)
         with _open_csv(path) as file:
             lines = _Lines(file, path)
-            rows = _rows_of(lines)
+            rows = _rows(lines)
             header = Header(path, tuple(name.strip() for name in next(rows, (0, []))[1]))
             if not header.names:
                 raise GraphjouleError(f"{path} holds blank lines alone; expected a header line and rows below it.")
@@ -359,11 +359,7 @@ def _outside_quotes(line: str) -> str:
     return "".join(line.split('"')[::2])  # every other piece
 
 
-def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-    return _rows_of(_Lines(file, path))
-
-
-def _rows_of(lines: _Lines) -> Iterator[tuple[int, list[str]]]:
+def _rows(lines: _Lines) -> Iterator[tuple[int, list[str]]]:
     """The rows that are not blank, each with the line it begins on: a quoted value may hold line breaks."""
     first = next((line for line in lines if line.strip()), "")
     start = lines.number
@@ -386,7 +382,7 @@ def _check_rows(header: Header) -> None:
     """Refuse the first row whose quotes cannot be read or that has too few or too many values."""
     width = len(header.names)
     with _open_csv(header.path) as file:
-        for line, row in _rows(file, header.path):
+        for line, row in _rows(_Lines(file, header.path)):
             if len(row) != width:
                 raise GraphjouleError(
                     f"{header.path}, line {line}, column {min(len(row), width) + 1}: the row has {len(row)} values; "

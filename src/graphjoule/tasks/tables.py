@@ -6,37 +6,41 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from graphjoule.errors import GraphjouleError, choices, counted
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.tasks.columns import build_features, find_positions, keep_constant, measure_categories, measure_numbers
+from graphjoule.tasks.columns import (
+    LossName,
+    TaskName,
+    build_features,
+    check_objective,
+    find_objective,
+    find_positions,
+    keep_constant,
+    measure_categories,
+    measure_numbers,
+    read_targets,
+)
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.facts import Source, SourceFile, TableColumns
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective, Regression
-from graphjoule.tasks.reading import Header, Table, Wanted, check_file, file_sha256, is_number, read_table, shorten
+from graphjoule.tasks.objective import Classification, Objective
+from graphjoule.tasks.reading import Header, Table, Wanted, check_file, file_sha256, read_table, shorten
 from graphjoule.tasks.splits import stratified_rule
 from graphjoule.tasks.task import Task
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
 DEFAULT_NEIGHBORS = 10
-MOST_CLASSES = 50
-"""From more different numbers than these it is not guessed whether they are classes or measurements."""
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
 _MANY_NODES = 20_000  # from here on a neighbour graph is minutes of work on two cores
 _FEATURE_HINT = "; every feature must be a finite number, unless `one_hot` names the column or `features` leaves it out"
-_TARGET_HINT = '; with `task="regression"` every label must be a finite number or blank'
 logger = logging.getLogger("graphjoule")
-
-TaskName = Literal["classification", "regression"]
-LossName = Literal["squared", "absolute"]
 
 
 def load_tables(
@@ -84,8 +88,8 @@ def load_tables(
     _check_one_graph(edges, knn)
     check_objective(task, loss)
     table, columns = _read_nodes(nodes, options, has_edges=edges is not None)
-    ids, objective = _node_ids(table, columns.id, options), _find_objective(table, columns.label, task, loss)
-    targets = _read_targets(table, columns.label, objective)
+    ids, objective = _node_ids(table, columns.id, options), find_objective(table, columns.label, task, loss)
+    targets = read_targets(table, columns.label, objective)
     x = build_features(table, columns)
     if edges is None:
         knn = _num_neighbors(knn, len(ids))
@@ -184,7 +188,7 @@ def load_tables_like(
     table = read_table(nodes, choose)
     ids = _node_ids(table, columns.id)
     has_labels = columns.label in table.text
-    targets = _read_targets(table, columns.label, objective) if has_labels else objective.unknown(len(ids))
+    targets = read_targets(table, columns.label, objective) if has_labels else objective.unknown(len(ids))
     features = build_features(table, columns)
     if edges is None:
         assert columns.knn is not None
@@ -217,17 +221,6 @@ def source_files(**paths: str | Path | None) -> tuple[SourceFile, ...]:
         for role, path in paths.items()
         if path is not None
     )
-
-
-def check_objective(task: str | None, loss: str | None) -> None:
-    """Refuse a `task` or a `loss` that is no choice, and a loss without a regression."""
-    if task not in (None, *OBJECTIVES):
-        raise GraphjouleError(f"`task` is {task!r}; the choices are: {choices(OBJECTIVES)}.")
-    losses = ("squared", "absolute")
-    if loss not in (None, *losses):
-        raise GraphjouleError(f"`loss` is {loss!r}; the choices are: {choices(losses)}.")
-    if loss is not None and task != Regression.name:
-        raise GraphjouleError(f'`loss` is {loss!r}, but it is for `task="regression"`, which is not given.')
 
 
 # Nodes
@@ -357,52 +350,6 @@ def _node_ids(table: Table, column: str | None, options: _NodeOptions | None = N
                 f"{_id_hint(column, options)}.",
             )
     return tuple(ids)
-
-
-# Labels
-
-
-def _find_objective(table: Table, column: str, task: TaskName | None, loss: LossName | None) -> Objective:
-    """What the labels ask for; see `load_tables`."""
-    values = table.text[column]
-    names = sorted(set(pc.unique(values).to_pylist()) - {""})
-    if not names:
-        raise GraphjouleError(
-            f"{table.path}, {table.unit}s {table.place(0)} to {table.place(table.num_rows - 1)}, column {column!r}: "
-            "every label is blank; some nodes must be labelled, with at least two classes, to learn from."
-        )
-    if task == Regression.name:
-        return Regression(1, loss or "squared", (column,))
-    if task is None and len(names) > MOST_CLASSES and all(map(is_number, names)):
-        num_labelled = int(pc.sum(pc.not_equal(values, "")).as_py())
-        if 2 * len(names) > num_labelled or not all(float(name).is_integer() for name in names):
-            raise GraphjouleError(
-                f'{table.path}: the column {column!r} has {len(names):,} different numbers; say `task="regression"` to '
-                'predict numbers or `task="classification"` to take each for a class.'
-            )
-    if len(names) == 1:
-        row = int(pc.index(values, names[0]).as_py())
-        table.refuse(row, column, f"all labels that are given are {names[0]!r}; expected two classes or more.")
-    if all(map(is_number, names)):
-        names.sort(key=lambda name: (float(name), name))
-    return Classification(len(names), tuple(names))
-
-
-def _read_targets(table: Table, column: str, objective: Objective) -> Tensor:
-    """Every row's class or number; one that does not fit the objective is refused."""
-    if isinstance(objective, Classification):
-        numbers, unknown = find_positions(table, column, objective.classes)
-        if unknown is not None:
-            value = table.text[column][unknown].as_py()
-            shown = shorten(objective.classes)
-            table.refuse(unknown, column, f"{value!r} is not a class of the model; those are: {shown}, or blank.")
-        return torch.from_numpy(numbers)
-    values = table.numbers_of_text(column, _TARGET_HINT, may_be_blank=True)
-    targets = torch.from_numpy(values).to(torch.get_default_dtype())
-    if targets.isinf().any():
-        row = int(targets.isinf().nonzero()[0])
-        table.refuse(row, column, f"{values[row]} is too large to train on; divide all numbers by the same one.")
-    return targets
 
 
 def log_nodes(path: str | Path, task: Task) -> None:

@@ -122,8 +122,8 @@ The models are safetensors files: loading one executes nothing. `records.jsonl` 
 
 ## Limits
 
-Validation chose the epoch by `{{ recipe.train.select_on }}`, so the validation {{ metric.name }} is a little too good; \
-a score holds for nodes drawn as those with a known target were.
+Validation chose the epoch by `{{ recipe.train.select_on }}`, so the validation {{ metric.name }} is a little too \
+good; a score holds for nodes drawn as those with a known target were.
 {%- if is_regression %} Predictions are the mean over the runs.
 {%- else %} Probabilities are the mean of the runs' softmax and have not been calibrated.
 {%- endif %}

@@ -46,6 +46,8 @@ __all__ = [
     "model_options",
     "parse_blocks",
     "parse_overrides",
+    "resolve",
+    "setting_names",
     "unknown",
 ]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
@@ -19,7 +20,7 @@ from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Objective
 from graphjoule.terms import ModelPenalty, Term
-from graphjoule.training.build import Architecture, Draws, draws_from
+from graphjoule.training.build import Architecture, Draws, draws_from, inner_network
 from graphjoule.training.optimizer import Layout, adam_step
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.selection import Selection
@@ -116,13 +117,17 @@ class SeedBatch:
         self.features = normalize_rows(task.features) if recipe.data.normalize_features else task.features
         if not self.model.is_stackable:
             self.is_capturable = False
-            self.draws = Draws(self.seeds[0])
+            # Another number than the seed, from which the parameters were drawn.
+            self.draws = Draws(int(fold_in(make_key(self.seeds[0]), 1)[0]) % 2**32)
             if isinstance(self.features, SparseFeatures):
                 self.features = self.features.to_dense()
         # Two copies, because changing the mode of some hundred modules twice an epoch takes a millisecond.
         self._eval_loss = TrainingLoss(copy.deepcopy(self.model), self.objective).eval()
         self.terms: dict[str, Term] = {"penalty": ModelPenalty(self.model)}
-        self.terms |= {name: build(self.model, task.graph) for name, build in (terms or {}).items()}
+        for name, build in (terms or {}).items():
+            self.terms[name] = build(inner_network(self.model), task.graph)
+            if not isinstance(self.terms[name], Term):
+                raise GraphjouleError(f"{name} returned {type(self.terms[name]).__name__}; expected a Term.")
         self._train_loss = TrainingLoss(self.model, self.objective, self.terms).train()
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
@@ -257,7 +262,8 @@ class SeedBatch:
             losses, output, _, _ = self._call(self._eval_loss, flat, buffers, index)
             return self._node_sums(self._statistics(losses, output, self._targets(index)), index)
 
-        total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
+        with self._random_numbers():
+            total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
         return self._finish(total, self._counts[1]).to(self.curve.dtype)
 
     def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
@@ -288,7 +294,7 @@ class SeedBatch:
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
         inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
         out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]] = functional_call(
-            module, state, inputs, tie_weights=False
+            module, state, inputs, tie_weights=not self.model.is_stackable
         )
         return out
 
@@ -304,7 +310,8 @@ class SeedBatch:
     def selected_output(self, run: int) -> Tensor:
         """Outputs for all nodes from one run's selected parameters, shape ``[num_nodes, out_channels]``."""
         model = self.selected_model(run).to(self.task.targets.device).eval()
-        output: Tensor = model(self.features, self.task.graph)
+        with self._random_numbers():
+            output: Tensor = model(self.features, self.task.graph)
         return output
 
     @torch.no_grad()
@@ -340,7 +347,9 @@ class SeedBatch:
     def _model_from(self, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> GraphModel:
         model = copy.deepcopy(self._eval_loss.model)
         state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
-        model.load_state_dict({name: value.clone() for name, value in state.items()})
+        with torch.no_grad():  # by the names that modules have, which `load_state_dict` may not: shared, not persistent
+            for name, value in (*model.named_parameters(), *model.named_buffers()):
+                value.copy_(state[name])
         return model.cpu().train()
 
     # Checkpoints, and runs that leave.

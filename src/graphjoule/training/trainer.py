@@ -112,14 +112,21 @@ class Trainer:
         """How many runs fit in the device's free memory."""
         model, device = self._first.model, self.task.targets.device
         like = next(model.parameters())
-        backend = backend_for(torch.empty(0, dtype=like.dtype, device=device))
         is_held = "energy" in self.terms  # its hooks want to see every layer, and it keeps a product of each
-        is_fused = not is_held and self.can_fuse(backend)
+        is_fused = not is_held and self.can_fuse(self.backend)
         kept = model.kept_activations(is_fused=is_fused) + is_held * model.num_layers
         activation = self.task.num_nodes * model.hidden_channels * like.itemsize
         parameters = sum(parameter.nbytes for parameter in model.parameters())
         per_run = activation * kept + parameters * _COPIES_OF_PARAMETERS
         return max(1, min(len(self.seeds), int(_SHARE * free_bytes(device) / per_run)))
+
+    @property
+    def backend(self) -> str:
+        """Which implementation of the hot loops runs; a model of the user's own is computed by torch itself."""
+        if self.recipe.model.is_own:
+            return "torch"
+        like = next(self._first.model.parameters())
+        return backend_for(torch.empty(0, dtype=like.dtype, device=self.device))
 
     def can_fuse(self, backend: str) -> bool:
         """Whether a backend fuses layers on this graph."""
@@ -206,6 +213,7 @@ class Trainer:
             objective=self.task.objective.name,
             failure=result.failure,
             device=self.describe_device(),
+            backend=self.backend,
             runs_at_once=runs_at_once,
             seconds=seconds,
             peak_bytes=self.peak_bytes(),

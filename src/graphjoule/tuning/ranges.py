@@ -10,14 +10,14 @@ from importlib import resources
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
 from graphjoule.terms import TERMS
 from graphjoule.training.build import initialised
-from graphjoule.training.recipe import Recipe, explain, parse_overrides, resolve, setting_names, unknown
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.settings import parse_overrides, resolve, setting_names
 from graphjoule.tuning.storage import import_optuna
 
 __all__ = [
@@ -236,7 +236,8 @@ def spelled(recipe: Recipe, key: str) -> list[str]:
     >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
     ['model.c_min', 'terms.energy.c_min']
     """
-    names = list(resolve({key: 0}, setting_names(recipe.model.name), recipe.model.name))
+    model = recipe.model.name
+    names = list(resolve({key: 0}, setting_names(model), model, recipe.terms))
     settings, (table, _, name) = recipe.settings(), names[0].partition(".")
     for limit in (f"terms.{term}.{name}" for term in recipe.terms if table == "model" and name.startswith("c_")):
         # A limit that is taken from the model comes with its value and its source.
@@ -260,10 +261,7 @@ def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     values: dict[str, Any] = {}
     for key in sorted(changes, key=lambda key: -len(spelled(recipe, key))):
         values |= dict.fromkeys(spelled(recipe, key), changes[key])
-    try:
-        return recipe.with_settings(values)
-    except ValidationError as error:
-        raise GraphjouleError(explain(error)[1]) from error
+    return recipe.with_settings(values)
 
 
 def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
