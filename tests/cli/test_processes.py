@@ -22,7 +22,7 @@ from graphjoule.cli.processes import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.parallel import read_partition, write_partition
-from graphjoule.parallel.launch import Ending
+from graphjoule.parallel.launch import Ending, num_cores
 from graphjoule.tasks import DATASETS
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
@@ -104,6 +104,13 @@ def test_contradictory_options_are_one_sentence(tmp_path, monkeypatch, options, 
     assert not (tmp_path / "runs").exists()
 
 
+def test_many_more_processes_than_cores_are_questioned(tmp_path):
+    done = CliRunner().invoke(app, ["train", "--processes", "5000"])
+    assert f"--processes is 5000, but this machine has {num_cores()} core" in str(done.exception)
+    assert f"choose at most {4 * num_cores()}" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_distributed_without_torchrun_says_what_is_missing(tmp_path, monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -147,7 +154,9 @@ def test_a_folder_that_another_process_trains_in_is_refused_before_anything_star
 
 
 def test_parts_of_a_dataset_say_which(tmp_path, monkeypatch, endings):
-    monkeypatch.setitem(DATASETS, "cora", SimpleNamespace(name="cora", load=lambda root: replace(ring_task(), name="cora")))
+    monkeypatch.setitem(
+        DATASETS, "cora", SimpleNamespace(name="cora", load=lambda root: replace(ring_task(), name="cora"))
+    )
     parts, out = tmp_path / "parts", tmp_path / "out"
     write_partition(replace(ring_task(), name="cora"), 2, parts, "blocks")
     options = ["--layers", "2", "--device", "cpu", "--processes", "2", "--parts", str(parts), "--out", str(out)]
