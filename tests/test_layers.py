@@ -21,9 +21,30 @@ UNTESTED = {
     "ops/sparse_linear_triton.py": "kernels; tested through the op that launches them",
     "ops/stack_cpu.py": "a backend of stack.py, tested there",
     "ops/stack_triton.py": "a backend of stack.py, tested there",
+    "ops/backend.py": "every test of ops/ chooses backends",
+    "nn/encoder.py": "a part of networks, tested with them in nn/test_contract.py",
+    "nn/batch_norm.py": "a part of networks, tested with them in nn/test_contract.py and on parts in parallel/",
+    "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
+    "nn/stock.py": "nn/test_residual.py, where fused stacks ask it",
+    "tasks/inputs.py": "two attributes of a task; predicting and training/examine use them",
+    "terms/embeddings.py": "the hooks of terms/energy.py, tested there",
+    "training/examine.py": "cli/test_trace.py and report/test_cells.py, which show what it says",
+    "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
+    "cli/preflight.py": "cli/test_bad_input.py",
+    "cli/source.py": "cli/test_own_graph.py",
+    "cli/predict.py": "cli/test_own_graph.py",
 }
 # Tests that are about no single file.
-ABOUT_ALL = {"test_layers.py", "test_docs.py", "test_examples.py", "test_draw_smoothing.py", "nn/test_contract.py"}
+ABOUT_ALL = {
+    "test_layers.py",
+    "test_docs.py",
+    "test_examples.py",
+    "test_draw_smoothing.py",
+    "nn/test_contract.py",  # what all networks promise
+    "nn/test_relatives.py",  # which network is a special case of which
+    "cli/test_bad_input.py",  # every refusal of every command
+    "cli/test_own_graph.py",  # a user's files, from training to prediction
+}
 
 
 def room_of(path: Path) -> str:
