@@ -146,12 +146,14 @@ def fit(
     )
     logger.info("%s", describe_backend(where))
     if out is None:
-        training.run(runs_at_once)
+        training.prepare(runs_at_once)
+        training.run()
     else:
         folder = training.folder = run_folder(out, group)
         folder.check(recipe, training.facts, training.draw_split, resume=resume)
+        training.prepare(runs_at_once)
         with folder.open():
-            training.run(runs_at_once)
+            training.run()
     path = None if training.folder is None else training.folder.path
     models = [user_module(model) for model in training.all_models()]
     return FitResult([training.records[seed] for seed in training.seeds], models, path)

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def runs_that_fit(recipe, task, num_seeds):
     terms = {name: TERMS[name](**given) for name, given in recipe.terms.items()}
     asked = Trainer(architecture_of(recipe), recipe, task, CPU, list(range(num_seeds)), terms)
-    return asked.most_at_once(None)
+    return asked.most_at_once(None, 0)
 
 
 def no_cuda_memory():

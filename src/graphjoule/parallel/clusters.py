@@ -347,7 +347,7 @@ class ClusterTrainer(Trainer):
             terms=self.terms,
         )
 
-    def most_at_once(self, asked: int | None) -> int:
+    def most_at_once(self, asked: int | None, seed: int) -> int:
         """One: each run goes over the clusters in an order of its own."""
         return 1
 

@@ -85,7 +85,7 @@ class EnergyRecord(BaseModel):
         fields = dict(self.recipe)
         if "num_layers" in fields:
             options = {name: fields.pop(name) for name in model_options(self.model).model_fields if name in fields}
-            tables = {"weight_decay": {}, "constraint": {}, "clusters": {}}
+            tables: dict[str, dict[str, Any]] = {"weight_decay": {}, "constraint": {}, "clusters": {}}
             for key in [key for key in fields if key.partition(".")[0] in tables]:
                 table, _, name = key.partition(".")
                 tables[table][name or {"constraint": "method", "clusters": "parts"}[table]] = fields.pop(key)

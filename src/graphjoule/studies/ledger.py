@@ -12,11 +12,11 @@ from typing import Any, Final, Literal
 
 from scipy.special import stdtr
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import json_text
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.study import Cell, Reference, Study
-from graphjoule.training.recipe import Recipe, unknown
+from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, summarise
 
 __all__ = [

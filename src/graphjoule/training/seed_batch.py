@@ -77,6 +77,7 @@ class SeedBatch:
         seeds: one run each; a network that is not stackable takes one.
         splits: the split of each run.
         terms: what is added to the loss, besides the model's own penalty.
+        built: initial models that are there already, by seed; those that are used are taken out.
 
     Attributes:
         seeds: the seed of every run.
@@ -106,12 +107,13 @@ class SeedBatch:
         seeds: Sequence[int],
         splits: Sequence[Split],
         terms: Mapping[str, TermBuilder] | None = None,
+        built: dict[int, GraphModel] | None = None,
     ) -> None:
         self.architecture, self.recipe, self.task, self.seeds = architecture, recipe, task, list(seeds)
         self.objective = task.objective
         self._split_of = dict(zip(self.seeds, splits, strict=True))
         device = task.targets.device
-        models = [self._initial_model(seed).to(device) for seed in seeds]
+        models = [self._initial_model(seed, built or {}).to(device) for seed in seeds]
         self.model = models[0]
         self.layout = Layout.of(self.model)
         self.features = normalize_rows(task.features) if recipe.data.normalize_features else task.features
@@ -150,8 +152,8 @@ class SeedBatch:
         self.keys = make_key(torch.tensor(self.seeds)).to(device)
         self.train_index, self.val_index = self._indices(self.seeds)
 
-    def _initial_model(self, seed: int) -> GraphModel:
-        model = self.architecture.for_task(self.objective, self.task.num_features, seed)
+    def _initial_model(self, seed: int, built: dict[int, GraphModel]) -> GraphModel:
+        model = built.pop(seed, None) or self.architecture.for_task(self.objective, self.task.num_features, seed)
         split = self._split_of[seed]
         self.objective.prepare(model, self.task.targets[split.train], split.sizes[0], self._total)
         return model
