@@ -1,51 +1,49 @@
 import torch
 
-from graphjoule.nn import EGNN, GCN, OutputScale
+from graphjoule.nn import GCN, OutputScale
 from graphjoule.ops import make_key
 from tests.graphs import normal, random_edges
 
-EDGES, X = random_edges(), normal(9, 5, dtype=torch.float32)
+GRAPH, X = random_edges(weighted=True).graph64(), normal(9, 5)
 
 
-def scaled(model):
-    around = OutputScale(model)
-    around.set_scale(torch.tensor([10.0, -3.0]), torch.tensor([2.0, 0.5]))
-    return around
+def scaled():
+    model = OutputScale(GCN(5, 4, 2, num_layers=3, dropout=0.5).double()).double()
+    model.set_scale(torch.tensor([100.0, -3.0]), torch.tensor([20.0, 0.5]))
+    return model
 
 
-def test_outputs_are_in_the_unit_of_the_targets_and_back():
-    model = GCN(5, 4, 2, num_layers=3)
-    around, key = scaled(model), make_key(3)
-    inside = model(X, EDGES.index, key=key)
-    output = around(X, EDGES.index, key=key)
-    torch.testing.assert_close(output, torch.tensor([10.0, -3.0]) + torch.tensor([2.0, 0.5]) * inside.double())
-    assert output.dtype == torch.float64
-    torch.testing.assert_close(around.in_loss_units(output), inside)
-    assert around.in_loss_units(output).dtype == torch.float32
-    torch.testing.assert_close(around.centered(output), output - torch.tensor([10.0, -3.0]))
+def test_it_gives_the_models_numbers_in_the_unit_of_the_targets():
+    model = scaled().eval()
+    expected = torch.tensor([100.0, -3.0]) + torch.tensor([20.0, 0.5]) * model.model(X, GRAPH)
+    torch.testing.assert_close(model(X, GRAPH), expected)
+    torch.testing.assert_close(model.in_loss_units(model(X, GRAPH)), model.model(X, GRAPH))
+
+
+def test_dropout_penalty_and_groups_are_the_models():
+    model, key = scaled(), make_key(3)
+    expected = model.center + model.scale * model.model(X, GRAPH, key=key)
+    torch.testing.assert_close(model(X, GRAPH, key=key), expected)
+    assert model.penalty() == model.model.penalty()
+    assert {len(names) for names in model.parameter_groups().values()} == {len(list(model.parameters()))}
+    assert model.kept_activations(is_fused=True) == model.model.kept_activations(is_fused=True)
+
+
+def test_the_unit_is_kept_with_the_parameters():
+    other = OutputScale(GCN(5, 4, 2, num_layers=3, dropout=0.5).double()).double()
+    other.load_state_dict(scaled().state_dict())
+    assert other.center.tolist() == [100.0, -3.0]
+    assert other.scale.tolist() == [20.0, 0.5]
 
 
 def test_a_single_target_may_be_a_vector():
-    around = OutputScale(GCN(5, 4, 1, num_layers=2))
-    around.set_scale(torch.tensor([10.0]), torch.tensor([2.0]))
-    assert around.in_loss_units(torch.tensor([12.0, 8.0])).tolist() == [[1.0], [-1.0]]
+    model = OutputScale(GCN(5, 4, 1, num_layers=2))
+    model.set_scale(torch.tensor([10.0]), torch.tensor([2.0]))
+    assert model.in_loss_units(torch.tensor([12.0, 8.0])).tolist() == [[1.0], [-1.0]]
 
 
-def test_numbers_far_from_zero_keep_their_differences():
-    around = OutputScale(GCN(5, 4, 1, num_layers=2))
-    around.set_scale(torch.tensor([1e9]), torch.tensor([0.1]))
-    output = around.eval()(X, EDGES.index)
-    torch.testing.assert_close(around.in_loss_units(output), around.model(X, EDGES.index))
-    assert len(set(output.flatten().tolist())) > 3
-
-
-def test_groups_penalty_and_state_are_the_models():
-    model = EGNN(5, 4, 2, num_layers=3)
-    around = scaled(model)
-    assert {name: len(names) for name, names in around.parameter_groups().items()} == {
-        name: len(names) for name, names in model.parameter_groups().items()
-    }
-    assert around.penalty().equal(model.penalty())
-    assert set(around.state_dict()) == {"center", "scale", *(f"model.{name}" for name in model.state_dict())}
-    assert (around.num_layers, around.out_channels, around.is_stackable) == (3, 2, True)
-    assert around.kept_activations(is_fused=True) == model.kept_activations(is_fused=True)
+def test_numbers_of_a_float32_network_far_from_zero_keep_their_differences():
+    model = OutputScale(GCN(5, 4, 1, num_layers=2)).eval()
+    model.set_scale(torch.tensor([1e9]), torch.tensor([0.1]))
+    graph, x = random_edges().graph(), X.float()
+    torch.testing.assert_close(model.in_loss_units(model(x, graph)), model.model(x, graph))
