@@ -104,7 +104,7 @@ def test_by_default_32_layers_of_egnn_train_on_the_digits_with_one_seed_as_the_r
         asked.update(options, recipe=recipe, task=task.name, seeds=seeds)
         return fit(load_recipe("egnn", "digits", 1, {"epochs": 1, "hidden_channels": 2}), task, seeds, device="cpu")
 
-    monkeypatch.setattr(import_module("graphjoule.cli.train"), "fit", remember)
+    monkeypatch.setattr(import_module("graphjoule.fitting"), "fit", remember)
     assert run("train").code == 0
     assert asked["recipe"] == load_recipe("egnn", "digits", 32)
     assert (asked["task"], asked["seeds"], asked["device"], asked["resume"]) == ("digits", [0], "auto", False)
