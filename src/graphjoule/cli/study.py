@@ -86,6 +86,8 @@ def study(
     overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
     cells = chosen.cells(_names(datasets), _names(models), _depths(layers), overrides)
     request = _Request(chosen, cells, parse_seeds(seeds), out, records or [], data_root)
+    for cell in cells:
+        _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
 
     from graphjoule.studies import ledger_text, make_ledger
 
