@@ -169,7 +169,7 @@ def trained(here):
 
 
 def test_a_taken_folder(here, trained):
-    assert "run already holds a training; add --resume" in refused(here, "train", *TINY, "--out", "run")
+    assert "run already holds a training; pass --resume" in refused(here, "train", *TINY, "--out", "run")
 
 
 def test_a_taken_folder_with_other_settings(here, trained):
@@ -228,7 +228,7 @@ BAD_DATA = {
     "label too small": ({"labels": changed(LABELS, 3, -2)}, "The label of node 3 in task 'own' is -2"),
     "no labels": ({"labels": torch.full((4,), -1)}, "Task 'own' has no label"),
     "labels missing": ({"labels": LABELS[:3]}, "The labels of task 'own' have shape [3]; expected [4]"),
-    "label of a train node missing": ({"labels": changed(LABELS, 0, -1)}, "names node 0, whose label is unknown"),
+    "label of a train node missing": ({"labels": changed(LABELS, 0, -1)}, "names node 0, whose target is unknown"),
     "edge index too large": ({"edges": changed(EDGES, (0, 0), 4)}, "edge_index names node 4; with 4 nodes"),
     "edge index negative": ({"edges": changed(EDGES, (0, 0), -1)}, "edge_index names node -1"),
     "directed graph": ({"edges": EDGES[:, :-1]}, "The graph is directed: the edge 3 -> 0 has no edge back"),

@@ -76,7 +76,7 @@ def test_a_study_that_had_nothing_to_train_knows_its_ledgers_again(here):
 def test_a_ledger_is_made_from_records_and_trains_nothing(here, monkeypatch):
     run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--out", "mine")
     (path, _) = sorted((here / "mine").glob("*/records.jsonl"))
-    monkeypatch.setattr(study_module, "work", None)
+    monkeypatch.setattr("graphjoule.studies.work", None)
     asked = ("study", "table1", *TINY, *QUICK, "--ledger", "--records", path, "--out", "none")
     rows = json.loads(run(*asked, "--format", "json").out)["rows"]
     assert [(row["model"], row["n"]) for row in rows] == [("egnn", 2), ("gcn", 0)]
@@ -183,7 +183,7 @@ def test_an_interrupted_study_says_how_to_go_on(here, monkeypatch, error, said):
     def stop(*args, **options):
         raise error
 
-    monkeypatch.setattr(study_module, "work", stop)
+    monkeypatch.setattr("graphjoule.studies.work", stop)
     result = run("study", "table1", *TINY, *QUICK)
     assert result.code == 130
     assert result.err.endswith(f"graphjoule: {said}; the same command goes on from there.\n")
