@@ -12,6 +12,7 @@ from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.gcn import GCNConv
+from graphjoule.nn.table import Probability
 from graphjoule.ops import dropout
 
 
@@ -59,7 +60,7 @@ class ResGCN(GraphModel):
         out_channels: int,
         num_layers: int,
         *,
-        dropout: float = 0.5,
+        dropout: Probability = 0.5,
         batch_norm: bool = True,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
