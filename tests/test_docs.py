@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))]
 LINKED = [*PAGES, "CHANGELOG.md", "reproduction/results/README.md"]
-COMMANDS = typer.main.get_command(app).commands
+GROUP = typer.main.get_command(app)
+COMMANDS = {name: GROUP.get_command(typer.Context(GROUP), name) for name in GROUP.list_commands(typer.Context(GROUP))}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FENCE = re.compile(
     r"^(?: *<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
