@@ -22,7 +22,7 @@ from graphjoule.cli.processes import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.parallel import read_partition, write_partition
-from graphjoule.parallel.launch import Ending
+from graphjoule.parallel.launch import Ending, num_cores
 from graphjoule.tasks import DATASETS
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
@@ -102,6 +102,13 @@ def test_contradictory_options_are_one_sentence(tmp_path, monkeypatch, options, 
     assert isinstance(done.exception, GraphjouleError)
     assert words in str(done.exception)
     assert not (tmp_path / "runs").exists()
+
+
+def test_many_more_processes_than_cores_are_questioned(tmp_path):
+    done = CliRunner().invoke(app, ["train", "--processes", "5000"])
+    assert f"--processes is 5000, but this machine has {num_cores()} core" in str(done.exception)
+    assert f"choose at most {4 * num_cores()}" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_distributed_without_torchrun_says_what_is_missing(tmp_path, monkeypatch):

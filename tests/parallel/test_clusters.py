@@ -22,6 +22,7 @@ from graphjoule.predicting import mean_prediction, read_runs
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification
+from graphjoule.terms import EnergySettings, Term
 from graphjoule.training import loop
 from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import load_recipe
@@ -40,7 +41,7 @@ from tests.training import (
     small_task,
 )
 
-from .tasks import batch_of
+from .tasks import batch_of, house_prices, ring_task
 
 PART = torch.tensor([2, 0, 1, 1, 0, 2, 2, 3, 4, 4])
 
@@ -437,6 +438,52 @@ def test_prediction_is_made_in_blocks_and_agrees_with_the_forward(tmp_path):
     assert runs.recipe.train.clusters is not None
     exact = mean_prediction(list(runs.models.values()), small_recipe(), task.objective, given)
     torch.testing.assert_close(runs.predict(given), exact, rtol=1e-5, atol=1e-6)
+
+
+def cluster_fit(group, recipe, make_task):
+    (record,) = fit(recipe, make_task(), [0], device="cpu", group=group).records
+    return record
+
+
+@pytest.mark.parametrize("make_task", [ring_task, house_prices])
+def test_two_processes_share_a_training_and_record_that_of_one(world, make_task):
+    shared = {"clusters.parts": 6, "clusters.accumulate": 2, "batch_norm": True}
+    recipe = small_recipe("gcn", **shared, method="blocks", split="public")
+    expected = cluster_fit(ALONE, recipe, make_task)
+    for record in world.run(cluster_fit, 2, recipe, make_task):
+        assert (record.selected_epoch, record.run_id) == (expected.selected_epoch, expected.run_id)
+        assert record.curve["train_loss"] == pytest.approx(expected.curve["train_loss"], rel=1e-5)
+        assert record.curve["val_loss"] == pytest.approx(expected.curve["val_loss"], rel=1e-5)
+        assert record.test == pytest.approx(expected.test, rel=1e-5)
+        assert record.device.endswith("2 processes")
+
+
+def test_the_unit_of_a_regressions_targets_stays_as_it_is():
+    recipe = small_recipe("gcn", **{"clusters.parts": 7, "clusters.accumulate": 7})
+    runs = cluster_runs(recipe, house_prices(), torch.arange(41) % 7)
+    before = runs.buffers["scale"].clone()
+    for _ in range(3):
+        runs.train_epoch()
+    assert runs.buffers["scale"].equal(before)
+
+
+class Counting(Term):
+    """A term with a state."""
+
+    def __init__(self, model, graph):
+        pass
+
+    def initial(self):
+        return torch.zeros(1)
+
+    def value(self, state):
+        return state.sum(), state
+
+
+def test_terms_that_need_the_whole_graph_or_a_state_are_refused():
+    for term, words in ((EnergySettings(), "The term energy needs the whole graph"), (Counting, "has a state")):
+        with pytest.raises(GraphjouleError, match=words):
+            fit(small_recipe(parts=3), small_task(), [0], terms=[term])
 
 
 def refused(tmp_path, match, **settings):

@@ -25,7 +25,7 @@ from reproduction.bench import CitationGraph
 from reproduction.experiments.distributed_memory import Part
 from tests.ops.live_bytes import LiveBytes
 
-from .tasks import Sized, batch_of, ring_task, small_recipe
+from .tasks import Sized, batch_of, house_prices, ring_task, small_recipe
 
 EPOCHS = 20
 MODELS = {
@@ -125,6 +125,27 @@ def buffers_of(task, recipe):
 
 def part_buffers(group, folder, recipe):
     return buffers_of(load_part(folder, group.rank, group), recipe)
+
+
+@pytest.mark.parametrize("model", ["egnn", "gcn"])
+def test_a_regression_trains_as_in_one_process(world, tmp_path, model):
+    task, recipe = house_prices(), small_recipe(model, 3)
+    write_partition(task, 2, tmp_path, "blocks")
+    curve, _, gradient = epochs_of(task, recipe, [0, 1])
+    for ours, _, ours_gradient in world.run(part_epochs, 2, str(tmp_path), recipe, [0, 1]):
+        torch.testing.assert_close(ours, curve, rtol=1e-5, atol=1e-6)
+        assert torch.linalg.vector_norm(ours_gradient - gradient) <= 1e-5 * torch.linalg.vector_norm(gradient)
+
+
+def test_a_regression_is_recorded_as_in_one_process(world, tmp_path):
+    recipe = small_recipe("gcn", 2, **STOPPING)
+    write_partition(house_prices(), 2, tmp_path, "blocks")
+    (expected,) = fit(recipe, house_prices(), [0], device="cpu").records
+    assert expected.objective == "regression"
+    for (record,), _ in world.run(fit_with, 2, str(tmp_path), recipe, [0], {}):
+        assert (record.selected_epoch, record.run_id) == (expected.selected_epoch, expected.run_id)
+        assert record.val == pytest.approx(expected.val, rel=1e-5)
+        assert record.test == pytest.approx(expected.test, rel=1e-5)
 
 
 def test_many_seeds_train_at_once_each_with_its_own_split(world, tmp_path):
@@ -280,6 +301,22 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_epoch(world, tmp_path):
         assert epoch == 4
         assert records[0].curve == whole[0].curve
         assert all(states[0][name].equal(value) for name, value in whole_states[0].items())
+
+
+def own_model(in_channels, out_channels):
+    return torch.nn.Linear(in_channels, out_channels)
+
+
+def refused_own_model(group, folder):
+    with pytest.raises(GraphjouleError) as error:
+        fit(own_model, load_part(folder, group.rank, group), [0], device="cpu")
+    return str(error.value)
+
+
+def test_a_model_of_the_users_own_is_refused(world, tmp_path):
+    write_partition(ring_task(), 2, tmp_path, "blocks")
+    for said in world.run(refused_own_model, 2, str(tmp_path)):
+        assert "own_model is not one of graphjoule's" in said
 
 
 def test_processes_with_nothing_to_share_are_refused(tmp_path):

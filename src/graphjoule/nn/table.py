@@ -54,7 +54,7 @@ class ModelTable(MutableMapping[str, "type[GraphModel]"]):
         Of a network that is not imported yet they are read from the text of its file.
         """
         entry = self._entries[name]
-        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)
+        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)  # type: ignore[arg-type]
 
 
 @cache  # recipes ask thousands of times
