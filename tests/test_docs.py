@@ -93,7 +93,9 @@ def test_the_examples_run_in_their_order(page, tmp_path, monkeypatch, capsys):
 
 
 def test_the_pages_that_begin_have_examples():
-    assert {"README.md", "docs/index.md", "docs/quickstart.md", "docs/ideas.md", "docs/own-model.md"} <= set(WITH_EXAMPLES)
+    assert {"README.md", "docs/index.md", "docs/quickstart.md", "docs/ideas.md", "docs/own-model.md"} <= set(
+        WITH_EXAMPLES
+    )
     assert len(WITH_EXAMPLES) >= 10
 
 
