@@ -25,7 +25,7 @@ from graphjoule.files import ensure_folder, write_json
 from graphjoule.graph import Propagation
 from graphjoule.parallel import joined_processes, load_part, read_partition, write_partition
 from graphjoule.parallel.launch import launch
-from graphjoule.parallel.part_batch import PartBatch
+from graphjoule.parallel.trainer import PartBatch
 from graphjoule.tasks import Task
 from graphjoule.training.build import architecture_of
 from graphjoule.training.environment import describe_device, versions

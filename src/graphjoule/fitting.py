@@ -16,7 +16,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.ops import describe_body
 from graphjoule.parallel.group import Group
-from graphjoule.parallel.part_batch import group_of, run_folder, trainer_kind
+from graphjoule.parallel.trainer import group_of, run_folder, trainer_for
 from graphjoule.tasks import Task
 from graphjoule.terms import TERMS
 from graphjoule.training.build import (
@@ -32,7 +32,6 @@ from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain
 from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.seed_batch import TermBuilder
-from graphjoule.training.trainer import Trainer
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -128,8 +127,7 @@ def fit(
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
     task = task.to(where if recipe.train.clusters is None else "cpu")
     group = group or group_of(task)
-    kind = trainer_kind(recipe, task, group)
-    training = kind(
+    training = trainer_for(recipe, task, group)(
         architecture,
         recipe,
         task,
@@ -139,7 +137,6 @@ def fit(
         checkpoint_every,
         on_progress,
         should_stop,
-        **({} if kind is Trainer else {"group": group}),
     )
     logger.info("%s", describe_body(where))
     if out is None:

@@ -120,7 +120,7 @@ class PartedPropagation(Propagation):
         return self.entries.index, self.mirror, self.entries.total
 
     @property
-    def edge_index(self) -> NoReturn:  # type: ignore[override]
+    def edge_index(self) -> NoReturn:
         """Refused: an edge may lie between two processes."""
         self.require_whole("`edge_index`")
 

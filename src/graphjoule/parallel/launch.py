@@ -81,7 +81,7 @@ def launch(command: Sequence[str], num_processes: int) -> Ending:
         How it ended.
     """
     # The store lives here: its port is bound from the start, so nobody can take it in between.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     with ExitStack() as stack, deferred_interrupt() as stop:
         outputs: list[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
         processes = [
@@ -237,7 +237,8 @@ def say_ready() -> None:
     """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on."""
     if os.environ.get(LIFELINE):
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        dist.TCPStore(address, port, is_master=False, wait_for_workers=False).add(_READY, 1)
+        store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+        store.add(_READY, 1)
 
 
 def is_lost(error: RuntimeError) -> bool:

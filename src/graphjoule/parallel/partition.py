@@ -404,9 +404,9 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
         raise GraphjouleError(f"{path} is not part {part} of this partition; make it anew with `graphjoule partition`.")
     features: Features
     if about["is_sparse"]:
-        pieces = (tensors[f"features.{name}"] for name in ("rowptr", "col", "value"))
+        rowptr, col, value = (tensors[f"features.{name}"] for name in ("rowptr", "col", "value"))
         among = Excerpt(tensors["features.entries"], about["num_values"])
-        features = SparseFeatures.from_csr(*pieces, about["num_features"], among)
+        features = SparseFeatures.from_csr(rowptr, col, value, about["num_features"], among)
     else:
         features = tensors["features"]
     of_graph = ("rowptr", "col", "value", "degree", "column_degrees", "component", "mirror")
