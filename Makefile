@@ -13,8 +13,8 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed-lint
-	$(BIN)/ruff check src tests examples benchmarks docs
-	$(BIN)/ruff format --check src tests examples benchmarks docs/*.py docs/extensions
+	$(BIN)/ruff check src tests examples reproduction docs
+	$(BIN)/ruff format --check src tests examples reproduction docs/*.py docs/extensions
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy

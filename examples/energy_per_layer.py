@@ -19,7 +19,7 @@ from graphjoule.training.environment import versions
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-RECORD, FIGURE = Path("results/energy-digits-32.json"), Path("docs/images/energy-per-layer.png")
+RECORD, FIGURE = Path("reproduction/results/energy-digits-32.json"), Path("docs/images/energy-per-layer.png")
 LAYERS, SEEDS = 32, range(5)
 # Embeddings alone: EGNN's from the encoder on; the last layer of GCN gives class scores and is left out.
 WATCHED = {"egnn": ["encoder", "convs.*"], "gcn": [f"convs.{k}" for k in range(LAYERS - 1)]}

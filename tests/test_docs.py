@@ -19,7 +19,7 @@ from graphjoule.cli import app
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))]
-LINKED = [*PAGES, "CHANGELOG.md", "results/README.md"]
+LINKED = [*PAGES, "CHANGELOG.md", "reproduction/results/README.md"]
 COMMANDS = typer.main.get_command(app).commands
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FENCE = re.compile(
@@ -206,7 +206,7 @@ def test_scripts_targets_and_extras_are_there(page):
         assert target in targets
     for script in re.findall(r"\bpython ([\w/-]+\.py)\b", text):
         assert (ROOT / script).is_file(), script
-    for module in re.findall(r"\bpython -m (graphjoule\.[\w.]+\w)", text):
+    for module in re.findall(r"\bpython -m ((?:graphjoule|reproduction)\.[\w.]*\w)", text):
         assert importlib.util.find_spec(module), module
     for extras in re.findall(r"graphjoule\[([\w,]+)\]", text):
         assert set(extras.split(",")) <= set(PROJECT["project"]["optional-dependencies"]), extras

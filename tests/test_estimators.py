@@ -157,7 +157,7 @@ def test_clone_parameters_pipelines_and_searches(iris):
     copied = clone(model)
     assert copied.get_params() == model.get_params()
     assert copied.set_params(num_layers=3).num_layers == 3
-    assert model.fit(x, y).recipe_.options["c_min"] == 0.3
+    assert model.fit(x, y).recipe_.model.options["c_min"] == 0.3
     assert cross_val_score(make_pipeline(StandardScaler(), quick()), x, y, cv=2).mean() > 0.8
     search = GridSearchCV(quick(epochs=5), {"num_layers": [1, 2]}, cv=2).fit(x, y)
     assert search.best_params_["num_layers"] in (1, 2)
@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_a_sentence(iris, fitted):
         (lambda: quick().fit((task.features, task.graph)), "This graph has no labels"),
         (lambda: quick().fit((task.features, task.graph), y), r"y has shape \[150\]; expected \[30\]"),
         (lambda: quick().fit(task).predict(x), "was fitted with a graph"),
-        (lambda: fitted.predict(task), "X_OF_ESTIMATOR has 7 features, but EGNNClassifier is expecting 4"),
+        (lambda: fitted.predict(task), "X has 7 features, but EGNNClassifier is expecting 4"),
     ]
     for call, said in cases:
         with pytest.raises(GraphjouleError, match=said):
@@ -221,7 +221,7 @@ def test_a_pair_in_any_of_its_forms_is_the_same_graph(x, graph):
     given = read_graph_like((x, graph))
     assert given.features.equal(torch.from_numpy(X).float())
     assert given.graph.to_dense().equal(path3().graph().to_dense())
-    assert given.labels is None
+    assert given.targets is None
 
 
 def test_weights_of_an_adjacency_count():
@@ -238,7 +238,7 @@ def test_sparse_features_stay_sparse():
 
 def test_a_task_brings_its_labels_under_their_names(tiny_task):
     given = read_graph_like(tiny_task)
-    assert given.labels[given.is_known].tolist() == [0, 0, 0, 1, 1]
+    assert given.targets[given.is_known].tolist() == [0, 0, 0, 1, 1]
     assert given.is_known.tolist() == [True] * 5 + [False]
 
 
@@ -339,12 +339,12 @@ def test_minus_1_is_a_class_or_no_label_only_if_it_is_said(y):
     quick = {"num_layers": 1, "hidden_channels": 4, "epochs": 2, "device": "cpu"}
     edges = torch.tensor([[0, 1], [1, 0]])
     data = Data(x=torch.from_numpy(X_OF_LABELS), edge_index=edges, y=torch.from_numpy(y))
-    for given in ((X_OF_LABELS, y), ((X_OF_LABELS, edges), y), (data, None)):
+    for arguments in ((X_OF_LABELS, y), ((X_OF_LABELS, edges), y), (data, None)):
         with pytest.raises(GraphjouleError, match=r"label of 50 of 150 rows is -1, .*unlabeled=None .*unlabeled=-1"):
             EGNNClassifier(**quick).fit(*arguments)
-        model = EGNNClassifier(unlabeled=None, **quick).fit(*given)
+        model = EGNNClassifier(unlabeled=None, **quick).fit(*arguments)
         assert model.classes_.tolist() == sorted(set(y.tolist()))
-        assert 0 <= model.score(*given) <= 1
+        assert 0 <= model.score(*arguments) <= 1
     with pytest.raises(GraphjouleError, match="label of 50 of 150 rows is -1"):
         EGNNClassifier(**quick).fit(X_OF_LABELS, Y).score(X_OF_LABELS, y)
 

@@ -1,12 +1,25 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import each_once, ensure_folder, remove_temporaries, write_bytes, write_json, write_text
+from graphjoule.files import (
+    check_free,
+    each_once,
+    ensure_folder,
+    file_lock,
+    foreign_names,
+    remove_temporaries,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -124,3 +137,109 @@ def test_of_paths_to_one_file_the_file_itself_is_kept(tmp_path):
     given = [tmp_path / name for name in ("d", "a", "b", "loop", "d")]
     assert each_once(given) == [tmp_path / name for name in ("d", "b", "loop")]
     assert each_once([tmp_path / "a"]) == [tmp_path / "a"]
+
+
+# Locks.
+
+
+def test_the_lock_file_stays_and_can_be_locked_again(tmp_path):
+    path = tmp_path / "new" / "lock"
+    with file_lock(path) as is_ours:
+        assert is_ours
+        inode = path.stat().st_ino
+        with file_lock(path) as is_theirs:
+            assert not is_theirs
+    with file_lock(path) as is_ours:
+        assert is_ours
+        assert path.stat().st_ino == inode
+
+
+def test_the_lock_of_a_process_that_died_is_free(tmp_path):
+    path = tmp_path / "lock"
+    code = f"""
+import os
+from pathlib import Path
+from graphjoule.files import file_lock
+held = file_lock(Path({str(path)!r}))
+assert held.__enter__()
+print("held", flush=True)
+os.read(0, 1)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        with file_lock(path) as is_ours:
+            assert not is_ours
+        process.kill()
+    with file_lock(path) as is_ours:
+        assert is_ours
+
+
+def test_a_lock_that_cannot_be_made_is_a_sentence(tmp_path):
+    (tmp_path / "lock").mkdir()
+    with (
+        pytest.raises(GraphjouleError, match=r"^Cannot lock .*lock: is a directory; choose .*\.$"),
+        file_lock(tmp_path / "lock"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("error", [OSError(95, os.strerror(95)), NotImplementedError("FileSystem has no flock")])
+def test_a_disk_without_locks_is_a_sentence(tmp_path, monkeypatch, error):
+    def refuse(*_, **options):
+        raise error
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    with (
+        pytest.raises(GraphjouleError, match=r"^Cannot lock .*; choose a folder on another disk\.$"),
+        file_lock(tmp_path / "lock"),
+    ):
+        pass
+
+
+# A command begins only where nothing of anybody else's is, and says what there is.
+
+
+def test_a_new_and_an_empty_folder_are_free_and_stay_as_they_are(tmp_path):
+    check_free(tmp_path)
+    check_free(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["b.csv"], "holds b.csv, and nothing"),
+        (["b.csv", "a.csv"], "holds a.csv and 1 other thing, and nothing"),
+        ([".git", "b.csv", ".half.tmp"], "holds .git and 2 other things, and nothing"),
+    ],
+)
+def test_what_is_there_is_said_and_what_to_do(tmp_path, names, said):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(GraphjouleError) as caught:
+        check_free(tmp_path)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("choose a new or an empty folder with `out`.")
+
+
+def test_what_a_kill_can_leave_is_not_foreign(tmp_path):
+    for name in (".lock", ".graphjoule-0123abcd.tmp", ".graphjoule-parts-2"):
+        (tmp_path / name).touch()
+    assert foreign_names(tmp_path) == [".lock"]
+    check_free(tmp_path, own=[".lock"])
+
+
+def test_a_file_is_left_to_who_makes_the_folder(tmp_path):
+    (tmp_path / "file").touch()
+    check_free(tmp_path / "file")
+    with pytest.raises(GraphjouleError, match="Cannot use"):
+        ensure_folder(tmp_path / "file")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_a_sentence(tmp_path, monkeypatch):
+    def fail(path):
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(type(tmp_path), "iterdir", fail)
+    with pytest.raises(GraphjouleError, match=r"as an output folder: permission denied\.$"):
+        check_free(tmp_path)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from graphjoule.predicting import load as load
     from graphjoule.tasks import DATASETS as DATASETS
     from graphjoule.tasks import Task as Task
+    from graphjoule.tasks import load_tables as load_tables
     from graphjoule.tasks import load_task as load_task
-    from graphjoule.tasks.files import load_tables as load_tables
     from graphjoule.terms import EnergyConstraint as EnergyConstraint
     from graphjoule.terms import OrthogonalPenalty as OrthogonalPenalty
     from graphjoule.terms import Term as Term
@@ -84,7 +84,7 @@ _HOMES = {
     "limits": "trace.limits",
     "load": "predicting",
     "load_recipe": "training",
-    "load_tables": "tasks.files",
+    "load_tables": "tasks",
     "load_task": "tasks",
     "read_records": "training",
 }

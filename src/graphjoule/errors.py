@@ -1,5 +1,6 @@
 """The one error a user of graphjoule meets, and how its sentences say lists and numbers."""
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -27,3 +28,15 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     ('1 node', '2,000 nodes', '0 classes')
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def unknown(name: str, names: Iterable[str], what: str) -> str:
+    """The sentences for a name that is not among the known ones.
+
+    >>> unknown("cmin", ["c_min", "beta"], "setting")
+    '"cmin" is not a setting, did you mean "c_min"? The choices are: beta, c_min.'
+    """
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f', did you mean "{near[0]}"?' if near else "."
+    return f'"{name}" is not a {what}{hint} The choices are: {choices(names)}.'

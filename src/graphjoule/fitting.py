@@ -13,12 +13,11 @@ import torch
 from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.nn import MODELS
-from graphjoule.ops import describe_body
+from graphjoule.ops import describe_backend
 from graphjoule.parallel.group import Group
 from graphjoule.parallel.trainer import group_of, run_folder, trainer_for
 from graphjoule.tasks import Task
-from graphjoule.terms import TERMS
+from graphjoule.terms import TERMS, Term
 from graphjoule.training.build import (
     Architecture,
     Builder,
@@ -32,6 +31,7 @@ from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain
 from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.seed_batch import TermBuilder
+from graphjoule.training.settings import parameter_groups
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -43,7 +43,8 @@ class FitResult:
 
     Attributes:
         records: one per seed.
-        models: one per seed, in evaluation mode; a model of the user's own is what its function built.
+        models: one per seed, in evaluation mode; a model of the user's own is what its function built, of a regression
+            within `graphjoule.nn.OutputScale`, which gives numbers in the unit of the targets.
         folder: where they were written; None if nowhere.
     """
 
@@ -90,7 +91,9 @@ def fit(
         seeds: one run each.
         terms: what is added to the loss besides the model's own ``penalty()``: settings such as
             ``EnergySettings(c_min=0.5)``, or functions of the model and the graph that return a `Term`.
-        settings: settings that win over the recipe, by their names, such as ``{"lr": 0.01, "train.epochs": 200}``.
+        settings: settings that win over the recipe, by their names, such as ``{"lr": 0.01, "train.epochs": 200}``. A
+            model that is not a recipe trains with ``lr`` 0.005, ``weight_decay`` 0.0005, at most 500 ``epochs``, a
+            ``patience`` of 100, selected by ``loss``, on the task's own split.
         device: "auto" (CUDA if there is one), "cpu" or "cuda".
         out: folder for records, models and checkpoints; None writes nothing.
         resume: go on with what `out` holds, where another call was killed or interrupted.
@@ -138,14 +141,16 @@ def fit(
         on_progress,
         should_stop,
     )
-    logger.info("%s", describe_body(where))
+    logger.info("%s", describe_backend(where))
     if out is None:
-        training.run(runs_at_once)
+        training.prepare(runs_at_once)
+        training.run()
     else:
         folder = training.folder = run_folder(out, group)
         folder.check(recipe, training.facts, training.draw_split, resume=resume)
+        training.prepare(runs_at_once)
         with folder.open():
-            training.run(runs_at_once)
+            training.run()
     path = None if training.folder is None else training.folder.path
     models = [user_module(model) for model in training.all_models()]
     return FitResult([training.records[seed] for seed in training.seeds], models, path)
@@ -162,8 +167,7 @@ def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -
             "because every seed trains a new one: lambda task: MyModel(task.num_features, task.out_channels)."
         )
     architecture = own_architecture(model, task)
-    is_own = architecture.settings.is_own
-    names = ("all",) if is_own else MODELS[architecture.settings.name].parameter_group_names
+    names = parameter_groups(architecture.settings.name)
     try:
         recipe = Recipe(
             model=architecture.settings,
@@ -186,14 +190,22 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
         builders[name] = TERMS[name](**given)
     described = dict(recipe.terms)
     for term in terms:
-        name = next((known for known, settings in TERMS.items() if isinstance(term, settings)), None)
-        about = term.model_dump() if name else {}  # type: ignore[attr-defined]
-        if name is None:
+        if isinstance(term, Term) or not callable(term):
+            raise GraphjouleError(
+                f"terms has a {type(term).__name__}; expected settings such as EnergySettings(), or a class or "
+                "function of the model and the graph, because every run has a model of its own."
+            )
+        name = next((known for known, settings in TERMS.items() if isinstance(term, settings)), "")
+        if name:
+            if name in builders:
+                raise GraphjouleError(f"The term {name} is given twice; give it once.")
+            described[name] = term.model_dump()  # type: ignore[attr-defined]
+        else:
             name = qualified_name(getattr(term, "func", term))
-            about = {key: value for key, value in getattr(term, "keywords", {}).items() if _is_plain(value)}
-        if name in builders:
-            raise GraphjouleError(f"The term {name} is given twice; give it once.")
-        builders[name], described[name] = term, about
+            if name in builders:  # two functions without names
+                name = f"{name}-{len(builders) + 1}"
+            described[name] = {key: value for key, value in getattr(term, "keywords", {}).items() if _is_plain(value)}
+        builders[name] = term
     return (recipe.model_copy(update={"terms": described}) if terms else recipe), builders
 
 

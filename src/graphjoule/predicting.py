@@ -1,4 +1,4 @@
-"""Trained models back from a run folder or a file, and the probabilities they give."""
+"""Trained models back from a run folder or a file, and what they predict together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
@@ -17,6 +17,7 @@ from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective
+from graphjoule.training.build import OwnModel
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -52,7 +53,7 @@ class TrainedRuns:
 
 @torch.no_grad()
 def mean_prediction(
-    models: Sequence[GraphModel],
+    models: Sequence[nn.Module],
     recipe: Recipe,
     objective: Objective,
     given: ModelInput,
@@ -61,7 +62,7 @@ def mean_prediction(
     """What the runs say together about every node: the mean of their probabilities, or of their numbers.
 
     Args:
-        models: the runs' models; they are left in evaluation mode and on the device.
+        models: the runs' models, ours or the user's; they are left in evaluation mode and on the device.
         recipe: says whether the rows of features are normalised first.
         objective: says what outputs mean.
         given: the graph to predict on.
@@ -78,7 +79,8 @@ def mean_prediction(
     x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
     total: Tensor | None = None
     for model in models:
-        output = _scores(model.to(where), x, given.graph, recipe).double()
+        network = model if isinstance(model, GraphModel) else OwnModel(model, x.size(-1), objective.out_channels)
+        output = _scores(network.to(where), x, given.graph, recipe).double()
         _check_finite(output, model, x)
         one = objective.prediction(output)
         total = one if total is None else total + one
@@ -95,7 +97,7 @@ def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) 
     return scores
 
 
-def _check_finite(scores: Tensor, model: GraphModel, x: Features) -> None:
+def _check_finite(scores: Tensor, model: nn.Module, x: Features) -> None:
     """Refuse outputs that are not finite: the most probable class of them would be class 0, whatever the node is."""
     num_bad = int((~torch.isfinite(scores)).any(dim=-1).sum())
     if not num_bad:

@@ -124,18 +124,18 @@ def test_neighbours_and_an_archive_without_labels_are_audited(tmp_path):
 def test_the_documented_audit_of_cora_is_what_the_command_prints(data_root):
     result = run("audit", "--dataset", "cora", "--data-root", data_root)
     assert documented("cora") == result.out
-    record = json.loads((ROOT / "results/audit/cora.json").read_text())
+    record = json.loads((ROOT / "reproduction/results/audit/cora.json").read_text())
     assert all(f"- {sentence}\n" in result.out for sentence in record["meaning"])
 
 
 @pytest.mark.parametrize("name", ["pubmed", "physics"])
 def test_the_documented_meaning_is_that_of_the_record(name):
-    record = json.loads((ROOT / f"results/audit/{name}.json").read_text())
+    record = json.loads((ROOT / f"reproduction/results/audit/{name}.json").read_text())
     assert documented(name) == "".join(f"- {sentence}\n" for sentence in record["meaning"])
 
 
 def test_cora_has_78_components_and_breaks_lemma_4():
-    fields = json.loads((ROOT / "results/audit/cora.json").read_text())
+    fields = json.loads((ROOT / "reproduction/results/audit/cora.json").read_text())
     assert fields["spectrum"]["num_components"] == 78
     assert [lemma["verdict"] for lemma in fields["lemmas"]] == ["holds here"] * 3 + ["fails here", "holds here"]
     assert fields["setting"]["c_min"] == 0.15

@@ -12,7 +12,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
-from graphjoule.tasks import DATASETS, Task, load_task, raw
+from graphjoule.tasks import DATASETS, Task, load_task
 from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.splits import fixed_split
 from graphjoule.training.folder import About, RunFolder
@@ -151,10 +151,10 @@ def test_a_training_goes_on_where_the_graph_says_the_split(here):
 
 
 def test_data_that_is_neither_here_nor_to_be_downloaded(here, monkeypatch):
-    def no_network(dataset, name, root):
+    def no_network(url, file, sha256, folder):
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(raw, "_download_raw", no_network)
+    monkeypatch.setattr("graphjoule.tasks.download._fetch", no_network)
     for dataset in ("cora", "pubmed", "physics"):
         said = refused(here, "train", "--dataset", dataset, "--data-root", here / "data")
         assert "is missing and could not be downloaded (OSError: Name or service not known)" in said

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
 from graphjoule.errors import GraphjouleError
-from graphjoule.fitting import fit
+from graphjoule.fitting import FitResult, fit
 from graphjoule.predicting import load
 from graphjoule.tasks import load_task
-from graphjoule.training import FitResult, fit
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, save_model
-from training import small_recipe, small_task
+from tests.training import small_recipe, small_task
 
 from . import TINY, run
 
@@ -223,7 +223,7 @@ def test_predict_on_the_training_graph_says_what_train_said(here, trained):
     result = run("predict", "run")
     assert (result.code, result.err) == (0, "")
     assert re.fullmatch(
-        r"40 nodes predicted by 2 runs, 30 of them had a label, and the prediction agrees with \d+\.\d\d % of these\n"
+        r"40 nodes predicted by 2 runs, 30 of them had a known target, accuracy on these \d+\.\d\d %\n"
         r"predictions: predictions.csv\n",
         result.out,
     )
@@ -240,7 +240,7 @@ def test_predict_on_a_new_graph_without_labels(here, trained):
     names = write_graph(here / "new", 11, "m", labels=False)
     new = ("--nodes", "new/nodes.csv", "--edges", "new/edges.csv", "--out", "new.csv")
     told = json.loads(run("predict", "run", *new, "--json").out)
-    assert told == {"num_nodes": 11, "num_given": 0, "agreement": None, "seeds": [0, 1], "predictions": "new.csv"}
+    assert told == {"num_nodes": 11, "num_given": 0, "accuracy": None, "seeds": [0, 1], "predictions": "new.csv"}
     rows = rows_of(here / "new.csv")
     assert [row["id"] for row in rows] == names
     assert {row["given"] for row in rows} == {"false"}
@@ -369,6 +369,58 @@ def test_a_model_of_a_dataset_takes_no_tables(here):
     )
 
 
+# Numbers instead of classes.
+
+
+@pytest.fixture
+def houses(here):
+    """Houses whose price follows from their size; every sixth price is to be predicted."""
+    draw = random.Random(0)
+    sizes = [draw.gauss(100, 20) for _ in range(120)]
+    rows = [[f"h{i}", f"{s:.2f}", "" if i % 6 == 5 else f"{3 * s + draw.gauss(0, 3):.2f}"] for i, s in enumerate(sizes)]
+    write_csv(here / "houses.csv", ["id", "size", "price"], *rows)
+    return ("--nodes", "houses.csv", "--label", "price")
+
+
+def test_a_regression_from_a_table_is_learnt(houses):
+    task = GraphSource(nodes=Path("houses.csv"), label="price", task="regression", loss="absolute").load()
+    assert (task.objective.name, task.objective.error) == ("regression", "absolute")
+    recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 200, "hidden_channels": 16, "lr": 0.02, "patience": 200})
+    result = fit(recipe.with_split_of(task), task, device="cpu")
+    assert result.records[0].val["r2"] > 0.7
+
+
+def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
+    learn = ("--layers", "2", "--epochs", "150", "--set", "lr=0.02", "--device", "cpu")
+    with caplog.at_level("INFO", "graphjoule"):
+        result = run("train", *houses, "--task", "regression", *learn, "--seeds", "2", "--out", "run")
+    assert (result.code, result.err) == (0, "")
+    assert re.match(r"egnn, 2 layers, houses.csv: validation r2 0\.[789]", result.out)
+    assert "houses.csv: 120 nodes, 1 feature; 100 with a number from" in caplog.text
+    rows = rows_of(here / "run" / "predictions.csv")
+    assert list(rows[0]) == ["id", "prediction_price", "given"]
+    assert [row["given"] for row in rows] == ["false" if i % 6 == 5 else "true" for i in range(120)]
+    prices = [float(row["prediction_price"]) for row in rows]
+    sizes = [float(row["size"]) for row in rows_of(here / "houses.csv")]
+    assert np.corrcoef(prices, sizes)[0, 1] > 0.9
+
+    told = json.loads(run("predict", "run", "--json").out)
+    assert (told["num_given"], told["num_nodes"]) == (100, 120)
+    assert told["r2"] > 0.7
+    assert (here / "predictions.csv").read_bytes() == (here / "run" / "predictions.csv").read_bytes()
+    write_csv(here / "new.csv", ["id", "size"], *([f"m{i}", 80 + i] for i in range(20)))
+    assert run("predict", "run", "--nodes", "new.csv", "--out", "new-prices.csv").code == 0
+    new = rows_of(here / "new-prices.csv")
+    assert {row["given"] for row in new} == {"false"}
+    assert all(100 < float(row["prediction_price"]) < 500 for row in new)
+
+
+def test_numbers_that_may_be_classes_are_asked_about_in_the_words_of_the_command(here, houses):
+    said = refused(here, "train", *houses, *TINY)
+    assert "houses.csv: the column 'price' has 100 different numbers; say --task \"regression\" to predict" in said
+    assert "--loss is squared, but it is for --task" in refused(here, "train", *houses, "--loss", "squared", *TINY)
+
+
 # Wrong files: one sentence with file, line and column, exit code 2, nothing left behind.
 
 NODES = "id,x,label\na,1,red\nb,2,blue\nc,3,red\nd,4,blue\n"
@@ -452,7 +504,7 @@ def test_a_million_edges_and_200k_nodes_load_in_20_seconds_and_2_gb(here):
     import resource
     import time
 
-    from graphjoule.tasks.files import load_tables
+    from graphjoule.tasks import load_tables
 
     rng = np.random.default_rng(0)
     labels, ends = rng.integers(7, size=200_000), rng.integers(200_000, size=(1_000_000, 2))

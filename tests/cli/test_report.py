@@ -14,7 +14,7 @@ from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceF
 from graphjoule.tasks.objective import Classification
 from graphjoule.training.records import read_records
 from tests.report.cells import cell, record
-from tests.studies.test_energy_files import energy_record
+from tests.studies import energy_record
 
 from . import TINY, run
 

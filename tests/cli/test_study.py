@@ -1,13 +1,16 @@
 import json
+import shlex
 import sys
 from importlib import import_module
 
 import pytest
 
+from graphjoule.cli import missing_commands, study_commands
+from graphjoule.cli.train import parse_seeds
 from graphjoule.errors import GraphjouleError
-from graphjoule.studies import STUDIES, StudyProgress
-from graphjoule.training import TrainingInterrupted
-from graphjoule.training.records import read_records
+from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, ledger_text, make_ledger
+from graphjoule.training import TrainingInterrupted, read_records
+from graphjoule.training.recipe import parse_overrides
 from tests.studies import made_up
 
 from . import run
@@ -15,6 +18,7 @@ from . import run
 TINY = ("--datasets", "digits", "--models", "egnn,gcn", "--layers", "2", "--device", "cpu")
 QUICK = ("--epochs", "2", "--set", "hidden_channels=4")
 study_module = import_module("graphjoule.cli.study")
+TABLE1 = find_study("table1")
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +33,8 @@ def test_a_study_trains_tells_and_trains_nothing_the_second_time(here):
     assert first.code == 0, first.err
     told = json.loads(first.out)
     assert [(row["model"], row["n"], row["verdict"]) for row in told["rows"]] == [
-        ("egnn", 2, "no number in the paper"),
-        ("gcn", 2, "no number in the paper"),
+        ("egnn", 2, "no reference"),
+        ("gcn", 2, "no reference"),
     ]
     assert "table1: 4 runs to train; how long it takes is not known" in first.err
     assert "table1: 2/4 runs, about " in first.err
@@ -133,7 +137,7 @@ def test_figure_1_is_left_and_is_not_that_of_the_study_of_depth_beside_it(here):
     for name in ("depth", "figure1"):  # of EGNN the two have other settings, of GCN the same
         assert run("study", name, *asked).code == 0
     found = [json.loads(path.read_text()) for path in (here / "runs/study").glob("*/energies.json")]
-    assert sorted((one["model"], one["recipe"].get("c_max", 0)) for one in found) == [
+    assert sorted((one["model"], one["recipe"]["model"]["options"].get("c_max", 0)) for one in found) == [
         ("egnn", 0.4),
         ("egnn", 1.0),
         ("gcn", 0),
@@ -190,7 +194,7 @@ def test_the_studies_are_listed():
         lines = run("study", *arguments).out.splitlines()
         assert [line.split()[0] for line in lines] == list(STUDIES)
     listed = json.loads(run("study", "--list", "--json").out)
-    assert [(row["name"], row["num_cells"]) for row in listed][:2] == [("table1", 96), ("table2", 96)]
+    assert [(row["name"], row["num_cells"]) for row in listed][-2:] == [("table1", 96), ("table2", 96)]
 
 
 @pytest.mark.parametrize(
@@ -228,3 +232,161 @@ def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys
     assert "4/9" in captured.err
     assert "waiting for another process" in captured.err
     assert captured.out == ""
+
+
+# A study of the user's own.
+
+MINE = """
+title = "Mine: GCN over its learning rate"
+datasets = ["digits"]
+models = ["gcn"]
+depths = [2, 3]
+drawing = "depth"
+
+[[block]]
+settings = { hidden_channels = 4, epochs = 2 }
+
+[[variant]]
+component = "lr"
+value = "recipe"
+
+[[variant]]
+component = "lr"
+value = "small"
+settings = { lr = 1e-4 }
+
+[reference]
+name = "blog"
+source = "A post of last year"
+runs = 5
+
+[[reference.rows]]
+component = "lr"
+value = "recipe"
+digits_2 = 99.9
+"""
+
+
+def test_a_study_of_ones_own_is_a_file_and_is_trained_compared_and_drawn_like_the_papers(here):
+    (here / "studies").mkdir()
+    (here / "studies/mine.toml").write_text(MINE)
+    asked = ("study", "studies/mine.toml", "--device", "cpu", "--seeds", "2")
+    first = run(*asked, "--json")
+    assert first.code == 0, first.err
+    assert "mine: 8 runs to train" in first.err
+    rows = json.loads(first.out)["rows"]
+    assert [(row["num_layers"], row["value"], row["reference"], row["n"], row["verdict"]) for row in rows] == [
+        (2, "recipe", 99.9, 2, "worse"),
+        (2, "small", None, 2, "no reference"),
+        (3, "recipe", None, 2, "no reference"),
+        (3, "small", None, 2, "no reference"),
+    ]
+    text = (here / "runs/study/mine.md").read_text()
+    assert "| dataset | model | layers | changed | blog | ours |" in text
+    assert (
+        "Blog: A post of last year. Verdict: Two-sided t-test of the difference between our mean and the blog's" in text
+    )
+    assert "its mean of 5 runs" in text
+    assert (here / "runs/study/mine-accuracy.png").read_bytes().startswith(b"\x89PNG")
+    assert "mine: all 8 runs are recorded" in run(*asked).err
+
+    ledger = run("study", "studies/mine.toml", "--ledger", "--out", "none", "--layers", "3").out
+    assert "4 not run" not in ledger
+    assert "| dataset | model | layers | changed | ours | n | verdict |" in ledger  # nothing to compare with
+    assert "What is not run: `graphjoule study studies/mine.toml --datasets digits --layers 3`." in ledger
+
+
+def test_a_sweep_of_ones_own_is_drawn(here):
+    (here / "mine.toml").write_text("""
+        title = "Mine"
+        datasets = ["digits"]
+        models = ["egnn"]
+        depths = [2]
+        drawing = "sweeps"
+        [[sweep]]
+        component = "c_max"
+        setting = "c_max"
+        values = [0.5, 1]
+    """)
+    result = run("study", "mine.toml", "--device", "cpu", "--seeds", "1", *QUICK)
+    assert result.code == 0, result.err
+    assert "mine: drawn in runs/study/mine-digits-2.png" in result.err
+
+
+def test_a_study_file_that_cannot_be_used_is_one_sentence_with_file_and_key(here):
+    (here / "mine.toml").write_text(MINE.replace("settings = { lr", "setings = { lr"))
+    result = run("study", "mine.toml")
+    assert result.code == 2
+    assert result.err == (
+        'graphjoule: mine.toml: "setings" is not a key of variant.2, did you mean "settings"? '
+        "The choices are: at_most, component, settings, value.\n"
+    )
+    assert run("study", "nowhere.toml").err == (
+        "graphjoule: Cannot read the study file nowhere.toml: no such file or directory.\n"
+    )
+
+
+# The commands that train some cells.
+
+
+def cells_of(commands):
+    """What the command line makes of commands: all their cells and seeds."""
+    cells, seeds = [], []
+    for command in commands:
+        words = shlex.split(command)[2:]
+        options = list(zip(words[1::2], words[2::2], strict=True))
+        given, sets = dict(options), [value for name, value in options if name == "--set"]
+        cells += find_study(words[0]).cells(
+            study_module._names(given["--datasets"]),
+            study_module._names(given.get("--models")),
+            study_module._depths(given.get("--layers")),
+            parse_overrides(sets),
+        )
+        seeds.append(parse_seeds(given.get("--seeds", "10")))
+    return cells, seeds
+
+
+@pytest.mark.parametrize("seeds", [range(10), range(3), [3, 7], [7], [0]])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"epochs": 5, "hidden_channels": 8},
+        {"split_seed": None, "select_on": "val_accuracy", "lr": 1e-05},
+        {"batch_norm": True},
+    ],
+)
+def test_a_command_trains_the_cells_it_is_made_for_and_no_others(seeds, overrides):
+    wanted = TABLE1.cells(["cora", "physics"], ["gcn", "egnn"], [2, 5], overrides)
+    cells, found = cells_of(study_commands(TABLE1, wanted, seeds))
+    assert [(c.name, c.overrides) for c in cells] == [(c.name, c.overrides) for c in wanted]
+    assert found == [list(seeds)] * 2
+
+
+def test_cells_that_are_no_rectangle_take_several_commands():
+    wanted = [
+        *TABLE1.cells(["cora"], ["gcn", "sgc"], [2, 16]),
+        *TABLE1.cells(["cora"], ["egnn"]),
+        *TABLE1.cells(["pubmed"], ["egnn"], [64]),
+    ]
+    commands = study_commands(TABLE1, wanted)
+    assert commands == [
+        "graphjoule study table1 --datasets cora --models gcn,sgc --layers 2,16",
+        "graphjoule study table1 --datasets cora --models egnn",
+        "graphjoule study table1 --datasets pubmed --models egnn --layers 64",
+    ]
+    assert [cell.name for cell in cells_of(commands)[0]] == [cell.name for cell in wanted]
+
+
+def test_what_is_the_studys_own_is_not_said_and_nothing_takes_no_command():
+    assert study_commands(TABLE1, []) == []
+    figure5 = find_study("figure5")
+    assert study_commands(figure5, figure5.cells()) == ["graphjoule study figure5 --datasets arxiv"]
+    depth = find_study("depth")
+    assert study_commands(depth, depth.cells(["cora"])) == ["graphjoule study depth --datasets cora"]
+
+
+def test_commands_for_what_is_missing_have_its_settings_and_seeds():
+    rows = make_ledger(TABLE1, TABLE1.cells(["cora"], ["egnn"], [64], {"hidden_channels": 8}), Collection())
+    command = "graphjoule study table1 --datasets cora --models egnn --layers 64 --seeds 3 --set hidden_channels=8"
+    assert f"`{command}`" in ledger_text(TABLE1, rows, commands=missing_commands(TABLE1, rows, range(3)))

@@ -8,13 +8,13 @@ from importlib import import_module
 
 import pytest
 
-from graphjoule.cli import tune_progress
-from graphjoule.cli.tune import choose_ranges
+from graphjoule.cli.tune import choose_ranges, show_search
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import load_recipe, parse_overrides
 from graphjoule.training.records import read_records
 from graphjoule.tuning import TrialProgress, hide_test, recipe_text, with_settings, work
+from graphjoule.tuning.ranges import spelled
 from graphjoule.tuning.search import evaluate
 
 from . import refused as refused_command
@@ -54,9 +54,7 @@ def test_a_search_ends_with_a_winner_that_train_takes(here):
     assert {path.name for path in (here / "runs/tune/digits-sgc-2").glob("*.png")} == {"importance.png", "parallel.png"}
 
     best = load_recipe("sgc", "digits", 2, file=here / told["files"]["recipe"])
-    assert {key: best.settings().get(key, best.weight_decay["all"]) for key in told["best"]["params"]} == told["best"][
-        "params"
-    ]
+    assert {key: best.settings()[spelled(best, key)[0]] for key in told["best"]["params"]} == told["best"]["params"]
     program, *arguments = shlex.split(told["command"])
     assert program == "graphjoule"
     assert arguments[-2:] == ["--seeds", "10"]
@@ -64,7 +62,7 @@ def test_a_search_ends_with_a_winner_that_train_takes(here):
     assert trained.code == 0, trained.err
     assert "test accuracy" in trained.out  # read for the first time
     records = list(read_records(here / "trained/records.jsonl"))
-    mean = sum(record.val_loss for record in records) / 2
+    mean = sum(record.val["loss"] for record in records) / 2
     assert mean == pytest.approx(told["best"]["value"], rel=1e-5)  # the same seeds: what the search has promised
 
 
@@ -137,13 +135,13 @@ def test_a_storage_of_its_own_and_a_name(here):
 def test_several_workers(here, monkeypatch, codes, code, said):
     module, asked = import_module("graphjoule.cli.tune"), []
 
-    def in_this_process(member, num_workers, *, on_poll):
+    def in_this_process(team, num_workers, *, on_poll):
         asked.append(num_workers)
         on_poll()
         if 0 in codes:
-            search, task = member.search, hide_test(member.load(), member.search.recipe, member.search.seeds)
-            board = member.address.open(search.about(task), search.direction)
-            work(search.queue(board, member.num_trials), partial(evaluate, search, task, member.device))
+            search, task = team.search, hide_test(team.load(), team.search.recipe, team.search.seeds)
+            queue = search.queue(search.open(team.ref, task), team.num_trials)
+            work(queue, partial(evaluate, search, task, team.device))
         return codes
 
     monkeypatch.setattr(module, "run_team", in_this_process)
@@ -211,7 +209,7 @@ def test_a_graph_without_test_nodes_is_not_said_to_have_any(here):
         ("gcn", ["weight_decay.all=0"], ["lr", "dropout"]),
         (
             "egnn",
-            ["constraint=penalty", "c_min=0.3"],
+            ["terms.energy.method=penalty", "c_min=0.3"],
             ["lr", "weight_decay.dense", "dropout", "output_dropout", "beta"],
         ),
     ],
@@ -228,21 +226,31 @@ def test_what_is_set_is_not_searched_however_it_is_called(model, given, left):
             "gcnii",
             ["weight_decay.conv=0"],
             "weight_decay=1e-6..1:log",
-            "weight_decay.conv is both set, to 0, and searched",
+            "train.weight_decay.conv is both set, to 0, and searched",
         ),
-        ("egnn", ["weight_decay=0"], "weight_decay.dense=1e-6..1:log", "weight_decay.dense is both set, to 0, and"),
-        ("gcn", ["weight_decay.all=0"], "weight_decay=1e-6..1:log", "weight_decay.all is both set, to 0, and searched"),
         (
-            "gcn",
-            ["constraint=penalty", "c_min=0.3"],
-            "constraint.c_min=0.1..0.5",
-            "constraint.c_min is both set, to 0.3",
+            "egnn",
+            ["weight_decay=0"],
+            "weight_decay.dense=1e-6..1:log",
+            "train.weight_decay.dense is both set, to 0, and",
         ),
         (
             "gcn",
-            ["constraint=penalty", "constraint.c_min=0.3"],
+            ["weight_decay.all=0"],
+            "weight_decay=1e-6..1:log",
+            "train.weight_decay.all is both set, to 0, and searched",
+        ),
+        (
+            "gcn",
+            ["terms.energy.method=penalty", "c_min=0.3"],
+            "terms.energy.c_min=0.1..0.5",
+            "terms.energy.c_min is both set, to 0.3",
+        ),
+        (
+            "gcn",
+            ["terms.energy.method=penalty", "terms.energy.c_min=0.3"],
             "c_min=0.1..0.5",
-            "constraint.c_min is both set, to 0.3",
+            "terms.energy.c_min is both set, to 0.3",
         ),
     ],
 )
@@ -254,10 +262,10 @@ def test_what_is_set_and_searched_is_refused_however_it_is_called(model, given, 
 
 
 def test_a_limit_of_one_s_own_is_left_alone_where_the_models_is_searched():
-    overrides = {"constraint": "penalty", "constraint.c_min": 0.2}
+    overrides = {"terms.energy.method": "penalty", "terms.energy.c_min": 0.2}
     recipe = load_recipe("egnn", "digits", 4, overrides)
     assert list(choose_ranges(recipe, ["c_min=0.1..0.5"], overrides)) == ["c_min"]
-    assert with_settings(recipe, {"c_min": 0.5}).constraint.c_min == 0.2
+    assert with_settings(recipe, {"c_min": 0.5}).terms["energy"]["c_min"] == 0.2
 
 
 @pytest.mark.parametrize("file", [[], ["--recipe", "mine.toml"]])
@@ -269,16 +277,16 @@ def test_a_limit_is_searched_for_the_model_and_the_constraint_as_train_sets_it_f
     assert result.code == 0, result.err
     told = json.loads(result.out)
     best = load_recipe("egnn", "digits", 2, file=here / told["files"]["recipe"])
-    assert best.options["c_min"] == best.constraint.c_min == told["best"]["params"]["c_min"]
+    assert best.model.options["c_min"] == best.terms["energy"]["c_min"] == told["best"]["params"]["c_min"]
 
 
 def test_a_penalty_is_searched_and_train_takes_it(here):
     given = [*TINY[:-2], "--trials", "2", "--layers", "3", "--model", "gcn", "--set", "hidden_channels=4"]
-    result = run("tune", *given, "--range", "orthogonal_penalty=0.1..100:log", "--json")
+    result = run("tune", *given, "--range", "terms.orthogonal.gamma=0.1..100:log", "--json")
     assert result.code == 0, result.err
     told = json.loads(result.out)
     best = load_recipe("gcn", "digits", 3, file=here / told["files"]["recipe"])
-    assert best.orthogonal_penalty == told["best"]["params"]["orthogonal_penalty"]
+    assert best.terms["orthogonal"]["gamma"] == told["best"]["params"]["terms.orthogonal.gamma"]
 
 
 BAD = {
@@ -287,7 +295,7 @@ BAD = {
     "a bound": (["--range", "lr=-1..1"], "lr=-1.0..1.0 cannot be searched: lr = -1.0 cannot be used"),
     "an empty choice": (["--range", "lr=0.1,,0.2"], "'lr=0.1,,0.2' is not a range: a choice is empty"),
     "two ranges": (["--range", "lr=1..2", "--range", "lr=1..3"], "lr has two ranges"),
-    "set and searched": (["--range", "lr=1..2", "--set", "lr=1"], "lr is both set, to 1, and searched"),
+    "set and searched": (["--range", "lr=1..2", "--set", "lr=1"], "train.lr is both set, to 1, and searched"),
     "sqlite": (["--storage", "sqlite:///a.db"], "SQLite repeats trials"),
     "seeds": (["--seeds", "none"], "--seeds is 'none'"),
     "device": (["--device", "tpu"], "tpu"),
@@ -308,7 +316,7 @@ def test_what_a_user_can_get_wrong(here, case):
 
 def test_a_file_that_is_no_journal_is_left_alone(here):
     (here / "notes.txt").write_text("my notes")
-    assert "notes.txt is no journal of a search" in refused(here, *TINY, "--storage", "notes.txt")
+    assert "notes.txt is not a journal of a search" in refused(here, *TINY, "--storage", "notes.txt")
     assert "notes.txt is a file" in refused(here, *TINY, "--out", "notes.txt")
 
 
@@ -348,19 +356,36 @@ def test_a_folder_belongs_to_one_search(here, more):
         in said
     )
     said = refused(here, *TINY, "--name", "digits-sgc-2", "--layers", "3", "--out", "mine", *more)
-    assert "which was begun with something else (num_layers: 2 -> 3" in said
+    assert "which was begun with something else (model.num_layers: 2 -> 3" in said
     assert run("tune", *TINY[:-1], "6", "--out", "mine").code == 0  # the same search goes on
 
 
 def test_a_folder_that_two_searches_took_at_the_same_moment_keeps_the_result_of_one(here, monkeypatch):
     module = import_module("graphjoule.cli.tune")
     (here / "mine").mkdir()
-    other = '{"name": "other", "about": {"model": "gcn", "num_layers": 2, "dataset": "digits"}}'
+    other = '{"name": "other", "about": {"model.name": "gcn", "model.num_layers": 2, "data.name": "digits"}}'
     monkeypatch.setattr(module, "mark_folder", lambda folder, *given: (folder / "search.json").write_text(other))
     result = run("tune", *TINY, "--out", "mine")
     assert result.code == 2
     assert "mine belongs to another search, 'other' (gcn, 2 layers, digits)" in result.err
     assert not (here / "mine/best.toml").exists()
+
+
+def test_a_journal_that_is_lost_meanwhile_is_a_sentence(here, monkeypatch):
+    module, calls = import_module("graphjoule.tuning.search"), []
+    fit = module.fit
+
+    def removing(*given, **options):
+        calls.append(given)
+        if len(calls) == 2:
+            (here / "runs/tune/digits-sgc-2/journal.log").unlink()
+        return fit(*given, **options)
+
+    monkeypatch.setattr(module, "fit", removing)
+    result = run("tune", *TINY)
+    assert (result.code, result.out) == (2, "")
+    assert "journal.log as the journal of a search: no such file or directory." in result.err
+    assert "Traceback" not in result.err
 
 
 def test_few_settings_are_tried_once_each_and_that_is_said(here):
@@ -402,11 +427,11 @@ def test_train_takes_a_recipe_file_and_marks_what_it_changes(here):
     assert run("train", *arguments, "--out", "run").code == 0
     (record,) = read_records(here / "run/records.jsonl")
     changed = {key for key, source in record.recipe["sources"].items() if source == "override"}
-    assert (record.recipe["lr"], record.recipe["epochs"]) == (0.5, 2)
-    assert changed == {"lr", "epochs"}
+    assert (record.recipe["train"]["lr"], record.recipe["train"]["epochs"]) == (0.5, 2)
+    assert changed == {"train.lr", "train.epochs"}
     wins = run("train", *arguments, "--set", "lr=0.25", "--out", "other")
     assert wins.code == 0
-    assert next(read_records(here / "other/records.jsonl")).recipe["lr"] == 0.25
+    assert next(read_records(here / "other/records.jsonl")).recipe["train"]["lr"] == 0.25
 
 
 def test_train_refuses_a_recipe_file_that_is_none(here):
@@ -426,35 +451,39 @@ def test_train_refuses_a_recipe_file_that_is_none(here):
 # Progress.
 
 
-class Study:
-    """As much of a study as progress looks at."""
+class Storage:
+    """As much of a storage as progress looks at."""
 
-    class direction:  # noqa: N801
-        name = "MINIMIZE"
+    class ref:  # noqa: N801
+        name = "mine"
+
+    class study:  # noqa: N801
+        class direction:  # noqa: N801
+            name = "MINIMIZE"
 
     def __init__(self):
-        self.trials = []
+        self.all = []
 
-    def get_trials(self, deepcopy):
-        return self.trials
+    def trials(self):
+        return self.all
 
     def add(self, state, value=None):
         trial = type("Trial", (), {"state": type("State", (), {"name": state}), "value": value})()
-        trial.user_attrs = {"slot": len(self.trials), "attempt": 0}
-        self.trials.append(trial)
+        trial.user_attrs = {"slot": len(self.all), "attempt": 0}
+        self.all.append(trial)
 
 
-TRAINING = TrialProgress(0, Progress(10, 20, 1, 2, 0.5, 0.25, 0.5))
+TRAINING = TrialProgress(0, Progress(10, 20, 1, 2, 0.5))
 
 
 def test_off_a_terminal_there_is_a_line_per_trial(capsys):
-    study = Study()
-    with tune_progress.show_search("mine", study, 4) as show:
+    storage = Storage()
+    with show_search(storage, 4) as show:
         show(TrialProgress(0))
-        study.add("PRUNED")
+        storage.add("PRUNED")
         show(TRAINING)  # not within a trial
         show(TrialProgress(0))
-        study.add("COMPLETE", 0.25)
+        storage.add("COMPLETE", 0.25)
         show(None)
         show(None)
     assert capsys.readouterr().err == "mine: 1/4 trials, none has a result yet\nmine: 2/4 trials, best 0.2500\n"
@@ -463,9 +492,9 @@ def test_off_a_terminal_there_is_a_line_per_trial(capsys):
 def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
-    study = Study()
-    study.add("COMPLETE", 0.25)
-    with tune_progress.show_search("mine", study, 4) as show:
+    storage = Storage()
+    storage.add("COMPLETE", 0.25)
+    with show_search(storage, 4) as show:
         show(TRAINING)
     captured = capsys.readouterr()
     assert "trials, best 0.2500, epoch 10" in captured.err

@@ -9,7 +9,7 @@ from torch_geometric.utils import coalesce, remove_self_loops
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.nn import APPNP, GCNII, MODELS, SGC, DropEdgeGCN, GCNIIConv, JKNet, PairNorm, PairNormGCN, TeleportHop
+from graphjoule.nn import APPNP, GCNII, MODELS, SGC, APPNPStep, DropEdgeGCN, GCNIIConv, JKNet, PairNorm, PairNormGCN
 from graphjoule.ops import make_key, propagate, split_key
 from graphjoule.ops.edge_dropout import EdgeSubset
 from graphjoule.trace import Trace
@@ -147,7 +147,7 @@ def test_pygs_appnp_runs_out_of_edges_and_ours_does_not():
     theirs = pyg.APPNP(K=10, alpha=0.0, dropout=0.5).double().train()
     dead = [float(theirs(x, index).count_nonzero()) / 9 for _ in range(50)]
     assert sum(dead) / 50 < 0.05
-    hop, alive = TeleportHop(alpha=0.0, edge_dropout=0.5), []
+    hop, alive = APPNPStep(alpha=0.0, edge_dropout=0.5), []
     for seed in range(50):
         z = x
         for k in range(10):

@@ -91,7 +91,7 @@ def test_training_scores_are_the_dense_formula_with_its_dropout_and_batch_statis
 @pytest.mark.parametrize("key", [None, make_key(4)], ids=["eval", "training"])
 @pytest.mark.parametrize("num_layers", [1, 9])
 def test_float32_gives_the_scores_and_gradients_of_float64(name, options, key, num_layers):
-    """float32 may run by a faster body than float64, which always has the plain one."""
+    """float32 may run by a faster backend than float64, which always has the plain one."""
     wide = build(name, options, sizes=(5, 4, 3, num_layers), seed=0).train(key is not None)
     with torch.no_grad():
         for parameter in wide.parameters():

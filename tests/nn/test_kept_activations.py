@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from graphjoule.nn import MODELS
-from graphjoule.ops import make_key, use_body
+from graphjoule.ops import make_key, use_backend
 from tests.graphs import normal, random_edges
 from tests.nn.test_contract import every_model
 from tests.ops.live_bytes import LiveBytes
@@ -25,12 +25,12 @@ def step_bytes(model) -> int:
 
 
 @every_model
-@pytest.mark.parametrize("body", ["cpu", "reference"])
-def test_a_step_needs_no_more_than_the_model_says_and_not_much_less(name, options, body):
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_step_needs_no_more_than_the_model_says_and_not_much_less(name, options, backend):
     for num_layers in (4, 24):
         model = MODELS[name](20, WIDTH, CLASSES, num_layers, **options)
-        with use_body(body):
+        with use_backend(backend):
             peak = step_bytes(model)
         parameters = sum(parameter.nbytes for parameter in model.parameters())
-        planned = model.kept_activations(is_fused=body != "reference") * NUM_NODES * WIDTH * 4 + 4 * parameters
+        planned = model.kept_activations(is_fused=backend != "reference") * NUM_NODES * WIDTH * 4 + 4 * parameters
         assert 0.2 * planned < peak <= planned, num_layers

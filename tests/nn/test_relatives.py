@@ -79,7 +79,7 @@ def test_srelu_at_zero_is_gcniis_relu():
     gcnii = GCNII(5, 4, 3, 3).double().eval()
     model = egnn(3, c_min=0.1, beta=0.1, srelu_init=0.0)
     for ours, theirs in zip(model.convs, gcnii.convs, strict=True):
-        copy_(ours.weight, theirs.mapping())
+        copy_(ours.weight, theirs.effective_weight())
     model.encoder.load_state_dict(gcnii.encoder.state_dict())
     model.head.load_state_dict(gcnii.head.state_dict())
     torch.testing.assert_close(model(X, GRAPH), gcnii(X, GRAPH), **exact)

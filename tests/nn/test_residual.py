@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize, prune
 
 from graphjoule.nn import EGNN, GCNII, EGNNConv, GCNIIConv, SReLU, residual
-from graphjoule.ops import dropout, make_key, split_key, use_body
+from graphjoule.ops import dropout, make_key, split_key, use_backend
 from graphjoule.trace import Trace
 from tests.graphs import normal, random_edges
 
@@ -237,10 +237,10 @@ def dense_scores(model, layers, keys):
     is_training=st.booleans(),
     has_gradient=st.booleans(),
     num_runs=st.sampled_from([None, 2]),
-    body=st.sampled_from(["cpu", "reference"]),
+    backend=st.sampled_from(["cpu", "reference"]),
 )
 def test_a_changed_layer_is_computed_as_it_is_with_and_without_a_trace(
-    kind, change, k, is_training, has_gradient, num_runs, body
+    kind, change, k, is_training, has_gradient, num_runs, backend
 ):
     model, graph = build(kind), EDGES.graph()
     layers = [plain(conv) for conv in model.convs]
@@ -259,7 +259,7 @@ def test_a_changed_layer_is_computed_as_it_is_with_and_without_a_trace(
         many = {name: torch.stack([value.detach()] * num_runs) for name, value in state.items()}
         return torch.vmap(lambda one, key: functional_call(model, one, (X.float(), graph), {"key": key}))(many, keys)
 
-    with torch.set_grad_enabled(has_gradient), use_body(body):
+    with torch.set_grad_enabled(has_gradient), use_backend(backend):
         for tracing in (nullcontext(), Trace(model, graph, watch=watched)):
             with tracing:
                 torch.testing.assert_close(scores().detach(), torch.stack(expected), rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.nodes import Excerpt
-from graphjoule.ops import dropout, fold_in, make_key, split_key, use_body
+from graphjoule.ops import dropout, fold_in, make_key, split_key, use_backend
 from graphjoule.ops.dropout import hash_halves, hash_words, keep_mask, words_of_excerpt
 
 PS = [0.1, 0.5, 0.6, 0.9]
@@ -188,10 +188,10 @@ def test_triton_draws_the_same_masks_as_the_reference(shape):
     keys = make_key(torch.arange(3)).cuda()
     x = torch.randn(3, *shape, device="cuda", requires_grad=True)
     results = {}
-    for body in ("reference", "triton"):
-        with use_body(body):
+    for backend in ("reference", "triton"):
+        with use_backend(backend):
             out = torch.vmap(lambda x, key: dropout(x, 0.6, key))(x, keys)
-        results[body] = (out, torch.autograd.grad(out.square().sum(), x)[0])
+        results[backend] = (out, torch.autograd.grad(out.square().sum(), x)[0])
     for ours, truth in zip(results["triton"], results["reference"], strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-6, atol=0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.ops import body_for, edge_dropout, make_key, propagate, use_body
+from graphjoule.ops import backend_for, edge_dropout, make_key, propagate, use_backend
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_dropped, propagate_over
 from tests.graphs import dense_propagation, edge_lists, few, no_edges, normal, random_edges
 from tests.nn.dense import dropped
@@ -165,11 +165,11 @@ def test_triton_gives_the_values_and_gradients_of_the_reference(operation, chann
     graph, keys = random_edges(*size, weighted=True).graph().to("cuda"), make_key(torch.arange(3)).cuda()
     x = torch.randn(3, size[0], channels, device="cuda", requires_grad=True)
     upstream, results = torch.randn_like(x), {}
-    for body in ("reference", "triton"):
-        with use_body(body):
-            assert body_for(x) == body
+    for backend in ("reference", "triton"):
+        with use_backend(backend):
+            assert backend_for(x) == backend
             out = torch.vmap(lambda x, key: operation(x, graph, 0.6, key))(x, keys)
-        results[body] = (out, torch.autograd.grad(out, x, upstream)[0])
+        results[backend] = (out, torch.autograd.grad(out, x, upstream)[0])
     for ours, truth in zip(results["triton"], results["reference"], strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-5, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Every body of the EGNN stack against the plain one, in value and gradient."""
+"""Every backend of the EGNN stack against the plain one, in value and gradient."""
 
 import math
 
@@ -7,8 +7,8 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.ops import body_for, describe_body, egnn_stack, fold_in, make_key, use_body
-from graphjoule.ops.body import has_triton
+from graphjoule.ops import backend_for, describe_backend, egnn_stack, fold_in, make_key, use_backend
+from graphjoule.ops.backend import has_triton
 from tests.ops.live_bytes import LiveBytes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -46,9 +46,9 @@ def parameters(graph, channels, num_layers, *lead, seed=1):
     return x0, weights, shifts
 
 
-def value_and_gradients(body, tensors, graph, device, **setting):
+def value_and_gradients(backend, tensors, graph, device, **setting):
     x0, weights, shifts = (t.to(device).requires_grad_() for t in tensors)
-    with use_body(body):
+    with use_backend(backend):
         out = egnn_stack(x0, graph.to(device), weights, shifts, **SETTING, **setting)
     pull = torch.linspace(-1, 1, out.numel(), device=device).view(out.shape).sin()
     return [t.detach().cpu() for t in (out, *torch.autograd.grad((out * pull).sum(), (x0, weights, shifts)))]
@@ -83,9 +83,9 @@ def test_checkpoint_segments_change_nothing_to_the_bit(segment, device):
     graph, num_layers = GRAPHS["random"], 5
     tensors = parameters(graph, 16, num_layers)
     keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
-    body = fast_body(device)
-    whole = value_and_gradients(body, tensors, graph, device, p=0.5, keys=keys)
-    pieces = value_and_gradients(body, tensors, graph, device, p=0.5, keys=keys, segment=segment)
+    backend = fast_body(device)
+    whole = value_and_gradients(backend, tensors, graph, device, p=0.5, keys=keys)
+    pieces = value_and_gradients(backend, tensors, graph, device, p=0.5, keys=keys, segment=segment)
     for a, b in zip(pieces, whole, strict=True):
         assert torch.equal(a, b)
 
@@ -111,8 +111,8 @@ def test_linear_layers_have_no_shift(device):
     x0, weights, _ = (t.to(device) for t in parameters(graph, 16, 3))
     weights.requires_grad_()
     outs, grads = [], []
-    for body in (fast_body(device), "reference"):
-        with use_body(body):
+    for backend in (fast_body(device), "reference"):
+        with use_backend(backend):
             out = egnn_stack(x0, graph.to(device), weights, None, **SETTING)
         outs.append(out.detach().cpu())
         grads.append(torch.autograd.grad(out.sin().sum(), weights)[0].cpu())
@@ -132,7 +132,7 @@ def test_float64_falls_back_to_the_reference_and_passes_gradcheck():
     graph = random_graph(6, 8).to(dtype=torch.float64)
     tensors = [t.double().requires_grad_() for t in parameters(graph, 3, 2)]
     keys = fold_in(make_key(1), torch.arange(2, dtype=torch.int32))
-    assert body_for(tensors[0]) == "reference"
+    assert backend_for(tensors[0]) == "reference"
     assert torch.autograd.gradcheck(
         lambda x0, w, b: egnn_stack(x0, graph, w, b, **SETTING, p=0.3, keys=keys), tensors, eps=1e-6, atol=1e-8
     )
@@ -140,12 +140,12 @@ def test_float64_falls_back_to_the_reference_and_passes_gradcheck():
 
 def test_bodies_are_chosen_in_one_place_and_named():
     x = torch.zeros(1)
-    assert body_for(x) == "cpu"
-    assert "cpu (fused" in describe_body(torch.device("cpu"))
-    with use_body("reference"):
-        assert body_for(x) == "reference"
-    assert body_for(x) == "cpu"
-    with pytest.raises(GraphjouleError, match="reference, cpu, triton"), use_body("fast"):
+    assert backend_for(x) == "cpu"
+    assert "cpu (fused" in describe_backend(torch.device("cpu"))
+    with use_backend("reference"):
+        assert backend_for(x) == "reference"
+    assert backend_for(x) == "cpu"
+    with pytest.raises(GraphjouleError, match="reference, cpu, triton"), use_backend("fast"):
         pass
 
 

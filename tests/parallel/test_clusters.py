@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.graph import Propagation
@@ -28,6 +27,7 @@ from graphjoule.training import loop
 from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
+from reproduction.bench import CitationGraph
 from tests.graphs import edge_lists, few, normal, random_edges
 from tests.ops.live_bytes import LiveBytes
 from tests.training import (

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.cli import app
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
@@ -18,6 +17,7 @@ from graphjoule.graph.features import SparseFeatures
 from graphjoule.parallel import load_part, partition, read_partition, write_partition
 from graphjoule.parallel.partition import cut_edges, cut_nodes, is_partition_of, remove_partition
 from graphjoule.tasks.objective import Classification
+from reproduction.bench import CitationGraph
 from tests.graphs import edge_lists, few, no_edges, path3, random_edges
 
 from .tasks import Sized, ring_task

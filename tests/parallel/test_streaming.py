@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
@@ -20,6 +19,7 @@ from graphjoule.parallel.streaming import (
     multiply_rows,
     row_bytes,
 )
+from reproduction.bench import CitationGraph
 from tests.graphs import no_edges, normal, path3, random_edges
 from tests.ops.live_bytes import LiveBytes
 

@@ -1,6 +1,5 @@
 """Two and four processes against one: the same losses, gradients, selected epochs, records and failures."""
 
-import importlib.util
 import json
 import re
 from dataclasses import replace
@@ -10,7 +9,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.cli import app
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
@@ -23,6 +21,8 @@ from graphjoule.training.build import build_model
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import SeedBatch
+from reproduction.bench import CitationGraph
+from reproduction.experiments.distributed_memory import Part
 from tests.ops.live_bytes import LiveBytes
 
 from .tasks import Sized, batch_of, house_prices, ring_task, small_recipe
@@ -367,17 +367,6 @@ LAYERS, WIDTH = 8, 32
 ROOT = Path(__file__).parents[2]
 
 
-def formula():
-    """The class of the benchmark, which states the formula once."""
-    path = ROOT / "benchmarks" / "distributed_memory.py"
-    if not path.exists():
-        pytest.skip("the benchmarks are not in this checkout")
-    spec = importlib.util.spec_from_file_location("distributed_memory", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Part
-
-
 def step_bytes(group, folder, recipe):
     """What the second epoch adds to what was there, the sizes of the part, and the bytes received in it."""
     task = load_part(folder, group.rank, group)
@@ -403,7 +392,7 @@ def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
     recipe = small_recipe("egnn", LAYERS, hidden_channels=WIDTH)
     write_partition(task, size, tmp_path, "blocks")
     for peak, sizes, received in world.run(step_bytes, size, str(tmp_path), recipe):
-        part = formula()(*sizes)
+        part = Part(*sizes)
         # What stays from epoch to epoch was there before: of eight copies of the parameters, four.
         expected = part.step_bytes() - 4 * 4 * part.parameters
         assert peak == pytest.approx(expected, rel=0.15)
@@ -412,7 +401,7 @@ def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
 
 
 def test_what_the_page_tells_of_an_untouched_malloc_is_what_was_recorded():
-    record = json.loads((ROOT / "results/distributed/memory-default-malloc.json").read_text())
+    record = json.loads((ROOT / "reproduction/results/distributed/memory-default-malloc.json").read_text())
     assert record["malloc_mmap_threshold"] is None
     ratios: dict[int, list[float]] = {}
     for row in record["rows"]:

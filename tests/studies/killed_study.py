@@ -11,9 +11,10 @@ import random
 import signal
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
-from graphjoule.studies import Tasks, find_study, plan_study, work
+from graphjoule.studies import find_study, plan_study, work
 from graphjoule.tasks import load_task
 
 KILLS = 10
@@ -22,8 +23,8 @@ SETTINGS = {"hidden_channels": 8, "epochs": 30, "patience": 30}
 
 def run_study(out: Path) -> None:
     cells = find_study("table1").cells(["digits"], ["egnn", "gcn"], [2], SETTINGS)
-    tasks = Tasks(load_task)
-    refused = work(plan_study(cells, range(3), out, tasks), tasks, device="cpu", checkpoint_every=2)
+    load = cache(load_task)
+    refused = work(plan_study(cells, range(3), out, load), load, device="cpu", checkpoint_every=2)
     assert not refused, refused
 
 

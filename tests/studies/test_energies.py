@@ -1,12 +1,18 @@
+import gzip
+import json
+
 import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.measures.energy import dirichlet_energy
-from graphjoule.studies.energies import EnergyRecord, measure_energies
+from graphjoule.studies import STUDIES, Cell
+from graphjoule.studies.energies import EnergyRecord, energies_of, measure_energies, read_energies
 from graphjoule.tasks import load_task
 from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
+
+from . import energy_record
 
 
 @pytest.mark.parametrize(("model", "first_layer", "num_energies"), [("gcn", 1, 2), ("egnn", 0, 4)])
@@ -14,7 +20,7 @@ def test_a_record_holds_the_energies_of_both_states(model, first_layer, num_ener
     recipe, task = load_recipe(model, "digits", 3, {"epochs": 2}), load_task("digits")
     result = fit(recipe, task, [4, 7], device="cpu")
     record = measure_energies(recipe, task, result.records, result.models, "cpu")
-    assert (record.dataset, record.model, record.recipe) == ("digits", model, recipe.settings())
+    assert (record.dataset, record.model, record.resolved) == ("digits", model, recipe)
     assert (record.seeds, record.first_layer, record.epochs_run) == ([4, 7], first_layer, [2, 2])
     for rows in (record.initial, record.trained, record.effective_rank, record.gradient):
         assert [len(row) for row in rows] == [num_energies] * 2  # the last layer of GCN gives class scores
@@ -38,3 +44,89 @@ def test_what_is_no_record_is_a_sentence(tmp_path):
     for name in ("damaged.json", "none.json"):
         with pytest.raises(GraphjouleError, match=rf"{name} is not a record of energies"):
             EnergyRecord.read(tmp_path / name)
+
+
+# Files.
+
+CORA = Cell("egnn", "cora", 64)
+
+
+def flat(recipe, without=""):
+    """A recipe as the records of before had it."""
+    own = {"model.name": "model", "data.name": "dataset"}
+    renamed = {own.get(key, key.partition(".")[2]): value for key, value in recipe.settings().items()}
+    return {key: value for key, value in renamed.items() if key != without}
+
+
+def test_records_are_found_in_any_form_and_other_files_left_aside(tmp_path):
+    texts = [energy_record(CORA, seeds=range(n)).model_dump_json() for n in range(1, 6)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "energies.json").write_text(texts[0])
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(texts[1].encode()))
+    (tmp_path / "b.jsonl").write_text(f"{texts[2]}\n{texts[3]}\n")
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(texts[4].encode()))
+    (tmp_path / "list.json").write_text("[1, 2]")
+    (tmp_path / "number.json").write_text("3")
+    (tmp_path / "torn.json").write_text('{"first_layer": ')
+    (tmp_path / "records.jsonl").write_text('{"run_id": "x"}\nnot read any more\n')
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "other.txt").write_text(texts[0])
+    assert sorted(len(record.seeds) for record in read_energies([tmp_path])) == [1, 2, 3, 4, 5]
+    assert len(read_energies([tmp_path / "b.jsonl", tmp_path / "b.jsonl"])) == 2
+
+
+def test_a_damaged_record_is_a_sentence(tmp_path):
+    fields = json.loads(energy_record(CORA).model_dump_json())
+    del fields["trained"]
+    (tmp_path / "energies.json").write_text(json.dumps(fields))
+    with pytest.raises(GraphjouleError, match=r"energies\.json is not a record of energies: ValidationError\.$"):
+        read_energies([tmp_path])
+    with pytest.raises(GraphjouleError, match=r"^Cannot read energies from .*none\.json"):
+        read_energies([tmp_path / "none.json"])
+
+
+def test_energies_are_those_of_the_cells_settings():
+    other = Cell("egnn", "cora", 64, overrides={"c_max": 0.4})
+    few, many, wrong = energy_record(CORA, [0]), energy_record(CORA, [0, 1, 2]), energy_record(other, range(9))
+    assert energies_of(CORA, [few, many, wrong]) is many
+    assert energies_of(other, [few, many, wrong]) is wrong
+    assert energies_of(Cell("gcn", "cora", 64), [few, many, wrong]) is None
+    old = energy_record(CORA, recipe=flat(CORA.recipe, without="freeze_last_shift"))
+    assert energies_of(CORA, [old]) is old
+    assert energies_of(Cell("egnn", "cora", 64, overrides={"freeze_last_shift": True}), [old]) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"terms.energy.method": "penalty"},
+        {"terms.energy.method": "penalty", "terms.energy.c_min": 0.98},
+        {"terms.orthogonal.gamma": 20.0},
+        {"terms.orthogonal.gamma": 0.0},
+        {"train.clusters.parts": 4},
+    ],
+    ids=str,
+)
+def test_what_only_a_cell_or_only_a_record_has_tells_them_apart(more):
+    cell = Cell("egnn", "cora", 64, overrides=more)
+    free, held = energy_record(CORA), energy_record(cell)
+    assert set(held.resolved.settings()) > set(free.resolved.settings())
+    assert energies_of(CORA, [held]) is None
+    assert energies_of(cell, [free]) is None
+    assert energies_of(CORA, [held, free]) is free
+    assert energies_of(cell, [free, held]) is held
+
+
+def test_every_side_of_the_study_of_the_constraint_has_its_own_energies():
+    cells = STUDIES["constraint"].cells(["cora"], ["gcn", "egnn"], [16])
+    records = [energy_record(cell) for cell in cells]
+    assert [energies_of(cell, records) for cell in cells] == records
+    for cell, record in zip(cells, records, strict=True):
+        assert energies_of(cell, [other for other in records if other is not record]) is None
+
+
+def test_a_split_that_the_data_choose_is_whichever_was_recorded():
+    cell = Cell("egnn", "citeseer", 2)
+    assert cell.recipe.data.split == "default"
+    record = energy_record(cell, recipe=cell.recipe.with_settings({"split": "public"}).model_dump())
+    assert energies_of(cell, [record]) is record

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from graphjoule.cli import missing_commands
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.studies import Cell, Collection, Variant, find_study, ledger_text, make_ledger, read_collection
-from graphjoule.studies.ledger import other_protocols
-from graphjoule.studies.verdict import judge
+from graphjoule.studies.ledger import judge, other_protocols
 from graphjoule.training.recipe import load_recipe
 
 from . import made_up
@@ -25,7 +25,7 @@ def runs(mean, scale, cell=CELL, n=10, **fields):
 
 
 def row(records, **options):
-    (only,) = make_ledger([CELL], Collection(records), **options)
+    (only,) = make_ledger(STUDY, [CELL], Collection(records), **options)
     return only
 
 
@@ -73,7 +73,7 @@ def test_few_runs_need_a_larger_difference():
         ([], 85.7, "not run"),
         ([made_up(CELL, 0, None)], 85.7, "failed"),
         ([made_up(CELL, 0, 0.8)], 85.7, "too few runs"),
-        ([made_up(CELL, 0, 0.8)], None, "no number in the paper"),
+        ([made_up(CELL, 0, 0.8)], None, "no reference"),
         ([], None, "not run"),
     ],
 )
@@ -93,7 +93,7 @@ def test_failed_runs_are_counted_and_in_no_mean():
 
 
 def test_only_runs_of_the_cells_own_settings_count():
-    other = Cell("egnn", "cora", 64, Variant("c_max", "0.4", {"c_max": 0.4}))
+    other = Cell("egnn", "cora", 64, Variant(component="c_max", value="0.4", settings={"model.c_max": 0.4}))
     shallow = Cell("egnn", "cora", 16)
     assert row([*runs(50.0, 1.0, other), *runs(50.0, 1.0, shallow)]).outcome.verdict == "not run"
 
@@ -113,7 +113,7 @@ def test_of_a_run_that_is_recorded_twice_the_newest_counts_whatever_the_order():
 
 def test_a_record_of_settings_that_are_no_longer_known_is_left_out():
     fields = made_up(CELL, 0, 0.8).model_dump()
-    fields["recipe"]["options"]["forgotten"] = 1
+    fields["recipe"]["model"]["options"]["forgotten"] = 1
     assert list(Collection([made_up(CELL, 0, 0.8).model_validate(fields)])) == []
 
 
@@ -141,23 +141,17 @@ def test_another_reading_of_the_paper_is_told_where_it_changes_the_verdict():
 def test_every_choice_that_the_paper_leaves_open_has_its_column_where_it_changes_a_verdict(dataset, depth, key, value):
     (cell,) = STUDY.cells([dataset], ["egnn"], [depth])
     (other,) = STUDY.cells([dataset], ["egnn"], [depth], {key: value})
-    assert cell.recipe.settings()[key] != value
-    records = [*runs(cell.paper, 0.4, cell), *runs(cell.paper - 2, 0.4, other)]
-    text = ledger_text(STUDY, make_ledger([cell], Collection(records)))
+    assert list(cell.recipe.changes(other.recipe).values()) == [value]
+    records = [*runs(cell.reference, 0.4, cell), *runs(cell.reference - 2, 0.4, other)]
+    text = ledger_text(STUDY, make_ledger(STUDY, [cell], Collection(records)))
     assert "| under another protocol |" in text
-    assert f"| {key} = {value}: {cell.paper - 2:.2f} (worse) |" in text
-    same = [*runs(cell.paper, 0.4, cell), *runs(cell.paper + 0.1, 0.4, other)]
-    assert "under another protocol" not in ledger_text(STUDY, make_ledger([cell], Collection(same)))
-    (found,) = other_protocols(cell, Collection(same))
+    assert f"| {key} = {value}: {cell.reference - 2:.2f} (worse) |" in text
+    same = [*runs(cell.reference, 0.4, cell), *runs(cell.reference + 0.1, 0.4, other)]
+    assert "under another protocol" not in ledger_text(STUDY, make_ledger(STUDY, [cell], Collection(same)))
+    (found,) = other_protocols(STUDY, cell, Collection(same))
     assert (found.settings, found.outcome.verdict) == (f"{key} = {value}", "matches")
-    ((only,),) = (make_ledger([cell], Collection(runs(cell.paper, 0.4, other))),)
+    ((only,),) = (make_ledger(STUDY, [cell], Collection(runs(cell.reference, 0.4, other))),)
     assert (only.outcome.verdict, only.others[0].outcome.verdict) == ("not run", "matches")
-
-
-def test_commands_for_what_is_missing_have_its_settings_and_seeds():
-    rows = make_ledger(STUDY.cells(["cora"], ["egnn"], [64], {"hidden_channels": 8}), Collection())
-    command = "graphjoule study table1 --datasets cora --models egnn --layers 64 --seeds 3 --set hidden_channels=8"
-    assert f"`{command}`" in ledger_text(STUDY, rows, seeds=range(3))
 
 
 # Files.
@@ -176,24 +170,22 @@ def test_records_are_read_from_any_files_and_folders(tmp_path):
     (tmp_path / "deep" / "timings.jsonl").write_text('{"case": "cora-64"}\n')
     (tmp_path / "deep" / "empty.jsonl").touch()
     found = read_collection([tmp_path / "deep", tmp_path / "c.jsonl"])
-    assert make_ledger([CELL], found)[0].outcome.n == 10
+    assert make_ledger(STUDY, [CELL], found)[0].outcome.n == 10
     with pytest.raises(GraphjouleError, match=r"^There is no file or folder .*nowhere to read records from\.$"):
         read_collection([tmp_path / "nowhere"])
 
 
 # Texts.
 
-ROWS = make_ledger(STUDY.cells(["cora", "arxiv"], ["egnn"]), Collection(runs(85.0, 0.4)), unavailable={"arxiv"})
+ROWS = make_ledger(STUDY, STUDY.cells(["cora", "arxiv"], ["egnn"]), Collection(runs(85.0, 0.4)), unavailable={"arxiv"})
 
 
 def test_markdown_has_a_line_per_cell_the_rule_and_the_commands_for_what_is_missing():
-    text = ledger_text(STUDY, ROWS)
+    text = ledger_text(STUDY, ROWS, commands=missing_commands(STUDY, ROWS))
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 1 + 6
-    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | **worse** | public | val_loss |" in lines
-    assert (
-        "| arxiv | egnn | 2 | 68.4 |  | 0 |  |  | not run: data not available here | public | val_accuracy |" in lines
-    )
+    assert "| cora | egnn | 64 | 85.7 | 85.00 ± 0.42 | 10 | -0.70 | 0.007 | **worse** | public | loss |" in lines
+    assert "| arxiv | egnn | 2 | 68.4 |  | 0 |  |  | not run: data not available here | public | accuracy |" in lines
     assert "What is not run: `graphjoule study table1 --datasets cora --models egnn --layers 2,16`.  \n" in text
     assert "What is not run: `graphjoule study table1 --datasets arxiv --models egnn`.\n" in text
     assert "5 not run, 1 worse" in text
@@ -216,7 +208,7 @@ def test_csv_and_json_hold_the_same_numbers():
 
 def test_what_is_changed_has_a_column_where_something_is():
     study = find_study("table2")
-    rows = make_ledger(study.cells(["cora"], layers=[2]), Collection())
+    rows = make_ledger(study, study.cells(["cora"], layers=[2]), Collection())
     assert "| cora | egnn | 2 | c_min 0.95 | 65.4 |" in ledger_text(study, rows)
 
 

@@ -12,13 +12,22 @@ import torch
 from graphjoule import files
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
-from graphjoule.studies import Cell, Collection, Tasks, plan_study, read_collection, work, worker
-from graphjoule.studies.energies import EnergyRecord
-from graphjoule.studies.plan import Job
+from graphjoule.studies import (
+    Cell,
+    Collection,
+    EnergyRecord,
+    Pace,
+    find_study,
+    plan_study,
+    read_collection,
+    work,
+    worker,
+)
+from graphjoule.studies.worker import Job
 from graphjoule.training.environment import describe_device
 from tests.training import assert_same_training
 
-from . import CELLS, QUICK, SEEDS, made_up, recorded_facts, small_plan, small_tasks
+from . import CELLS, QUICK, SEEDS, load_small, made_up, recorded_facts, small_plan
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def trained(monkeypatch):
 
 
 def do(out, plan=None, **options):
-    return work(plan or small_plan(out), small_tasks(), device="cpu", **options)
+    return work(plan or small_plan(out), load_small, device="cpu", **options)
 
 
 @pytest.fixture(scope="module")
@@ -164,34 +173,34 @@ def test_missing_data_are_told_unless_nothing_else_was_asked_for(tmp_path):
     def load(name):
         if name == "gone":
             raise GraphjouleError("There is no file.")
-        return small_tasks()[name]
+        return load_small(name)
 
     gone = Cell("gcn", "gone", 2, overrides=QUICK)
-    plan = plan_study([gone, *CELLS], SEEDS, tmp_path, Tasks(load))
+    plan = plan_study([gone, *CELLS], SEEDS, tmp_path, load)
     assert plan.unavailable == {"gone": "There is no file."}
     assert plan.num_runs == 6
     with pytest.raises(GraphjouleError, match=r"^There is no file\.$"):
-        plan_study([gone], SEEDS, tmp_path, Tasks(load))
+        plan_study([gone], SEEDS, tmp_path, load)
 
 
 def test_a_setting_that_cannot_be_used_is_said_before_any_data_are_read(tmp_path):
     with pytest.raises(GraphjouleError, match='"c_mni" is not a setting'):
-        plan_study([Cell("egnn", "small", 2, overrides={"c_mni": 0.1})], SEEDS, tmp_path, Tasks(None))
+        plan_study([Cell("egnn", "small", 2, overrides={"c_mni": 0.1})], SEEDS, tmp_path, None)
 
 
 def test_a_finished_study_reads_no_data(tmp_path):
     cells = [Cell("gcn", "small", 2, overrides=QUICK | {"split": "public"})]
     do(tmp_path, small_plan(tmp_path, cells))
-    plan = plan_study(cells, SEEDS, tmp_path, Tasks(None))
-    assert work(plan, Tasks(None), device="cpu") == {}
+    plan = plan_study(cells, SEEDS, tmp_path, None)
+    assert work(plan, None, device="cpu") == {}
 
 
-# Claims.
+# Locks.
 
 
 def test_what_another_process_holds_is_left_to_it_and_taken_over_when_it_is_gone(tmp_path, trained, monkeypatch):
     plan = small_plan(tmp_path)
-    held = plan.jobs[0].claim()
+    held = plan.jobs[0].lock()
     assert held.__enter__()
     waits, told = [], []
 
@@ -208,14 +217,14 @@ def test_what_another_process_holds_is_left_to_it_and_taken_over_when_it_is_gone
 
 
 def test_a_job_that_another_process_did_meanwhile_is_not_done_again(tmp_path, trained, monkeypatch):
-    mine, real = small_plan(tmp_path), Job.claim
+    mine, real = small_plan(tmp_path), Job.lock
 
-    def claim_late(job):
-        monkeypatch.setattr(Job, "claim", real)
+    def lock_late(job):
+        monkeypatch.setattr(Job, "lock", real)
         do(tmp_path)  # the other process is quicker
         return real(job)
 
-    monkeypatch.setattr(Job, "claim", claim_late)
+    monkeypatch.setattr(Job, "lock", lock_late)
     do(tmp_path, mine)
     assert len(trained) == 2
 
@@ -232,6 +241,41 @@ def test_progress_counts_to_the_end_and_guesses_the_time(tmp_path):
     assert any(p.training is not None and p.training.epoch > 1 for p in told)
     second = [p for p in told if p.job == "egnn, 2 layers, small"]
     assert second[0].seconds_left > 0  # judged by the first cell, which is of the same dataset
+
+
+# How long it takes.
+
+
+def test_the_time_is_judged_by_the_nearest_runs_on_the_same_device(tmp_path):
+    study = find_study("table1")
+    (egnn,), (gcn,) = (study.cells(["cora"], [model], [2]) for model in ("egnn", "gcn"))
+    (deep,), (elsewhere,) = study.cells(["cora"], ["gcn"], [64]), study.cells(["pubmed"], ["gcn"], [2])
+    pace = Pace("here", [made_up(gcn, 0, 0.8, device="there", seconds=500.0, epochs_run=100)])
+    assert pace.seconds(gcn.recipe) is None
+    for seconds in (4.0, 6.0):
+        pace.add(made_up(gcn, 0, 0.8, device="here", seconds=seconds, epochs_run=100))
+    assert pace.seconds(gcn.recipe) == pytest.approx(5.0)
+    assert pace.seconds(deep.recipe) == pytest.approx(5.0 * 32)  # layers
+    assert pace.seconds(egnn.recipe) == pytest.approx(5.0)  # another model on the same data, for want of better
+    assert pace.seconds(elsewhere.recipe) is None
+    short = gcn.recipe.with_settings({"epochs": 50})
+    assert pace.seconds(short) == pytest.approx(2.5)
+    pace.add(made_up(egnn, 0, 0.8, device="here", seconds=9.0, epochs_run=100))
+    assert pace.seconds(egnn.recipe) == pytest.approx(9.0)
+
+
+def test_a_depth_without_a_record_is_judged_by_the_nearest():
+    shallow, middle, deep, deeper = find_study("depth").cells(["cora"], ["gcn"], [2, 32, 64, 1024])
+    # Two layers take longer per layer: what comes before and after them counts as much.
+    pace = Pace("here", [made_up(shallow, 0, 0.8, device="here", seconds=10.0, epochs_run=100)])
+    pace.add(made_up(deep, 0, 0.8, device="here", seconds=40.0, epochs_run=100))
+    assert pace.seconds(deeper.recipe) == pytest.approx(40.0 * 16)
+    assert pace.seconds(middle.recipe) == pytest.approx(40.0 / 2)
+
+
+def test_an_estimate_says_what_it_does_not_know(tmp_path):
+    plan = small_plan(tmp_path)
+    assert str(Pace("here").estimate(plan.jobs)).startswith("how long it takes is not known")
 
 
 # Full disks and kills.

@@ -8,6 +8,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.archive import load_npz, load_npz_graph, load_npz_like
+from graphjoule.tasks.objective import Classification, Regression
 
 ADJACENCY = sp.csr_matrix(np.array([[0, 2.0, 0, 0], [0, 1, 0, 0], [0, 0.5, 0, 0], [0, 0, 0, 0]]))
 FEATURES = np.arange(12.0).reshape(4, 3)
@@ -90,10 +91,10 @@ def test_classes_without_a_label_are_kept_by_their_names(tmp_path):
 
 
 def test_another_archive_needs_no_labels_and_as_many_features(tmp_path):
-    given = load_npz_like(write(tmp_path, labels=None), 3)
+    given = load_npz_like(write(tmp_path, labels=None), 3, Classification(2))
     assert given.targets.tolist() == [-1] * 4
     with pytest.raises(GraphjouleError, match=r"graph.npz has 3 features; the model was trained with 5\."):
-        load_npz_like(write(tmp_path), 5)
+        load_npz_like(write(tmp_path), 5, Classification(2))
 
 
 def test_whole_numbers_may_be_stored_as_floats(tmp_path):
@@ -177,7 +178,7 @@ def test_a_pickle_in_an_archive_is_refused_and_never_run(tmp_path, trap, key):
     with pytest.raises(GraphjouleError, match="pickled objects are never loaded"):
         load_npz(path)
     with pytest.raises(GraphjouleError, match="pickled objects are never loaded"):
-        load_npz_like(path, 3)
+        load_npz_like(path, 3, Classification(2))
     assert not trap.sprung.exists()
 
 
@@ -203,3 +204,55 @@ def test_a_folder_and_no_file(tmp_path):
         load_npz(tmp_path)
     with pytest.raises(GraphjouleError, match="There is no file"):
         load_npz(tmp_path / "no.npz")
+
+
+# Numbers instead of classes.
+
+TARGETS = np.array([1.5, np.nan, -2.0, 0.25])
+
+
+def test_targets_are_a_regression(tmp_path, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load_npz(write(tmp_path, labels=None, targets=TARGETS), loss="absolute", task="regression")
+    assert task.objective == Regression(1, "absolute")
+    assert task.targets.dtype == torch.get_default_dtype()
+    assert task.is_known.tolist() == [True, False, True, True]
+    assert "graph.npz: 4 nodes, 3 features; 3 with a number from -2 to 1.5, 1 to predict" in caplog.text
+    two = load_npz(write(tmp_path, labels=None, targets=np.ones((4, 2)), target_names=np.array(["a", "b"])))
+    assert two.objective == Regression(2, "squared", ("a", "b"))
+    column = load_npz(write(tmp_path, labels=None, targets=TARGETS[:, None]))
+    assert column.targets.shape == (4,)
+
+
+def test_labels_and_targets_need_a_word(tmp_path):
+    path = write(tmp_path, targets=TARGETS)
+    with pytest.raises(GraphjouleError, match="has both labels and targets; say `task="):
+        load_npz(path)
+    assert load_npz(path, task="regression").objective == Regression(1)
+    assert load_npz(path, task="classification").objective == Classification(2)
+    with pytest.raises(GraphjouleError, match="has no array 'targets'"):
+        load_npz(write(tmp_path), task="regression")
+
+
+def test_another_archive_of_a_regression(tmp_path):
+    assert load_npz_like(write(tmp_path, labels=None), 3, Regression(1)).targets.isnan().all()
+    given = load_npz_like(write(tmp_path, targets=TARGETS), 3, Regression(1))
+    assert given.targets[0] == 1.5
+    with pytest.raises(GraphjouleError, match=r"targets has shape \[4\]; the model predicts 2 numbers per node"):
+        load_npz_like(write(tmp_path, targets=TARGETS), 3, Regression(2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"targets": TARGETS * np.inf}, "The target of node 0 in task 'graph.npz' is infinite"),
+        ({"targets": TARGETS * np.nan}, "has no target: all 4 are NaN"),
+        ({"targets": TARGETS[:3]}, "targets is for [3] nodes; expected 4"),
+        ({"targets": np.array(list("abcd"))}, "holds text; expected numbers"),
+        ({"targets": TARGETS, "target_names": np.array(["a", "b"])}, "has 1 targets but 2 target names"),
+    ],
+)
+def test_bad_targets_are_one_sentence(tmp_path, changes, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load_npz(write(tmp_path, labels=None, **changes))
+    assert said in str(caught.value)

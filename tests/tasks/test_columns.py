@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -8,9 +9,9 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.columns import build_features, keep_constant, measure_categories, measure_numbers, shorten
+from graphjoule.tasks.columns import build_features, keep_constant, measure_categories, measure_numbers
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
-from graphjoule.tasks.table import Header, Table
+from graphjoule.tasks.reading import Header, Table
 from tests.graphs import few
 
 
@@ -20,7 +21,8 @@ def make(text=None, **numbers):
     names = (*text, *numbers)
 
     arrays = {name: np.array(values, dtype=float) for name, values in numbers.items()}
-    return Table(Header(Path("t.csv"), names), text, arrays, np.arange(2, count + 2))
+    columns = {name: pa.chunked_array([values], pa.string()) for name, values in text.items()}
+    return Table(Header(Path("t.csv"), names), columns, arrays, count, unit="row")
 
 
 def columns(numbers=(), categories=()):
@@ -78,7 +80,7 @@ def test_another_graph_is_scaled_with_the_first_ones_numbers():
 def test_a_value_too_far_away_to_be_a_feature_is_refused():
     column = NumberColumn(name="x", mean=0.0, std=1e-300)
     with pytest.raises(
-        GraphjouleError, match=r"t.csv, line 3, column 'x': 1.0 is too far from the training nodes' mean"
+        GraphjouleError, match=r"t.csv, row 2, column 'x': 1.0 is too far from the training nodes' mean"
     ):
         build_features(make(x=[0.0, 1.0]), columns([column]))
 
@@ -102,21 +104,17 @@ def test_many_categories_are_kept_sparse():
 
 def test_a_category_the_model_does_not_know_is_refused_with_those_it_knows():
     known = CategoryColumn(name="city", categories=("Bern", "Rome"))
-    with pytest.raises(GraphjouleError, match=r"t.csv, line 3, column 'city': 'Oslo' is not .*: Bern, Rome\. A blank"):
+    with pytest.raises(GraphjouleError, match=r"t.csv, row 2, column 'city': 'Oslo' is not .*: Bern, Rome\. A blank"):
         build_features(make({"city": ["Bern", "Oslo"]}), columns((), [known]))
 
 
 def test_a_column_of_names_is_no_category():
     with pytest.raises(
-        GraphjouleError, match=r"column 'c' has 1,001 different values; a --one-hot column may have 1,000"
+        GraphjouleError, match=r"column 'c' has 1,001 different values; a `one_hot` column may have 1,000"
     ):
         measure_categories("c", make({"c": [str(i) for i in range(1001)]}))
-    with pytest.raises(GraphjouleError, match="every value of this --one-hot column is blank"):
+    with pytest.raises(GraphjouleError, match="every value of this `one_hot` column is blank"):
         measure_categories("c", make({"c": ["", ""]}))
-
-
-def test_shorten_keeps_short_lists_whole():
-    assert shorten(["a", "b"]) == "a, b"
 
 
 def test_features_are_of_torchs_default_dtype():

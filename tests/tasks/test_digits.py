@@ -8,8 +8,7 @@ from sklearn import datasets
 from threadpoolctl import threadpool_limits
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.digits import load_digits
-from graphjoule.tasks.knn import knn_edge_index
+from graphjoule.tasks.digits import knn_edge_index, load_digits
 
 
 def nearest_by_hand(x, num_neighbors):

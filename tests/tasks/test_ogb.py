@@ -1,27 +1,26 @@
 import gzip
 import hashlib
-import importlib.util
 import shutil
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from graphjoule.bench.synthetic import CitationGraph
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.download import Remote
-from graphjoule.tasks.ogb import ARXIV, Sizes, load_ogb
-
-_SPEC = importlib.util.spec_from_file_location(
-    "synthetic_arxiv", Path(__file__).parents[2] / "benchmarks" / "synthetic_arxiv.py"
-)
-synthetic_arxiv = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(synthetic_arxiv)
+from graphjoule.tasks import DATASETS, ogb
+from graphjoule.tasks.datasets import OgbSizes
+from graphjoule.tasks.ogb import NumberTable, load_ogb
+from reproduction.bench import CitationGraph
+from reproduction.experiments.synthetic_arxiv import write_ogb
+from tests.graphs import few
 
 NODES, EDGES, FEATURES, CLASSES = 40, 60, 5, 3
-MINI = replace(ARXIV, sizes=Sizes(NODES, EDGES, FEATURES, CLASSES, (21, 7, 12)))
+ARXIV = DATASETS["arxiv"].raw
+MINI = replace(ARXIV, sizes=OgbSizes(NODES, EDGES, FEATURES, CLASSES, (21, 7, 12)))
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def written():
 @pytest.fixture
 def root(written, tmp_path):
     """A data root with the miniature as a folder."""
-    synthetic_arxiv.write_ogb(written, tmp_path / "arxiv")
+    write_ogb(written, tmp_path / "arxiv")
     return tmp_path
 
 
@@ -189,10 +188,9 @@ def test_names_in_a_zip_are_no_paths_to_write(zipped, written):
     assert not (zipped.parent / "escaped.txt").exists()
 
 
-def test_a_missing_archive_is_downloaded_checked_and_read(zipped, written, tmp_path):
-    data = (zipped / "arxiv.zip").read_bytes()
-    remote = Remote(f"file://{zipped}/arxiv.zip", len(data), hashlib.sha256(data).hexdigest())
-    files, root = replace(MINI, remote=remote), tmp_path / "new" / "root"
+def test_a_missing_archive_is_downloaded_checked_and_read(serve, zipped, written, tmp_path):
+    sha256 = hashlib.sha256((zipped / "arxiv.zip").read_bytes()).hexdigest()
+    files, root = replace(MINI, url=serve(zipped), sha256=sha256), tmp_path / "new" / "root"
     assert files.missing(root) == [root / "arxiv.zip"]
     same(load_ogb(files, root), written)
     assert [path.name for path in root.iterdir()] == ["arxiv.zip"]
@@ -201,23 +199,147 @@ def test_a_missing_archive_is_downloaded_checked_and_read(zipped, written, tmp_p
     same(load_ogb(files, root), written)  # and not downloaded again
 
 
-def test_a_wrong_download_leaves_nothing(zipped, tmp_path):
-    remote = Remote(f"file://{zipped}/arxiv.zip", (zipped / "arxiv.zip").stat().st_size, "0" * 64)
+def test_a_wrong_download_leaves_nothing(serve, zipped, tmp_path):
     root = tmp_path / "new" / "root"
     with pytest.raises(
         GraphjouleError,
-        match=rf"The file {root}/arxiv\.zip is missing and could not be downloaded \(The file file://.* has SHA-256 "
-        r"\w{64}, expected 0{64}\.\); let --data-root or GRAPHJOULE_DATA name a folder that holds arxiv\.zip\.",
+        match=rf"The file {root}/arxiv\.zip is missing and could not be downloaded \(ValueError: SHA256 hash of "
+        r"downloaded file \(arxiv\.zip\) does not match the known hash: expected 0{64} but got \w{64}\. .*\); let "
+        r"`data_root` or GRAPHJOULE_DATA name a folder that holds arxiv\.zip\.",
     ):
-        load_ogb(replace(MINI, remote=remote), root)
+        load_ogb(replace(MINI, url=serve(zipped), sha256="0" * 64), root)
     assert not root.parent.exists()
 
 
 def test_the_address_is_ogbs_and_every_file_of_its_layout_is_needed():
-    assert ARXIV.remote.url == "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
-    assert len(ARXIV.remote.sha256) == 64
+    assert f"{ARXIV.url}/{ARXIV.name}.zip" == "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip"
+    assert len(ARXIV.sha256) == 64
     assert sum(ARXIV.sizes.split) == ARXIV.sizes.num_nodes
     assert set(ARXIV.files) == {
         *(f"raw/{name}.csv.gz" for name in ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list")),
         *(f"split/time/{name}.csv.gz" for name in ("train", "valid", "test")),
     }
+
+
+# One table.
+
+
+@pytest.fixture
+def save(tmp_path):
+    def write(content, name="table.csv.gz"):
+        content = content if isinstance(content, bytes) else content.encode()
+        (tmp_path / name).write_bytes(gzip.compress(content))
+        return tmp_path / name
+
+    return write
+
+
+def refused(table):
+    with pytest.raises(GraphjouleError) as caught:
+        table.read()
+    sentence = str(caught.value)
+    assert str(table.file) in sentence
+    assert "\n" not in sentence
+    return sentence.replace(str(table.file), "FILE")
+
+
+def test_numbers_with_a_fraction_are_float32(save):
+    table = NumberTable(save("0.5,-1e-3\n+2,3.25\n"), rows=2, columns=2).read()
+    assert table.dtype == np.float32
+    assert table.tolist() == [[0.5, np.float32(-1e-3)], [2.0, 3.25]]
+
+
+def test_whole_numbers_are_int64(save):
+    table = NumberTable(save("0\n7\n"), rows=2, below=8).read()
+    assert table.dtype == np.int64
+    assert table.tolist() == [[0], [7]]
+
+
+@pytest.mark.parametrize("text", ["1,2\r\n3,4\r\n", "1,2\n3,4", " 1, 2\n3,4 \n"])
+def test_line_ends_and_blanks_around_numbers_do_not_matter(save, text):
+    assert NumberTable(save(text), rows=2, columns=2, below=9).read().tolist() == [[1, 2], [3, 4]]
+
+
+@given(
+    st.lists(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=3, max_size=3), max_size=5)
+)
+@few
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("numbers") / "table.csv.gz"
+    path.write_bytes(gzip.compress("".join(",".join(map(repr, row)) + "\n" for row in rows).encode()))
+    table = NumberTable(path, rows=len(rows), columns=3).read()
+    assert table.shape == (len(rows), 3)
+    assert table.tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("1,2\n3,x\n", "Line 2, column 2 of FILE is 'x'; expected a whole number from 0 to 9."),
+        ("1,2\n3,4.0\n", "Line 2, column 2 of FILE is '4.0'; expected a whole number from 0 to 9."),
+        ("1,2\n3,10\n", "Line 2, column 2 of FILE is '10'; expected a whole number from 0 to 9."),
+        ("-1,2\n3,4\n", "Line 1, column 1 of FILE is '-1'; expected a whole number from 0 to 9."),
+        ("1,2\n3,99999999999999999999\n", "Line 2, column 2 of FILE is '99999999999999999999'; expected a whole"),
+        ("1,2\n3,\n", "Line 2, column 2 of FILE is ''; expected a whole number"),
+        ("1,2\n3,\xe9\n", "Line 2, column 2 of FILE is '\\\\xc3\\\\xa9'; expected a whole"),
+        ("1,2\n3\n", "Line 2 of FILE has 1 values; expected 2 divided by commas."),
+        ("1,2,3\n4,5,6\n", "Line 1 of FILE has 3 values; expected 2 divided by commas."),
+        ("1,2\n\n3,4\n", "The file FILE has more than the 2 lines expected."),
+        ("1,2\n\n", "Line 2 of FILE has 0 values; expected 2 divided by commas."),
+        ("1,2\n", "The file FILE cannot be read: it has 1 lines, expected 2."),
+        ("", "The file FILE cannot be read: it has 0 lines, expected 2."),
+        ("1,2\n3,4\n5,6\n", "The file FILE has more than the 2 lines expected."),
+        ("1,2\n#3,4\n", "Line 2, column 1 of FILE is '#3'; expected a whole"),
+        ("1,2\n3,0_1\n", "The file FILE cannot be read: "),
+    ],
+)
+def test_a_wrong_line_is_named(save, text, sentence):
+    assert refused(NumberTable(save(text), rows=2, columns=2, below=10)).startswith(sentence)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e39", "", "one"])
+def test_a_number_that_is_none_is_named(save, value):
+    sentence = refused(NumberTable(save(f"0.5,1\n2,{value}\n"), rows=2, columns=2))
+    assert sentence == f"Line 2, column 2 of FILE is {value!r}; expected a finite number."
+
+
+def test_a_line_without_end_is_refused_without_being_read(save):
+    sentence = refused(NumberTable(save(b"1" * 50_000_000), rows=2, below=10))
+    assert sentence == "Line 1 of FILE is longer than 65,536 bytes."
+
+
+def test_more_lines_than_expected_are_not_read(save, monkeypatch):
+    seen = []
+    monkeypatch.setattr(ogb, "partial", lambda call, size: lambda: seen.append(call(size)) or seen[-1])
+    refused(NumberTable(save(b"1\n" * 1_000_000), rows=3, below=10))
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[:-12], lambda data: b"1,2\n", lambda data: b"", lambda data: data[:20] + b"\0" + data[21:]],
+    ids=["cut", "not gzip", "empty", "changed"],
+)
+def test_a_damaged_file_is_one_sentence(save, damage):
+    path = save("".join(f"{i},{i % 7}\n" for i in range(1000)))
+    path.write_bytes(damage(path.read_bytes()))
+    assert refused(NumberTable(path, rows=1000, columns=2, below=1000)).startswith(
+        ("The file FILE is no readable .csv.gz file", "The file FILE cannot be read: it has 0 lines")
+    )
+
+
+def test_a_missing_file_or_a_folder_is_one_sentence(tmp_path):
+    assert "no readable .csv.gz file ([Errno 2] No such file" in refused(NumberTable(tmp_path / "gone.csv.gz", rows=1))
+    (tmp_path / "folder.csv.gz").mkdir()
+    assert "no readable .csv.gz file ([Errno 21] Is a directory" in refused(
+        NumberTable(tmp_path / "folder.csv.gz", rows=1)
+    )
+
+
+def test_a_member_of_a_zip_is_read_in_place(save, tmp_path):
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.write(save("1,2\n3,4\n"), "inside/table.csv.gz")
+    member = zipfile.Path(tmp_path / "all.zip", "inside/") / "table.csv.gz"
+    assert NumberTable(member, rows=2, columns=2, below=9).read().tolist() == [[1, 2], [3, 4]]
+    sentence = refused(NumberTable(member, rows=2, columns=2, below=4))
+    assert sentence == "Line 2, column 2 of FILE is '4'; expected a whole number from 0 to 3."

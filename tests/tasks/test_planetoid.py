@@ -1,6 +1,9 @@
 import hashlib
+import os
 import pickle
 import shutil
+from collections import defaultdict
+from dataclasses import replace
 from functools import reduce
 from operator import xor
 from pathlib import Path
@@ -13,14 +16,10 @@ from torch_geometric.datasets import Planetoid
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.planetoid import (
-    CITESEER,
-    CORA,
-    PUBMED,
-    load_planetoid,
-    planetoid_files,
-    read_checked,
-)
+from graphjoule.tasks import DATASETS
+from graphjoule.tasks.planetoid import load_planetoid, read_checked, unpickle_arrays
+
+CORA, CITESEER, PUBMED = (DATASETS[name].raw for name in ("cora", "citeseer", "pubmed"))
 
 
 @pytest.fixture
@@ -71,6 +70,7 @@ def test_our_file_names_are_pygs(raw):
     pyg = Planetoid.__new__(Planetoid)
     pyg.name = raw.name
     assert sorted(raw.files) == sorted(pyg.raw_file_names)
+    assert raw.url == Planetoid.url
 
 
 def test_a_changed_file_is_refused_before_it_is_unpickled(cora_root, trap):
@@ -100,7 +100,7 @@ def test_a_pickle_that_runs_code_is_refused_even_if_its_hash_is_the_expected_one
     raw, root, *_ = gapped
     (raw.folder(root) / "ind.citeseer.graph").write_bytes(pickle.dumps(trap))
     with pytest.raises(GraphjouleError, match=r"raw/ind\.citeseer\.graph asks for \w+\.mkdir, which could run code"):
-        load_planetoid(planetoid_files("CiteSeer", hashes(raw.folder(root))), root)
+        load_planetoid(replace(CITESEER, sha256=hashes(raw.folder(root))), root)
     assert not trap.sprung.exists()
 
 
@@ -137,7 +137,7 @@ def test_nothing_is_written_under_the_data_root(cora_root):
 def test_citeseers_hashes_are_the_published_ones():
     # CiteSeer's files are not at hand here. DataDeps.jl states one checksum for a set of files: the exclusive or of
     # theirs. GraphMLDatasets.jl has it for the 24 Planetoid files, and the 16 that are here are known.
-    hashes = [int(sha256, 16) for raw in (CORA, CITESEER, PUBMED) for sha256 in raw.check.args[0].values()]
+    hashes = [int(sha256, 16) for raw in (CORA, CITESEER, PUBMED) for sha256 in raw.sha256.values()]
     assert len(hashes) == 24
     assert f"{reduce(xor, hashes):x}" == "f52b3d47f5993912d7509b51e8090b6807228c4ba8c7d906f946868005c61c18"
 
@@ -161,7 +161,7 @@ def gapped(tmp_path):
     for part, content in parts.items():
         (folder / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content, protocol=3))
     (folder / "ind.citeseer.test.index").write_text("503\n505\n502\n")
-    return planetoid_files("CiteSeer", hashes(folder)), tmp_path, words.toarray(), labels.argmax(1)
+    return replace(CITESEER, sha256=hashes(folder)), tmp_path, words.toarray(), labels.argmax(1)
 
 
 def test_a_paper_that_stands_in_the_graph_alone_has_no_label(gapped):
@@ -196,3 +196,59 @@ def test_a_changed_citeseer_is_refused(gapped, trap):
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path):
     with pytest.raises(GraphjouleError, match=r"^The file shown/gone cannot be read \(No such file or directory\)\.$"):
         read_checked({"gone": "0" * 64}, tmp_path, "shown")
+
+
+# Pickles.
+
+# What Python 2 wrote, by hand: numpy.core.multiarray._reconstruct, and an array's bytes as text.
+PYTHON_2 = (
+    b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+    b"(K\x01K\x02\x85cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    b"\x89U\x02\x07\xfetb."
+)
+
+
+class Call:
+    """An object whose pickle calls a function."""
+
+    def __init__(self, function, *args):
+        self.reduced = function, args
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def test_arrays_matrices_and_lists_come_back():
+    matrix = sp.csr_matrix(np.array([[0.0, 2.0], [3.0, 0.0]]))
+    graph = defaultdict(list, {0: [1], 1: [0, 0]})
+    array, again, cited = unpickle_arrays(pickle.dumps([np.arange(3), matrix, graph], protocol=3), "it")
+    assert array.tolist() == [0, 1, 2]
+    assert again.toarray().tolist() == matrix.toarray().tolist()
+    assert cited == graph
+
+
+def test_an_array_of_python_2_comes_back():
+    assert unpickle_arrays(PYTHON_2, "it").tolist() == [7, 254]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    ("function", "name"), [(os.system, rf"{os.name}\.system"), (eval, r"(builtins|__builtin__)\.eval")]
+)
+def test_nothing_is_called(tmp_path, protocol, function, name):
+    (tmp_path / "sprung.py").touch()
+    argument = (
+        f"rm {tmp_path}/sprung.py" if function is os.system else f"__import__('os').remove('{tmp_path}/sprung.py')"
+    )
+    content = pickle.dumps({0: Call(function, argument)}, protocol=protocol)
+    with pytest.raises(GraphjouleError, match=rf"^The pickle ind\.x asks for {name}, which could run code; expected"):
+        unpickle_arrays(content, "ind.x")
+    assert (tmp_path / "sprung.py").exists()
+    pickle.loads(content)
+    assert not (tmp_path / "sprung.py").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>", PYTHON_2[:-9], b"\x80\x02cnumpy\nndarray\nU\x01x\x85R."])
+def test_no_pickle_is_one_sentence(content):
+    with pytest.raises(GraphjouleError, match=r"^The pickle ind\.x cannot be read \(\w+: "):
+        unpickle_arrays(content, "ind.x")

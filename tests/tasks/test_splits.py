@@ -7,15 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.rules import (
+from graphjoule.tasks.splits import (
+    Split,
+    check_labelled,
     draw_split,
+    fixed_split,
     is_rule,
     parse_per_class,
     parse_stratified,
     per_class_split,
     stratified_split,
 )
-from graphjoule.tasks.splits import Split, check_labelled, fixed_split
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -210,7 +210,7 @@ def test_the_hash_changes_with_features_graph_and_labels_and_with_nothing_else()
 def test_a_label_that_would_turn_into_unknown_is_refused():
     with pytest.raises(GraphjouleError, match="labels of task 'toy' have the number 18446744073709551615; expected"):
         make(targets=torch.tensor([0, 1, 0, -1]).to(torch.uint64))
-    assert make(targets=torch.tensor([0, 1, 0, 1]).to(torch.uint64)).labels.dtype == torch.int64
+    assert make(targets=torch.tensor([0, 1, 0, 1]).to(torch.uint64)).targets.dtype == torch.int64
 
 
 def test_equal_class_names_are_refused():

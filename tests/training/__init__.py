@@ -1,17 +1,21 @@
 """A task and a recipe that train in milliseconds, and what two trainings must have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.task import pack_features
+from graphjoule.terms import TERMS
+from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
+from graphjoule.training.seed_batch import SeedBatch
 from graphjoule.training.tensorfile import read_tensors
 
 NUM_NODES, NUM_CLASSES = 30, 3
@@ -42,6 +46,17 @@ def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> T
 def small_recipe(model: str = "egnn", num_layers: int = 2, **overrides: object) -> Recipe:
     settings = {"hidden_channels": 8, "epochs": 8, "split": "public"}
     return load_recipe(model, "small", num_layers, settings | overrides)
+
+
+def make_batch(recipe: Recipe, task: Task, seeds: Sequence[int], epochs: int = 0) -> SeedBatch:
+    """The runs of these seeds after some epochs."""
+    of_split = {seed: seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds}
+    splits = [task.split(recipe.data.split, of_split[seed]) for seed in seeds]
+    terms = {name: TERMS[name](**given) for name, given in recipe.terms.items()}
+    batch = SeedBatch(architecture_of(recipe), recipe, task, seeds, splits, terms)
+    for _ in range(epochs):
+        batch.train_epoch()
+    return batch
 
 
 def facts(record: Record) -> dict[str, object]:
@@ -92,3 +107,18 @@ def assert_same_training(folder: Path, expected: Path) -> None:
 def _sorted_facts(folder: Path) -> list[dict[str, object]]:
     """By seed: a training that was killed may finish its runs in another order, but none of them twice."""
     return [facts(record) for record in sorted(read_records(folder / "records.jsonl"), key=lambda record: record.seed)]
+
+
+def small_regression(*, num_targets: int = 1, error: str = "squared") -> Task:
+    """The graph of `small_task` with smoothed features to predict; the last node, in no part of the split, has none."""
+    base = small_task()
+    smooth = base.graph.to_dense() @ base.features
+    targets = smooth[:, :num_targets] * 5 + 40
+    splits = tuple(part[:-1] if part is PUBLIC.test else part for part in (PUBLIC.train, PUBLIC.val, PUBLIC.test))
+    targets[29] = torch.nan
+    return replace(
+        base,
+        targets=targets[:, 0] if num_targets == 1 else targets,
+        objective=Regression(num_targets, error),
+        fixed_splits=(Split("public", None, *splits),),
+    )

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -13,6 +14,8 @@ from graphjoule.tasks import Split
 from graphjoule.training import folder
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
+from graphjoule.training.saving import read_model
+from graphjoule.training.tensorfile import read_tensors
 
 from . import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 
@@ -265,7 +268,7 @@ def test_other_settings_are_refused_with_the_differences(tmp_path, task, finishe
     before = contents(path)
     other = small_recipe("gcn", lr=0.2, patience=3, epochs=12, dropout=0.1)
     with pytest.raises(
-        GraphjouleError, match=r"other settings \(dropout: 0\.5 -> 0\.1; lr: 0\.1 -> 0\.2\)|lr.*dropout"
+        GraphjouleError, match=r"other settings \(model\.dropout: 0\.5 -> 0\.1; train\.lr: 0\.1 -> 0\.2\)"
     ):
         fit(other, task, SEEDS, out=path, resume=True)
     assert contents(path) == before
@@ -273,7 +276,7 @@ def test_other_settings_are_refused_with_the_differences(tmp_path, task, finishe
 
 def test_other_data_are_refused(tmp_path, task, finished):
     shutil.copytree(finished, tmp_path / "run")
-    other = replace(task, labels=task.targets.roll(1))
+    other = replace(task, targets=task.targets.roll(1))
     refuses(tmp_path / "run", other, "was trained on other data: small has changed since")
 
 
@@ -336,7 +339,7 @@ def test_settings_are_compared_and_not_where_they_came_from(tmp_path, task, fini
 
 def test_a_taken_folder_is_refused_without_resume(tmp_path, task, finished):
     path = shutil.copytree(finished, tmp_path / "run")
-    refuses(path, task, "already holds a training; add --resume to continue it, or choose another", resume=False)
+    refuses(path, task, "already holds a training; pass `resume=True` to continue it, or choose another", resume=False)
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -442,3 +445,58 @@ def test_a_place_where_no_folder_can_be_is_a_sentence(tmp_path, task, place):
     with pytest.raises(GraphjouleError, match=r"^Cannot use .*file.* as an output folder: .*\.$"):
         fit(RECIPE, task, SEEDS, out=tmp_path / place, **OPTIONS)
     assert contents(tmp_path) == {"file": b"in the way"}
+
+
+# A folder that was written in format 1, before there were objectives and terms; killed in its second group.
+
+OLD = Path(__file__).with_name("format_1")
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A copy to work in; ``whole.jsonl`` and ``whole-seed-2`` are what the old code made of it without a kill."""
+    kept = shutil.ignore_patterns("whole*")
+    return shutil.copytree(OLD, tmp_path / "run", ignore=kept)
+
+
+def old_recipe():
+    options = {"hidden_channels": 4, "epochs": 12, "lr": 0.05, "dropout": 0.3}
+    limits = {"terms.energy.method": "augmented_lagrangian", "terms.energy.c_min": 0.9, "terms.energy.rho": 1.0}
+    return small_recipe("gcn", 4, **options, **limits)
+
+
+def test_an_old_run_file_holds_the_recipe_and_the_data_of_today(old, task):
+    about = RunFolder(old).about()
+    assert about.recipe == old_recipe()
+    assert about.recipe.settings().keys() - about.recipe.sources.keys() == {
+        "model.name",
+        "model.num_layers",
+        "data.name",
+    }
+    assert about.groups == [[0, 1], [2]]
+    assert about.data == task.facts()
+
+
+def test_an_old_checkpoint_goes_on_to_where_the_old_code_came(old, task):
+    result, epochs = resume(task, old, seeds=[0, 1, 2], recipe=old_recipe())
+    assert epochs == 12 - 6  # the checkpoint of epoch 6 of the second group
+    expected = {record.seed: record for record in read_records(OLD / "whole.jsonl")}
+    for record in result.records:
+        other = expected[record.seed]
+        assert (record.run_id, record.selected_epoch) == (other.run_id, other.selected_epoch)
+        assert record.val == pytest.approx(other.val, rel=1e-4)
+        assert record.test_score == other.test_score
+        for name, values in other.curve.items():
+            assert record.curve[name] == pytest.approx(values, rel=1e-4)
+    tensors, _ = read_tensors(OLD / "whole-seed-2.safetensors", "model")
+    for name, value in result.models[2].state_dict().items():
+        torch.testing.assert_close(value, tensors[name], rtol=1e-4, atol=1e-5)
+
+
+def test_an_old_model_is_the_same_model(old, task):
+    recorded = {record.seed: record for record in read_records(old / "records.jsonl")}
+    for seed in (0, 1):
+        saved = read_model(old / f"model-seed-{seed}.safetensors")
+        assert (saved.recipe, saved.data, saved.seed) == (old_recipe(), task.facts(), seed)
+        right = saved.model(task.features, task.graph).argmax(dim=1) == task.targets
+        assert float(right[task.split().test].double().mean()) == recorded[seed].test_score

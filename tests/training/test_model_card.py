@@ -1,7 +1,7 @@
 import re
 
 from graphjoule.fitting import fit
-from graphjoule.tasks.files import load_tables
+from graphjoule.tasks.tables import load_tables
 from graphjoule.training.model_card import model_card
 from graphjoule.training.records import read_records
 from tests.training import small_recipe, small_task
@@ -19,8 +19,8 @@ def test_the_card_says_what_was_trained_on_what_with_which_result(tmp_path):
     assert task.facts().sha256 in card
     for record in result.records:
         assert f"| {record.seed} | done | {record.selected_epoch} | {record.epochs_run} |" in card
-    assert "| `c_min` | `0.2` | default |" in card
-    assert "| `epochs` | `8` | override |" in card
+    assert "| `model.c_min` | `0.2` | default |" in card
+    assert "| `train.epochs` | `8` | override |" in card
     assert "graphjoule predict" in card
     assert "Split: `public`" in card
     assert "\n\n\n" not in card

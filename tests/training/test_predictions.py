@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.predictions import predictions_csv, write_predictions
 from tests.graphs import few
 
 P = torch.tensor([[0.2, 0.8], [0.75, 0.25], [1.0, 0.0]], dtype=torch.float64)
+PETS = Classification(2, ("cat", "dog"))
 KNOWN = torch.tensor([1, -1, 1])
 
 
 def test_a_row_says_id_class_whether_it_was_given_and_every_probability(tmp_path):
-    write_predictions(tmp_path / "p.csv", ["a", "b", "c"], P, KNOWN, ["cat", "dog"])
+    write_predictions(tmp_path / "p.csv", ["a", "b", "c"], P, KNOWN, PETS)
     assert (tmp_path / "p.csv").read_text().splitlines() == [
         "id,label,given,probability_cat,probability_dog",
         "a,dog,true,0.2,0.8",
@@ -27,7 +29,7 @@ def test_a_row_says_id_class_whether_it_was_given_and_every_probability(tmp_path
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=3, max_size=3))
 def test_any_name_survives_the_way_through_the_file(tmp_path_factory, names):
     path = tmp_path_factory.mktemp("p") / "p.csv"
-    write_predictions(path, names, P, KNOWN, names[:2])
+    write_predictions(path, names, P, KNOWN, Classification(2, tuple(names[:2])))
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert [row[0] for row in rows[1:]] == names
@@ -37,11 +39,30 @@ def test_any_name_survives_the_way_through_the_file(tmp_path_factory, names):
 
 def test_numbers_of_a_float32_network_keep_their_bits():
     p = torch.rand(50, 2, generator=torch.Generator().manual_seed(0))
-    rows = predictions_csv([str(i) for i in range(50)], p, torch.full((50,), -1), ["a", "b"]).splitlines()[1:]
+    rows = predictions_csv([str(i) for i in range(50)], p, torch.full((50,), -1), PETS).splitlines()[1:]
     read = torch.tensor([[float(value) for value in row.split(",")[3:]] for row in rows])
     assert read.equal(p)
 
 
 def test_no_folder_to_write_to_is_a_sentence(tmp_path):
     with pytest.raises(GraphjouleError, match="Cannot write"):
-        write_predictions(tmp_path / "no" / "p.csv", ["a", "b", "c"], P, KNOWN, ["cat", "dog"])
+        write_predictions(tmp_path / "no" / "p.csv", ["a", "b", "c"], P, KNOWN, PETS)
+
+
+@pytest.mark.parametrize(
+    ("objective", "head"),
+    [
+        (Regression(2, target_names=("price", "a,b")), 'id,prediction_price,"prediction_a,b",given'),
+        (Regression(2), "id,prediction_0,prediction_1,given"),
+    ],
+)
+def test_a_row_of_a_regression_says_id_every_number_and_whether_it_was_given(objective, head):
+    values = torch.tensor([[1.0, -2.5], [1e-7, 3e8]])
+    known = torch.tensor([[1.0, torch.nan], [0.0, 1.0]])
+    text = predictions_csv(["x", "y"], values, known, objective)
+    assert text.splitlines() == [head, "x,1,-2.5,false", "y,1.00000001e-07,300000000,true"]
+
+
+def test_a_single_target_with_a_name_has_its_name():
+    text = predictions_csv(["x"], torch.tensor([[1.5]]), torch.tensor([torch.nan]), Regression(target_names=("age",)))
+    assert text.splitlines() == ["id,prediction_age,given", "x,1.5,false"]

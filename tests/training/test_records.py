@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.training.recipe import load_recipe
+from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, append_record, read_records, run_id, summarise
 
 RECIPE = load_recipe("egnn", "cora", 2)
@@ -28,15 +29,14 @@ def make(seed=0, **changes):
         "curve": {"train_loss": [1.9, 0.5], "val_loss": [1.8, 0.9], "val_accuracy": [0.5, 0.75]},
         "epochs_run": 2,
         "selected_epoch": 1,
-        "val_loss": 0.9,
-        "val_accuracy": 0.75,
-        "test_accuracy": 0.8,
+        "val": {"loss": 0.9, "accuracy": 0.75},
+        "test": {"loss": 0.7, "accuracy": 0.8},
     }
     return Record.of(RECIPE, seed=seed, split_sha256="ab" * 32, **facts | changes)
 
 
 def failed(seed=0, **changes):
-    return make(seed, failure="loss is NaN at epoch 3, layer 7", test_accuracy=None, **changes)
+    return make(seed, failure="loss is NaN at epoch 3, layer 7", test={}, **changes)
 
 
 def read(path):
@@ -49,7 +49,7 @@ def read(path):
 def test_a_record_knows_its_recipe_its_run_and_its_time():
     record = make(seed=3)
     assert (record.model, record.dataset, record.num_layers, record.split) == ("egnn", "cora", 2, "public")
-    assert record.recipe["options"]["c_min"] == 0.2
+    assert record.recipe["model"]["options"]["c_min"] == 0.2
     assert (record.status, record.failure) == ("done", None)
     assert record.run_id == run_id(RECIPE, 3, "ab" * 32)
     assert abs(datetime.fromisoformat(record.created) - datetime.now(UTC)).total_seconds() < 60
@@ -66,10 +66,12 @@ def test_a_run_id_names_settings_seed_and_split_and_nothing_else():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"val_accuracy": None},
-        {"val_accuracy": float("nan")},
-        {"test_accuracy": 83.2},  # percent
-        {"val_accuracy": 75.0},
+        {"val": {"loss": 0.5}},
+        {"val": {"accuracy": None}},
+        {"val": {"accuracy": float("nan")}},
+        {"test": {"accuracy": 83.2}},  # percent
+        {"val": {"accuracy": 75.0}},
+        {"objective": "ranking"},
         {"runs_at_once": 0},
         {"seconds": float("nan")},
         {"tset_accuracy": 0.5},
@@ -81,7 +83,7 @@ def test_a_record_that_cannot_be_true_is_not_made(wrong):
 
 
 def test_a_run_without_test_nodes_is_done_all_the_same_and_told_by_its_validation(tmp_path):
-    records = [make(seed, test_accuracy=None, val_accuracy=value) for seed, value in ((0, 0.5), (1, 0.7))]
+    records = [make(seed, test={}, val={"accuracy": value}) for seed, value in ((0, 0.5), (1, 0.7))]
     for record in records:
         assert (record.status, record.test_score) == ("done", None)
         append_record(tmp_path / "r.jsonl", record)
@@ -116,7 +118,7 @@ number = st.floats() | st.sampled_from([float("nan"), float("inf"), float("-inf"
 )
 def test_any_record_is_one_line_of_strict_json_and_comes_back_equal(tmp_path_factory, curve, val_loss, seed, failure):
     path = tmp_path_factory.mktemp("records") / "runs.jsonl"
-    record = failed(seed, curve=curve, val_loss=val_loss).model_copy(update={"failure": failure})
+    record = failed(seed, curve=curve, val={"loss": val_loss}).model_copy(update={"failure": failure})
     append_record(path, record)
     append_record(path, record)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -184,7 +186,7 @@ def test_a_broken_line_in_the_middle_is_named_in_a_warning_and_skipped(tmp_path,
         ("curve", '{"val_loss": ["low"]}'),
         ("curve", '{"val_loss": [[1]]}'),
         ("curve", f'{{"val_loss": [1{"0" * 400}]}}'),
-        ("val_loss", "1" + "0" * 400),
+        ("val", '{"loss": 1' + "0" * 400 + "}"),
         ("seed", "1" + "0" * 5000),
         ("recipe", '{"lr": ' + "[" * 900 + "]" * 900 + "}"),
         ("recipe", '{"lr": ' + "[" * 100_000 + "]" * 100_000 + "}"),
@@ -205,10 +207,12 @@ def test_whatever_is_wrong_with_a_line_it_is_left_out_with_a_warning(tmp_path, f
 
 def test_what_cannot_be_read_is_a_sentence(tmp_path):
     future, packed = tmp_path / "future.jsonl", tmp_path / "cut.jsonl.gz"
-    future.write_text(json.dumps(make().model_dump() | {"format": 2}) + "\n")
+    future.write_text(json.dumps(make().model_dump() | {"format": 3}) + "\n")
     packed.write_bytes(gzip.compress(json.dumps(make().model_dump()).encode())[:-20])
     (tmp_path / "plain.jsonl.gz").write_text("not gzip")
-    with pytest.raises(GraphjouleError, match=r"future\.jsonl, line 1 has format 2; this graphjoule reads format 1\.$"):
+    with pytest.raises(
+        GraphjouleError, match=r"future\.jsonl, line 1 has format 3; this graphjoule reads formats 1 and 2\.$"
+    ):
         read(future)
     for path in [packed, tmp_path / "plain.jsonl.gz", tmp_path / "absent.jsonl", tmp_path]:
         with pytest.raises(GraphjouleError, match=r"^Cannot read records from [^\n]*\.$"):
@@ -308,7 +312,8 @@ def test_two_processes_write_and_a_third_reads_and_every_line_is_whole(tmp_path)
 
 def test_a_summary_is_of_the_runs_that_are_done_and_counts_the_others():
     records = [
-        make(i, test_accuracy=a, val_accuracy=b) for i, (a, b) in enumerate([(0.7, 0.5), (0.8, 0.6), (0.9, 1.0)])
+        make(i, test={"accuracy": a}, val={"accuracy": b})
+        for i, (a, b) in enumerate([(0.7, 0.5), (0.8, 0.6), (0.9, 1.0)])
     ]
     summary = summarise(iter([*records, failed(3)]))
     assert summary.test_mean == pytest.approx(0.8)
@@ -328,3 +333,42 @@ def test_too_few_runs_have_no_spread_and_no_mean():
     assert (one.test_mean, one.test_std, one.n) == (0.8, None, 1)
     none = summarise([failed()])
     assert (none.test_mean, none.test_std, none.val_mean, none.n, none.num_failed) == (None, None, None, 0, 1)
+
+
+# Records of format 1, which knew classification alone.
+
+ROOT = Path(__file__).parents[2]
+OLD = [path for folder in ("results", "reproduction/results") for path in sorted((ROOT / folder).rglob("*.jsonl*"))]
+
+
+def lines_of(path):
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: str(path.relative_to(ROOT)))
+def test_not_one_number_of_an_old_record_changes_and_its_run_is_found_again(path):
+    raw = lines_of(path)
+    if "run_id" not in raw[0]:
+        pytest.skip("no records of runs")
+    for fields, record in zip(raw, read(path), strict=True):
+        if fields["format"] == 1:
+            scores = fields.pop("val_loss"), fields.pop("val_accuracy"), fields.pop("test_accuracy")
+            assert (record.val.get("loss"), record.val_score, record.test_score) == scores
+            assert (record.objective, record.metric.name) == ("classification", "accuracy")
+        del fields["format"]
+        assert record.model_dump(include=set(fields)) == fields
+        recipe = Recipe.from_fields(record.recipe)
+        assert (recipe.model.name, recipe.data.name, recipe.model.num_layers) == (
+            record.model,
+            record.dataset,
+            record.num_layers,
+        )
+        assert run_id(recipe, record.seed, record.split_sha256) == record.run_id
+
+
+def test_runs_of_two_objectives_have_no_mean():
+    other = make(objective="regression", val={"loss": 1.0, "r2": -0.5, "mae": 3.0, "rmse": 4.0}, test={})
+    assert (other.metric.name, other.val_score) == ("r2", -0.5)
+    with pytest.raises(GraphjouleError, match="different objectives"):
+        summarise([make(), other])

@@ -68,6 +68,10 @@ def test_the_status_of_the_run_travels_with_the_model_and_older_files_are_done(t
     assert read_model(tmp_path / "model").status == "done"
 
 
+def changed_model(recipe: dict, **changes) -> dict:
+    return recipe | {"model": recipe["model"] | changes}
+
+
 def about(**changes) -> dict:
     _, recipe = trained("gcn", {})
     return {"recipe": recipe.model_dump(), "seed": 0, "in_channels": 5, "out_channels": 3} | changes
@@ -77,7 +81,7 @@ def about(**changes) -> dict:
     ("changes", "sentence"),
     [
         ({"recipe": {}}, "model"),
-        ({"recipe": None}, "model"),
+        ({"recipe": None}, "not a recipe .* should be a valid dictionary"),
         ({"in_channels": 0}, "in_channels is 0"),
         ({"in_channels": "5"}, "str"),
         ({"out_channels": 4}, "size mismatch"),
@@ -112,7 +116,7 @@ def test_no_description_is_refused(tmp_path, description):
 
 def test_an_unknown_model_or_option_is_refused(tmp_path):
     recipe = about()["recipe"]
-    for changed in (recipe | {"model": "gat"}, recipe | {"options": {"heads": 8}}):
+    for changed in (changed_model(recipe, name="gat"), changed_model(recipe, options={"heads": 8})):
         write_tensors(tmp_path / "model", "model", {}, about(recipe=changed))
         with pytest.raises(GraphjouleError, match="does not hold a model"):
             load_model(tmp_path / "model")
@@ -142,10 +146,10 @@ def test_a_pickle_is_refused_and_never_run(tmp_path, trap):
     assert not trap.sprung.exists()
 
 
-def crafted(header: object, body: bytes = b"", length: int | None = None) -> bytes:
+def crafted(header: object, backend: bytes = b"", length: int | None = None) -> bytes:
     """A safetensors file with any header: its length in eight bytes, JSON, the numbers."""
     text = json.dumps(header).encode() if not isinstance(header, bytes) else header
-    return struct.pack("<Q", len(text) if length is None else length) + text + body
+    return struct.pack("<Q", len(text) if length is None else length) + text + backend
 
 
 CRAFTED = {
@@ -175,7 +179,7 @@ def test_crafted_safetensors_are_refused(tmp_path, content):
 
 def test_a_description_that_asks_for_another_shape_than_the_tensors_have_is_refused(tmp_path):
     model, recipe = trained("gcn", {})
-    huge = recipe.model_dump() | {"hidden_channels": 5}
+    huge = changed_model(recipe.model_dump(), hidden_channels=5)
     write_tensors(tmp_path / "model", "model", model.state_dict(), about(recipe=huge))
     with pytest.raises(GraphjouleError, match="size mismatch"):
         load_model(tmp_path / "model")

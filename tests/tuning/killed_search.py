@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_ranges, work
-from graphjoule.tuning.leases import PulseLeases
+from graphjoule.tuning import Evaluation, Search, StorageRef, hide_test, parse_ranges, work
 from graphjoule.tuning.search import evaluate
+from graphjoule.tuning.storage import PulseLeases
 from tests.training import small_recipe, small_task
 
 RANGES = parse_ranges(["lr=1e-4..1e-1:log", "dropout=0..0.9", "activation=srelu,relu,linear"])
@@ -35,16 +35,16 @@ def cheap(params, on_progress):
     """Takes as long as it likes, so that it can be killed anywhere; the value tells whether its settings were kept."""
     time.sleep(random.SystemRandom().uniform(0.01, 0.4))  # on the fastest machine, all kills fall within the search
     losses = [cheap_value(params)]
-    return Evaluation(losses[0], None, {"val_loss": losses, "val_accuracy": [0.5], "epochs_run": [1], "seconds": 0.1})
+    return Evaluation(losses[0], None, {"metrics": {"val_loss": losses}, "epochs_run": [1], "seconds": 0.1})
 
 
-def open_board(folder, leases):
+def open_storage(folder, leases):
     seen = hide_test(small_task(), SEARCH.recipe, SEARCH.seeds)
     storage = os.environ[DATABASE] if leases == "database" else str(folder / "journal.log")
-    board = Address(storage, folder.name).open(SEARCH.about(seen), SEARCH.direction)
+    stored = SEARCH.open(StorageRef(storage, folder.name), seen)
     if leases != "locks":
-        board = replace(board, leases=PulseLeases(every=0.03, patience=0.8))
-    return board, seen
+        stored = replace(stored, leases=PulseLeases(every=0.03, patience=0.8))
+    return stored, seen
 
 
 def logged(trial_evaluate, path, params, on_progress):
@@ -58,9 +58,9 @@ def logged(trial_evaluate, path, params, on_progress):
 
 
 def run_worker(folder, num_trials, leases, kind):
-    board, seen = open_board(folder, leases)
+    stored, seen = open_storage(folder, leases)
     trial_evaluate = cheap if kind == "cheap" else partial(evaluate, SEARCH, seen, "cpu")
-    work(SEARCH.queue(board, num_trials), partial(logged, trial_evaluate, folder / "evaluations.jsonl"))
+    work(SEARCH.queue(stored, num_trials), partial(logged, trial_evaluate, folder / "evaluations.jsonl"))
 
 
 def start(*arguments):
@@ -78,12 +78,17 @@ def start(*arguments):
     return child
 
 
+def num_done(folder):
+    path = folder / "evaluations.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def main(folder, num_trials, num_workers, num_kills, leases, kind):
     os.fsync = lambda descriptor: None  # a killed process loses nothing it has written, synced or not
     dice, begin = random.Random(11), time.monotonic()
     alive = {start(folder, num_trials, leases, kind) for _ in range(num_workers)}
     killed, codes = 0, []
-    next_kill = time.monotonic() + 0.3
+    next_kill = None
     while alive:
         if time.monotonic() - begin > MOST_SECONDS:
             raise SystemExit("the search does not come to its end")
@@ -95,10 +100,11 @@ def main(folder, num_trials, num_workers, num_kills, leases, kind):
                 alive.add(start(folder, num_trials, leases, kind))
             else:
                 codes.append(code)
-        elif killed < num_kills and time.monotonic() >= next_kill:
+        elif next_kill is not None and time.monotonic() >= next_kill:
             os.kill(dice.choice(sorted(alive)), signal.SIGKILL)
-            killed += 1
-            next_kill = time.monotonic() + dice.uniform(0.02, 0.25)
+            killed, next_kill = killed + 1, None
+        elif next_kill is None and killed < num_kills and num_done(folder) >= killed * num_trials / (num_kills + 1):
+            next_kill = time.monotonic() + dice.uniform(0.02, 0.25)  # spread over the search, however slow it is
         else:
             time.sleep(0.005)
     print(json.dumps({"killed": killed, "codes": codes, "seconds": time.monotonic() - begin}))

@@ -1,15 +1,18 @@
 import csv
+import sys
+from importlib import import_module
 
+import matplotlib
 import pytest
+from matplotlib import pyplot
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.trace.plots import save_figure
 from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import (
-    Interval,
     Outcome,
     Row,
+    StorageRef,
     fit_ranges,
     parse_ranges,
     read_outcome,
@@ -17,19 +20,20 @@ from graphjoule.tuning import (
     with_settings,
     work,
 )
-from graphjoule.tuning.board import Address
-from graphjoule.tuning.folder import check_folder, mark_folder, write_outcome
-from graphjoule.tuning.pictures import draw_importance, draw_parallel
+from graphjoule.tuning.outcome import check_folder, mark_folder, write_outcome
 from graphjoule.tuning.queue import TrialQueue
 from graphjoule.tuning.search import Evaluation
 
+optuna = pytest.importorskip("optuna")
+
+module = import_module("graphjoule.tuning.outcome")
 TEXTS = ["lr=1e-3..1e-1:log", "hidden_channels=8..64", "activation=srelu,relu", "batch_norm=true,false"]
 RECIPE = load_recipe("egnn", "cora", 64)
 RANGES = fit_ranges(RECIPE, parse_ranges(TEXTS))
 
 
 def row(slot, value, failure=None, **params):
-    return Row(slot, params, value, failure, value, None if value is None else 0.5, 1.5, 1)
+    return Row(slot, params, value, failure, {} if value is None else {"val_loss": value, "val_accuracy": 0.5}, 1.5, 1)
 
 
 ROWS = [
@@ -42,8 +46,13 @@ ROWS = [
 
 
 def outcome(direction="minimize", rows=ROWS, importance=None):
+    """An outcome with a study that holds the same trials."""
     shares = {"lr": 0.75, "activation": 0.2, "hidden_channels": 0.05, "batch_norm": 0.0}
-    return Outcome(rows, direction, RECIPE, shares if importance is None else importance)
+    study = optuna.create_study(direction=direction)
+    distributions = {name: found.distribution() for name, found in RANGES.items()}
+    done = [one for one in rows if one.value is not None]
+    study.add_trials([optuna.create_trial(value=o.value, params=o.params, distributions=distributions) for o in done])
+    return Outcome(rows, direction, RECIPE, shares if importance is None else importance, study)
 
 
 def test_the_best_is_the_first_of_equal_ones():
@@ -61,14 +70,14 @@ def test_all_trials_as_a_table():
 
 
 def importance_of(value_of, num_trials=20):
-    board = Address(None, "a").open({}, "minimize")
+    stored = StorageRef(None, "a").open({}, "minimize")
 
     def evaluate(params, on_progress):
         value = value_of(params)
-        return Evaluation(value, None, {"val_loss": [value], "val_accuracy": [0.5]})
+        return Evaluation(value, None, {"metrics": {"val_loss": [value]}})
 
-    work(TrialQueue(board, num_trials, RANGES), evaluate)
-    return read_outcome(board.study, RECIPE).importance
+    work(TrialQueue(stored, num_trials, RANGES), evaluate)
+    return read_outcome(stored, RECIPE).importance
 
 
 def test_importance_finds_the_setting_that_matters_and_is_the_same_every_time():
@@ -88,11 +97,11 @@ def test_importance_is_not_told_from_nothing():
 
 
 def test_a_limit_that_the_constraint_has_from_the_model_is_searched_with_it(tmp_path):
-    recipe = with_settings(load_recipe("egnn", "digits", 4, {"constraint": "penalty"}), {"c_min": 0.45})
+    recipe = with_settings(load_recipe("egnn", "digits", 4, {"terms.energy.method": "penalty"}), {"c_min": 0.45})
     text = recipe_text(recipe, searched={"c_min"})
     assert [line for line in text.splitlines() if line.endswith("# searched")] == [
-        "c_min = 0.45 # searched",
-        '"constraint.c_min" = 0.45 # searched',
+        "model.c_min = 0.45 # searched",
+        "terms.energy.c_min = 0.45 # searched",
     ]
     (tmp_path / "best.toml").write_text(text)
     assert load_recipe("egnn", "digits", 4, file=tmp_path / "best.toml").settings() == recipe.settings()
@@ -101,7 +110,7 @@ def test_a_limit_that_the_constraint_has_from_the_model_is_searched_with_it(tmp_
 @pytest.mark.parametrize("model", MODELS)
 def test_the_winner_is_read_as_it_was(model, tmp_path):
     odd = {"lr": 0.1 + 0.2, "weight_decay": 1e-300, "normalize_features": False}
-    for overrides in ({}, odd, {"constraint": "penalty"}, {"split_seed": 3, "epochs": 7}):
+    for overrides in ({}, odd, {"terms.energy.method": "penalty"}, {"split_seed": 3, "epochs": 7}):
         recipe = load_recipe(model, 'my "graph".csv', 5, overrides)
         path = tmp_path / "best.toml"
         path.write_text(recipe_text(recipe, searched=["lr"], header=["one", "", "two"]), encoding="utf-8")
@@ -109,17 +118,17 @@ def test_the_winner_is_read_as_it_was(model, tmp_path):
         assert again.settings() == recipe.settings()
         assert again.fingerprint() == recipe.fingerprint()
         defaults = {key for key, source in recipe.sources.items() if source == "default"}
-        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"lr"}
+        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"train.lr"}
 
 
 def test_sources_are_kept_and_what_was_searched_is_ours():
     text = recipe_text(RECIPE, searched=["lr", "weight_decay"], header=["about it"])
     assert text.startswith('# about it\n\n[[block]]\ndataset = "cora"\nmin_layers = 64\nmax_layers = 64\n')
-    assert "lr = 0.005 # searched" in text
+    assert "train.lr = 0.005 # searched" in text
     assert text.count("# searched") == 4  # the rate and three groups' decays
     paper = text[text.index("[block.paper]") : text.index("[block.ours]")]
-    assert "c_min = 0.15" in paper
-    assert "lr" not in paper.split("[block.released_code]")[0].replace("srelu", "")
+    assert "model.c_min = 0.15" in paper
+    assert "train.lr" not in paper.split("[block.released_code]")[0]
 
 
 def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
@@ -131,60 +140,35 @@ def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
         load_recipe("egnn", "cora", 2, file=path)
 
 
-# Pictures.
+# The folder.
 
 
-def texts(figure):
-    axes = figure.axes[0]
-    return [*(t.get_text() for t in axes.texts), *(t.get_text() for t in axes.get_xticklabels()), axes.get_title()]
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:1], [ROWS[1], ROWS[3]]])
+def test_pictures_of_any_number_of_trials(rows, direction, tmp_path):
+    before = dict(matplotlib.rcParams)
+    files, _ = write_outcome(outcome(direction, rows, None if len(rows) > 3 else {}), tmp_path)
+    assert ("importance" in files) is (len(rows) > 3)
+    assert files["parallel"].stat().st_size > 1000
+    assert dict(matplotlib.rcParams) == before  # Optuna's plots change the style
+    assert pyplot.get_fignums() == []
 
 
-def test_importance_is_a_bar_per_setting():
-    figure = draw_importance(outcome())
-    assert [bar.get_width() for bar in figure.axes[0].patches] == pytest.approx([0.0, 5.0, 20.0, 75.0])
-    assert "75 %" in texts(figure)
+def test_a_loss_that_diverged_does_not_stretch_the_axis(tmp_path, monkeypatch):
+    limits = []
+    save = module.save_figure
 
+    def spy(figure, path):
+        limits.append(figure.axes[0].get_ylim())
+        save(figure, path)
 
-def test_importance_of_nothing_is_not_drawn():
-    with pytest.raises(GraphjouleError, match="There are too few trials"):
-        draw_importance(outcome(importance={}))
-
-
-def test_every_trial_is_a_line_and_the_best_is_on_top():
-    figure = draw_parallel(outcome(), RANGES)
-    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 5]
-    assert len(lines) == 4
-    best = max(lines, key=lambda line: line.get_zorder())
-    assert best.get_color() == "#D55E00"
-    assert best.get_linewidth() == max(line.get_linewidth() for line in lines)
-    # lr, activation, hidden_channels, batch_norm, value: 0.05 on a log axis, relu is the second of two
-    assert list(best.get_ydata()) == pytest.approx([0.849485, 1.0, 0.0, 0.0, 0.0])
-    assert all(0 <= y <= 1 for line in lines for y in line.get_ydata())
-    told = texts(figure)
-    assert {"srelu", "relu", "0.001", "0.01", "0.1", "True", "False", "lr\n(log)", "validation loss"} <= set(told)
-    assert any("trial 1" in text for text in told)
-
-
-def test_a_short_logarithmic_axis_has_ticks_too():
-    short = {**RANGES, "lr": Interval(0.008, 0.06, log=True)}
-    rows = [row for row in ROWS if short["lr"].contains(row.params["lr"])]
-    assert {"0.008", "0.02", "0.05", "0.06"} - set(texts(draw_parallel(outcome(rows=rows), short))) <= {"0.05"}
-
-
-def test_values_grow_upwards_whichever_way_is_better():
-    up = draw_parallel(outcome("maximize", ROWS[:2]), RANGES)
-    best = max((line for line in up.axes[0].lines if len(line.get_xdata()) == 5), key=lambda line: line.get_zorder())
-    assert best.get_ydata()[-1] == 1.0
-
-
-@pytest.mark.parametrize("rows", [ROWS[:1], [ROWS[1], ROWS[3]]])
-def test_one_trial_or_equal_ones_can_be_drawn(rows, tmp_path):
-    save_figure(draw_parallel(outcome(rows=rows), RANGES), tmp_path / "a.png")
-    assert (tmp_path / "a.png").stat().st_size > 1000
+    monkeypatch.setattr(module, "save_figure", spy)
+    write_outcome(outcome(), tmp_path)
+    assert limits[1] == (0.4, 0.9)
 
 
 def test_the_folder_holds_the_winner_the_table_and_the_pictures(tmp_path):
-    files, missing = write_outcome(outcome(), RANGES, tmp_path / "new", header=["x"])
+    files, missing = write_outcome(outcome(), tmp_path / "new", header=["x"])
     assert {name: path.name for name, path in files.items()} == {
         "recipe": "best.toml",
         "trials": "trials.csv",
@@ -194,32 +178,30 @@ def test_the_folder_holds_the_winner_the_table_and_the_pictures(tmp_path):
     assert missing == []
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in files.values())
     best = load_recipe("egnn", "cora", 64, file=files["recipe"])
-    assert (best.lr, best.hidden_channels, best.options["activation"]) == (0.05, 8, "relu")
+    assert (best.train.lr, best.model.hidden_channels, best.model.options["activation"]) == (0.05, 8, "relu")
 
 
 def test_without_matplotlib_or_enough_trials_the_rest_is_written_and_why_is_said(tmp_path, monkeypatch):
-    files, missing = write_outcome(outcome(importance={}), RANGES, tmp_path)
+    files, missing = write_outcome(outcome(importance={}), tmp_path)
     assert list(files) == ["recipe", "trials", "parallel"]
     assert missing[0].startswith("There are too few trials")
 
-    def absent():
-        raise GraphjouleError("Drawing needs matplotlib.")
-
-    monkeypatch.setattr("graphjoule.trace.plots._figure_class", absent)
-    files, missing = write_outcome(outcome(), RANGES, tmp_path)
-    assert (list(files), missing) == (["recipe", "trials"], ["Drawing needs matplotlib."])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    files, (said,) = write_outcome(outcome(), tmp_path)
+    assert list(files) == ["recipe", "trials"]
+    assert said.startswith("Drawing needs matplotlib")
 
 
 # Whose folder it is.
 
 
 def test_a_folder_is_the_searchs_that_marked_it(tmp_path):
-    about = {"model": "sgc", "num_layers": 2, "dataset": "digits", "seeds": [0, 1]}
+    about = {"model.name": "sgc", "model.num_layers": 2, "data.name": "digits", "seeds": [0, 1]}
     check_folder(tmp_path / "new", "a", about)
     assert not (tmp_path / "new").exists()
     mark_folder(tmp_path / "new", "a", about)
     mark_folder(tmp_path / "new", "b", about)  # too late: it keeps its owner
-    write_outcome(outcome(), RANGES, tmp_path / "new")
+    write_outcome(outcome(), tmp_path / "new")
     check_folder(tmp_path / "new", "a", about)
     with pytest.raises(GraphjouleError, match=r"new belongs to another search, 'a' \(sgc, 2 layers, digits\); choose"):
         check_folder(tmp_path / "new", "b", about)
@@ -237,15 +219,15 @@ def test_files_that_no_search_has_marked_are_not_overwritten(tmp_path, name):
 
 
 def test_a_journal_that_was_begun_before_the_folder_was_marked_is_the_searchs_own(tmp_path):
-    address = Address(str(tmp_path / "a.log"), "a")
-    with address.open({}, "minimize").leases.turn():
+    ref = StorageRef(str(tmp_path / "a.log"), "a")
+    with ref.open({}, "minimize").leases.turn():
         pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(address.file_names)
-    check_folder(tmp_path, "a", {}, address.file_names)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(ref.file_names)
+    check_folder(tmp_path, "a", {}, ref.file_names)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": "a", "about": 3}', "\\xff"])
 def test_a_damaged_mark_is_a_sentence(tmp_path, text):
     (tmp_path / "search.json").write_text(text)
-    with pytest.raises(GraphjouleError, match=r"search\.json is damaged or no search's; choose another folder"):
+    with pytest.raises(GraphjouleError, match=r"search\.json is damaged, or not of a search; choose another folder"):
         check_folder(tmp_path, "a", {})

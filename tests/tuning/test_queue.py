@@ -1,14 +1,22 @@
+import json
+import os
+import subprocess
+import sys
 import threading
-import time
+import uuid
+from collections import Counter
 from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from graphjoule.tuning import Address, parse_ranges
-from graphjoule.tuning.board import Board
-from graphjoule.tuning.engine import start_waiting
-from graphjoule.tuning.leases import FileLeases, PulseLeases
-from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, count_begun, slot_of
+from graphjoule.errors import GraphjouleError
+from graphjoule.tuning import StorageRef, parse_ranges, read_outcome
+from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, num_begun, slot_of
+
+from . import killed_search
+from .killed_search import DATABASE, SEARCH, cheap_value, open_storage
 
 optuna = pytest.importorskip("optuna")
 
@@ -28,13 +36,22 @@ class AllDead:
         return True
 
 
-def make_queue(num_trials=3, leases=None, study=None, **options):
-    board = Address(None, "a").open({}, "minimize")
-    return TrialQueue(Board(study or board.study, leases or board.leases), num_trials, RANGES, **options)
+def make_queue(num_trials=3, leases=None, storage=None, ranges=RANGES, **options):
+    storage = storage or StorageRef(None, "a").open({}, "minimize")
+    return TrialQueue(replace(storage, leases=leases or storage.leases), num_trials, ranges, **options)
 
 
 def states(queue):
-    return [trial.state.name for trial in queue.board.study.trials]
+    return [trial.state.name for trial in queue.storage.trials()]
+
+
+def attempts(queue):
+    return attempts_of(queue.storage.trials())
+
+
+def queue_trial(queue, slot, attempt=0, **params):
+    """Put a trial in the storage, as another worker does at the same moment."""
+    queue.storage.add(params, queue._distributions, {"slot": slot, "attempt": attempt})
 
 
 def test_slots_are_filled_in_order_and_then_it_is_finished():
@@ -63,7 +80,7 @@ def test_more_trials_are_more_slots():
     queue = make_queue(1)
     with queue.next_trial() as trial:
         queue.finish(trial, 1.0)
-    more = make_queue(2, study=queue.board.study)
+    more = make_queue(2, storage=queue.storage)
     assert not more.is_finished()
     with more.next_trial() as trial:
         assert slot_of(trial) == 1
@@ -82,23 +99,10 @@ def test_a_dead_workers_trial_is_put_back_once_with_its_settings():
         assert queue.finish(trial, 2.0)
     with queue.next_trial() as trial:
         assert slot_of(trial) == 1
-    assert [[t.state.name for t in tries] for tries in attempts_of(queue.board.study).values()] == [
+    assert [[t.state.name for t in tries] for tries in attempts(queue).values()] == [
         ["FAIL", "COMPLETE"],
         ["RUNNING"],
     ]
-
-
-def test_a_worker_that_died_before_all_was_drawn_leaves_what_was():
-    queue = make_queue(1, AllDead())
-    queue.board.study.enqueue_trial({}, user_attrs={"slot": 0, "attempt": 0})
-    queue.board.study.ask().suggest_float("lr", 1e-3, 1e-1, log=True)
-    drawn = queue.board.study.trials[0].params["lr"]
-    queue._bury()
-    queue._submit(0, attempts_of(queue.board.study)[0])
-    queue.board.study.ask()  # and a second one before anything was drawn
-    with queue.next_trial() as trial:
-        assert trial.params["lr"] == drawn
-        assert trial.params.keys() == RANGES.keys()
 
 
 def test_a_trial_that_kills_every_worker_is_given_up():
@@ -134,7 +138,7 @@ def test_an_error_puts_the_trial_back_unless_it_is_over():
     assert states(queue) == ["FAIL", "COMPLETE"]
 
 
-def test_an_interruption_while_settings_are_drawn_puts_the_trial_back(monkeypatch):
+def test_an_interruption_while_settings_are_drawn_leaves_no_trial(monkeypatch):
     queue = make_queue(1)
 
     def interrupted(*arguments):
@@ -144,46 +148,75 @@ def test_an_interruption_while_settings_are_drawn_puts_the_trial_back(monkeypatc
         patch.setattr(TrialQueue, "_draw", interrupted)
         with pytest.raises(KeyboardInterrupt), queue.next_trial():
             pass
-    assert states(queue) == ["FAIL"]
+    assert states(queue) == []
+
+
+def test_a_trial_that_was_queued_by_a_worker_that_died_is_started_by_the_next():
+    queue = make_queue(1)
+    queue_trial(queue, 0, lr=0.02, dropout=0.25)
+    with queue.next_trial() as trial:
+        assert (slot_of(trial), trial.params) == (0, {"lr": 0.02, "dropout": 0.25})
+        queue.finish(trial, 1.0)
+    assert states(queue) == ["COMPLETE"]
 
 
 def test_a_refused_trial_is_over():
     queue = make_queue(1)
     with queue.next_trial() as trial:
-        assert queue.refuse(trial)
+        assert queue.finish(trial, None)
     assert queue.is_finished()
 
 
 def test_the_first_trial_has_the_settings_that_it_is_given_also_when_it_is_put_back():
     queue = make_queue(2, AllDead(), first={"lr": 0.02})
-    queue.board.study.enqueue_trial({"lr": 0.02}, user_attrs={"slot": 0, "attempt": 0})
-    queue.board.study.ask()
-    with queue.next_trial() as trial:
-        assert (slot_of(trial), trial.params["lr"]) == (0, 0.02)
+    drawn = []
+    for _ in range(3):
+        with queue.next_trial() as trial:
+            assert (slot_of(trial), trial.params["lr"]) == (0, 0.02)
+            drawn.append(trial.params)
+    assert drawn == [drawn[0]] * 3
 
 
-def test_of_two_trials_that_were_made_at_the_same_moment_the_first_counts():
-    queue = make_queue(1, AllDead())
-    for _ in range(2):
-        queue.board.study.enqueue_trial({"lr": 0.02}, user_attrs={"slot": 0, "attempt": 0})
+def test_of_two_trials_that_were_queued_at_the_same_moment_the_first_counts():
+    queue = make_queue(1)
+    for lr in (0.02, 0.03):
+        queue_trial(queue, 0, lr=lr, dropout=0.25)
     with queue.next_trial() as trial:
-        assert trial.number == 0
+        assert (trial.number, trial.params["lr"]) == (0, 0.02)
         queue.finish(trial, 1.0)
-    again = make_queue(2, study=queue.board.study)
-    with again.next_trial() as trial:  # the twin waits in front of it and is never started
+    again = make_queue(2, storage=queue.storage)
+    with again.next_trial() as trial:  # the twin waits in front of it and is dropped
         assert slot_of(trial) == 1
         again.finish(trial, 1.0)
-    assert states(again) == ["COMPLETE", "WAITING", "COMPLETE"]
+    assert states(again) == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert [len(tries) for tries in attempts(again).values()] == [1, 1]
     assert again.is_finished()
 
 
-def test_trials_of_somebody_elses_program_do_not_count_and_are_left_to_it(tmp_path):
+def test_a_trial_that_optuna_starts_from_an_empty_queue_is_dropped(monkeypatch):
+    queue = make_queue(1)
+    add = type(queue.storage).add
+    calls = []
+
+    def too_late(storage, *arguments):  # another worker starts what we queue, before we do
+        add(storage, *arguments)
+        calls.append(arguments)
+        if len(calls) == 1:
+            storage.tell(storage.ask().number, "FAIL")
+
+    monkeypatch.setattr(type(queue.storage), "add", too_late)
+    with queue.next_trial() as trial:
+        assert (slot_of(trial), trial.user_attrs["attempt"]) == (0, 1)
+        queue.finish(trial, 1.0)
+    assert states(queue) == ["FAIL", "FAIL", "COMPLETE"]
+
+
+def test_trials_of_another_program_do_not_count_and_are_left_to_it(tmp_path):
     for storage in (None, str(tmp_path / "journal.log")):
-        queue = TrialQueue(Address(storage, "a").open({}, "minimize"), 2, RANGES)
-        study = queue.board.study
+        queue = make_queue(2, storage=StorageRef(storage, "a").open({}, "minimize"))
+        study = queue.storage.study
         study.enqueue_trial({"lr": 0.02})
         running = study.ask()
-        study.enqueue_trial({"lr": 0.03})
         study.add_trial(optuna.create_trial(value=0.0))
         for slot in range(2):
             with queue.next_trial() as trial:
@@ -191,37 +224,24 @@ def test_trials_of_somebody_elses_program_do_not_count_and_are_left_to_it(tmp_pa
                 queue.finish(trial, 1.0)
         with queue.next_trial() as trial:
             assert trial is None
-        assert states(queue) == ["RUNNING", "WAITING", "COMPLETE", "COMPLETE", "COMPLETE"]
-        assert list(attempts_of(study)) == [0, 1]
+        assert states(queue) == ["RUNNING", "COMPLETE", "COMPLETE", "COMPLETE"]
+        assert list(attempts(queue)) == [0, 1]
         assert study.tell(running, 3.0).value == 3.0
+        study.enqueue_trial({"lr": 0.03})  # Optuna would start this one for us
+        more = make_queue(3, storage=queue.storage)
+        with pytest.raises(GraphjouleError, match="Another program has queued a trial in"), more.next_trial():
+            pass
         assert study.ask().suggest_float("lr", 1e-3, 1e-1, log=True) == 0.03
 
 
-@pytest.mark.parametrize("is_finished", [False, True])
-def test_a_trial_that_another_has_started_is_not_started_again(is_finished):
-    study = make_queue(1).board.study
-    study.enqueue_trial({}, user_attrs={"slot": 0, "attempt": 0})
-    (waiting,) = study.get_trials()
-    assert start_waiting(study, waiting).number == 0
-    if is_finished:
-        study.tell(0, 1.0)
-    assert start_waiting(study, waiting) is None
-
-
-def test_a_worker_that_is_taken_for_dead_while_settings_are_drawn_leaves_the_trial_to_others():
-    class TakenOver(AllDead):
-        """Leases under which the first worker sleeps for so long that another takes its trial."""
-
-        def hold(self, trial):
-            if trial.number == 0:
-                trial.study.tell(0, state=optuna.trial.TrialState.FAIL)
-            return threading.Lock()
-
-    queue = make_queue(1, TakenOver())
+def test_a_worker_that_was_taken_for_dead_cannot_store_a_result():
+    queue = make_queue(1)
     with queue.next_trial() as trial:
-        assert trial is None
-    with queue.next_trial() as trial:
-        assert (slot_of(trial), trial.number) == (0, 1)
+        queue.storage.tell(trial.number, "FAIL")
+        assert not queue.finish(trial, 1.0, {"seconds": 1.0})
+        assert not queue.put_back(trial)
+    with queue.next_trial() as again:
+        assert (slot_of(again), again.number, again.params) == (0, 1, trial.params)
 
 
 def test_settings_depend_on_the_seed_and_the_slot_alone_before_there_is_anything_to_learn_from():
@@ -235,102 +255,10 @@ def test_settings_depend_on_the_seed_and_the_slot_alone_before_there_is_anything
     assert len({str(params) for params in drawn(0, 1)}) == 3
 
 
-# Leases.
-
-
-class Running:
-    number = 7
-
-    def __init__(self, **user_attrs):
-        self.user_attrs = user_attrs
-
-
-def test_a_lock_is_held_while_the_block_lasts(tmp_path):
-    leases = FileLeases(tmp_path / "leases")
-    assert leases.is_dead(Running())
-    with leases.hold(Running()):
-        assert not FileLeases(tmp_path / "leases").is_dead(Running())
-    assert leases.is_dead(Running())
-
-
-def test_turns_are_taken_one_at_a_time(tmp_path):
-    inside, most = [], []
-
-    def take():
-        with FileLeases(tmp_path).turn():
-            inside.append(1)
-            most.append(len(inside))
-            time.sleep(0.01)
-            inside.pop()
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 4
-
-
-def test_a_pulse_that_stands_still_for_long_is_a_dead_ones(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("graphjoule.tuning.leases.time.monotonic", lambda: now[0])
-    leases = PulseLeases(every=1, patience=10)
-    told = []
-    for second, pulse in [(0, None), (9, None), (9.5, 0), (19, 0), (19.2, 1), (29.1, 1), (29.3, 1)]:
-        now[0] = second
-        told.append(leases.is_dead(Running(**({} if pulse is None else {"pulse": pulse}))))
-    assert told == [False] * 6 + [True]
-    now[0] = 100.0
-    assert not PulseLeases(patience=10).is_dead(Running(pulse=1))  # one who has just come has seen nothing yet
-
-
-def test_a_worker_that_never_came_to_its_first_beat_is_found_dead(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("graphjoule.tuning.leases.time.monotonic", lambda: now[0])
-    leases = PulseLeases(patience=10)
-    assert not leases.is_dead(Running())
-    now[0] = 10.5
-    assert leases.is_dead(Running())
-
-
-def test_a_pulse_beats_while_the_block_lasts_and_a_bad_moment_of_the_database_costs_a_beat_only():
-    beats = []
-
-    class Trial:
-        def set_user_attr(self, key, value):
-            beats.append((key, value))
-            if value == 0:
-                raise ConnectionError
-
-    with PulseLeases(every=0.005).hold(Trial()):
-        deadline = time.monotonic() + 20
-        while len(beats) < 3 and time.monotonic() < deadline:
-            time.sleep(0.005)
-    counted = len(beats)
-    assert beats[:3] == [("pulse", 0), ("pulse", 1), ("pulse", 2)]
-    time.sleep(0.03)
-    assert len(beats) == counted
-
-
-def test_the_pulse_of_a_trial_that_was_given_away_stops():
-    class Trial:
-        calls = 0
-
-        def set_user_attr(self, key, value):
-            self.calls += 1
-            raise RuntimeError("Trial#0 has already finished and can not be updated.")
-
-    trial = Trial()
-    with PulseLeases(every=0.001).hold(trial):
-        time.sleep(0.05)
-    assert trial.calls == 1
-
-
-@pytest.mark.parametrize("value", [float("nan"), None])
-def test_a_value_that_is_none_is_an_error_of_ours_and_not_taken_over(value):
+def test_a_value_that_is_not_a_number_is_an_error_of_ours_and_not_taken_over():
     queue = make_queue(1)
     with queue.next_trial() as trial, pytest.raises(ValueError):
-        queue.finish(trial, value)
+        queue.finish(trial, float("nan"))
 
 
 # Settings that can be counted.
@@ -339,13 +267,12 @@ def test_a_value_that_is_none_is_an_error_of_ours_and_not_taken_over(value):
 FEW = parse_ranges(["activation=srelu,relu,linear", "batch_norm=true,false"])
 
 
-def few(num_trials=6, leases=None, study=None, **options):
-    board = Address(None, "a").open({}, "minimize")
-    return TrialQueue(Board(study or board.study, leases or board.leases), num_trials, FEW, **options)
+def few(num_trials=6, leases=None, storage=None, **options):
+    return make_queue(num_trials, leases, storage, FEW, **options)
 
 
 def settings(queue):
-    return [tuple(tries[-1].params[name] for name in FEW) for tries in attempts_of(queue.board.study).values()]
+    return [tuple(tries[-1].params[name] for name in FEW) for tries in attempts(queue).values()]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -356,8 +283,7 @@ def test_no_slot_has_the_settings_of_another(seed):
             queue.finish(trial, 1.0)
     assert settings(queue)[0] == ("linear", False)
     assert len(set(settings(queue))) == len(settings(queue)) == 6
-    assert "FAIL" in states(queue)  # something was drawn twice, and then given up
-    assert all(count_begun(tries) == 1 for tries in attempts_of(queue.board.study).values())
+    assert states(queue) == ["COMPLETE"] * 6
 
 
 def test_settings_that_others_are_trying_are_not_drawn():
@@ -367,13 +293,13 @@ def test_settings_that_others_are_trying_are_not_drawn():
         assert len({tuple(params.values()) for params in tried}) == 6
 
 
-def test_where_more_trials_are_asked_for_than_there_are_settings_they_repeat():
+def test_there_are_no_more_trials_than_settings():
     queue = few(8)
-    for _ in range(8):
+    assert queue.num_trials == 6
+    while not queue.is_finished():
         with queue.next_trial() as trial:
             queue.finish(trial, 1.0)
-    assert queue.is_finished()
-    assert len(set(settings(queue))) == 6
+    assert len(set(settings(queue))) == len(states(queue)) == 6
 
 
 def test_a_dead_workers_settings_are_kept_for_it_although_its_slot_had_a_repeat():
@@ -381,7 +307,7 @@ def test_a_dead_workers_settings_are_kept_for_it_although_its_slot_had_a_repeat(
     for _ in range(5):
         with alive.next_trial() as trial:
             alive.finish(trial, 1.0)
-    dying = few(6, AllDead(), alive.board.study)
+    dying = few(6, AllDead(), alive.storage)
     drawn = []
     for _ in range(MOST_DEATHS):
         with dying.next_trial() as trial:
@@ -396,8 +322,102 @@ def test_a_dead_workers_settings_are_kept_for_it_although_its_slot_had_a_repeat(
 def test_the_earlier_slot_keeps_what_two_workers_have_drawn_at_the_same_moment():
     queue, same = few(2), {"activation": "relu", "batch_norm": True}
     for slot in (0, 1):
-        queue.board.study.enqueue_trial(same, user_attrs={"slot": slot, "attempt": 0})
+        queue_trial(queue, slot, **same)
     with queue.next_trial() as first, queue.next_trial() as second:
         assert (slot_of(first), first.params) == (0, same)
         assert slot_of(second) == 1
         assert second.params != same
+        assert num_begun(1, attempts(queue)) == 1
+
+
+# Workers that are killed at random: every trial has exactly one result, and none is lost.
+
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def kill_workers(folder, num_trials, num_workers, num_kills, leases, kind):
+    """Runs the script; gives the storage that it left."""
+    arguments = [folder, num_trials, num_workers, num_kills, leases, kind]
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
+    script = Path(__file__).with_name("killed_search.py")
+    done = subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["killed"] == num_kills
+    assert told["codes"] == [0] * num_workers, done.stderr
+    return open_storage(folder, leases)[0]
+
+
+def assert_each_exactly_once(storage, num_trials):
+    """Of all trials that the storage holds, whether or not they count for us, each slot has one with a result."""
+    trials = storage.trials()
+    counted = {trial.number for tries in attempts_of(trials).values() for trial in tries}
+    assert {trial.state.name for trial in trials if trial.number in counted} <= {"COMPLETE", "FAIL"}
+    # Of what two workers have queued at the same moment the second is dropped, and never trained.
+    dropped = [trial for trial in trials if trial.number not in counted]
+    assert all(trial.state.name != "COMPLETE" and "metrics" not in trial.user_attrs for trial in dropped)
+    results = Counter(trial.user_attrs["slot"] for trial in trials if trial.state.name == "COMPLETE")
+    assert results == Counter(range(num_trials))
+    for tries in attempts_of(trials).values():
+        assert tries[0].params.keys() == killed_search.RANGES.keys()
+        assert all(trial.params == tries[0].params for trial in tries)  # put back with the settings that it had
+    outcome = read_outcome(storage, SEARCH.recipe)
+    assert [row.slot for row in outcome.rows] == list(range(num_trials))
+    assert outcome.best.value == min(row.value for row in outcome.rows)
+    return outcome
+
+
+def evaluations(folder):
+    return [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
+
+
+@FORKS
+def test_trainings_whose_workers_are_killed_are_each_recorded_once(tmp_path):
+    storage = kill_workers(tmp_path, 10, 2, 4, "locks", "train")
+    outcome = assert_each_exactly_once(storage, 10)
+    assert sum(row.num_attempts - 1 for row in outcome.rows) <= 4
+    # The same settings train to the same value, so a result that was written down is that of its settings.
+    for row in outcome.rows:
+        assert any(one["params"] == row.params and one["value"] == row.value for one in evaluations(tmp_path))
+
+
+@FORKS
+def test_where_there_are_no_locks_a_pulse_tells_the_same(tmp_path):
+    storage = kill_workers(tmp_path, 20, 3, 5, "pulse", "cheap")
+    outcome = assert_each_exactly_once(storage, 20)
+    assert all(row.value == cheap_value(row.params) for row in outcome.rows)
+
+
+@FORKS
+@pytest.mark.skipif(DATABASE not in os.environ, reason=f"no database: {DATABASE} is not set")
+def test_4_workers_share_a_database(tmp_path):
+    folder = tmp_path / f"killed-{uuid.uuid4().hex[:8]}"  # the search's name there
+    folder.mkdir()
+    open_storage(folder, "database")
+    storage = kill_workers(folder, 60, 4, 15, "database", "cheap")
+    outcome = assert_each_exactly_once(storage, 60)
+    assert all(row.value == cheap_value(row.params) for row in outcome.rows)
+
+
+@FORKS
+@pytest.mark.slow
+@pytest.mark.parametrize("leases", ["locks", "pulse"])
+def test_4_workers_150_trials_and_40_kills(tmp_path, leases):
+    storage = kill_workers(tmp_path, 150, 4, 40, leases, "cheap")
+    outcome = assert_each_exactly_once(storage, 150)
+    assert all(row.value == cheap_value(row.params) for row in outcome.rows)
+    lost = sum(trial.state.name == "FAIL" for trial in storage.trials())
+    assert lost >= 10, "hardly a worker was killed in the middle of a trial"
+    if leases == "locks":  # nothing was trained twice but what a worker had in hand when it was killed
+        assert len(evaluations(tmp_path)) <= 150 + 40
+        assert lost <= 40

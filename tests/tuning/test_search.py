@@ -1,5 +1,8 @@
 import json
 import math
+import multiprocessing
+import os
+import signal
 import statistics
 from contextlib import suppress
 from dataclasses import replace
@@ -10,11 +13,22 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
+from graphjoule.tasks import load_task
 from graphjoule.training import TrainingInterrupted
-from graphjoule.tuning import Address, Evaluation, Search, hide_test, parse_ranges, tune, work
+from graphjoule.training.recipe import load_recipe
+from graphjoule.tuning import (
+    Evaluation,
+    Search,
+    StorageRef,
+    hide_test,
+    parse_ranges,
+    read_outcome,
+    tune,
+    with_settings,
+    work,
+)
 from graphjoule.tuning.queue import TrialQueue, attempts_of
-from graphjoule.tuning.search import evaluate
-from graphjoule.tuning.settings import with_settings
+from graphjoule.tuning.search import Team, evaluate, run_team
 from tests.training import PUBLIC, small_recipe, small_task
 
 optuna = pytest.importorskip("optuna")
@@ -30,11 +44,11 @@ def facts(outcome):
 
 def quadratic(params, on_progress):
     value = (math.log10(params["lr"]) + 2) ** 2 + params["dropout"]
-    return Evaluation(value, None, {"val_loss": [value], "val_accuracy": [0.5], "epochs_run": [1], "seconds": 0.0})
+    return Evaluation(value, None, {"metrics": {"val_loss": [value]}, "epochs_run": [1], "seconds": 0.0})
 
 
 def quick_queue(storage=None, num_trials=25, seed=0):
-    return TrialQueue(Address(storage, "a").open({}, "minimize"), num_trials, RANGES, seed)
+    return TrialQueue(StorageRef(storage, "a").open({}, "minimize"), num_trials, RANGES, seed)
 
 
 def test_a_trial_is_worth_the_mean_of_its_seeds_as_fit_trains_them():
@@ -42,8 +56,8 @@ def test_a_trial_is_worth_the_mean_of_its_seeds_as_fit_trains_them():
     found = tune(recipe, small_task(), RANGES, trials=2, seeds=[3, 7], device="cpu")
     for row in found.rows:
         records = fit(with_settings(recipe, row.params), small_task(), [3, 7], device="cpu").records
-        assert row.value == row.val_loss == pytest.approx(sum(record.val_loss for record in records) / 2)
-        assert row.val_score == pytest.approx(sum(record.val_score for record in records) / 2)
+        assert row.value == row.metrics["val_loss"] == pytest.approx(sum(record.val["loss"] for record in records) / 2)
+        assert row.metrics["val_accuracy"] == pytest.approx(sum(record.val_score for record in records) / 2)
 
 
 def test_the_first_trial_is_the_recipe_itself():
@@ -53,12 +67,12 @@ def test_the_first_trial_is_the_recipe_itself():
 
 
 def test_select_on_says_what_is_better():
-    for select_on, direction, pick in (("val_loss", "minimize", min), ("val_accuracy", "maximize", max)):
+    for select_on, direction, pick in (("loss", "minimize", min), ("accuracy", "maximize", max)):
         recipe = small_recipe(select_on=select_on, epochs=3)
         found = tune(recipe, small_task(), RANGES, trials=5, **OPTIONS)
         assert found.direction == direction
         assert found.best.value == pick(row.value for row in found.rows)
-        assert found.best.value == getattr(found.best, select_on)
+        assert found.best.value == found.best.metrics[f"val_{select_on}"]
 
 
 def test_the_same_seed_gives_the_same_search_and_another_another(tmp_path):
@@ -66,7 +80,7 @@ def test_the_same_seed_gives_the_same_search_and_another_another(tmp_path):
     other = quick_queue(seed=1)
     for queue in (first, second, other):
         work(queue, quadratic)
-    drawn = [[t[-1].params for t in attempts_of(q.board.study).values()] for q in (first, second, other)]
+    drawn = [[t[-1].params for t in attempts_of(q.storage.trials()).values()] for q in (first, second, other)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len({str(params) for params in drawn[0]}) == 25  # nothing is repeated
 
@@ -86,8 +100,8 @@ def test_a_search_that_was_stopped_again_and_again_is_the_one_that_was_not(tmp_p
     while not queue.is_finished():
         with suppress(KeyboardInterrupt):
             work(quick_queue(str(tmp_path / "journal.log")), stopping)
-    last = [tries[-1] for tries in attempts_of(queue.board.study).values()]
-    expected = [tries[-1] for tries in attempts_of(whole.board.study).values()]
+    last = [tries[-1] for tries in attempts_of(queue.storage.trials()).values()]
+    expected = [tries[-1] for tries in attempts_of(whole.storage.trials()).values()]
     assert [(t.params, t.value) for t in last] == [(t.params, t.value) for t in expected]
     assert len(calls) > 25
 
@@ -97,7 +111,7 @@ def test_it_learns():
     for seed in range(3):
         queue = quick_queue(num_trials=40, seed=seed)
         work(queue, quadratic)
-        values = [tries[-1].value for tries in attempts_of(queue.board.study).values()]
+        values = [tries[-1].value for tries in attempts_of(queue.storage.trials()).values()]
         first, last = first + statistics.median(values[:10]), last + statistics.median(values[-10:])
     assert last < 0.6 * first
 
@@ -133,8 +147,8 @@ def test_no_settings_are_tried_twice_and_the_search_ends_when_all_have_been(monk
         ({"ranges": parse_ranges(["lr=1e-3..1:log"])}, "range of lr: 0.001..0.1:log -> 0.001..1.0:log"),
         ({"seeds": [0, 1]}, "seeds: [0] -> [0, 1]"),
         ({"seed": 1}, "seed of the search: 0 -> 1"),
-        ({"recipe": small_recipe(beta=0.01)}, "beta: 0.1 -> 0.01"),
-        ({"task": small_task(labels=small_task().labels.flip(0))}, "data: "),
+        ({"recipe": small_recipe(beta=0.01)}, "model.beta: 0.1 -> 0.01"),
+        ({"task": small_task(labels=small_task().targets.flip(0))}, "data: "),
         ({"task": replace(small_task(), fixed_splits=(SWAPPED,))}, "(splits: "),  # the same nodes are seen
     ],
 )
@@ -179,7 +193,7 @@ def test_one_failed_seed_fails_the_trial(monkeypatch):
 
     def half_failed(*arguments, **options):
         result = fit(*arguments, **options)
-        bad = result.records[1].model_copy(update={"failure": "seed 1: no.", "status": "failed", "val_loss": None})
+        bad = result.records[1].model_copy(update={"failure": "seed 1: no.", "status": "failed", "val": {}})
         return type(result)([result.records[0], bad], result.models)
 
     monkeypatch.setattr(module, "fit", half_failed)
@@ -191,7 +205,7 @@ def test_ctrl_c_puts_the_trial_back_at_once(monkeypatch):
     module = import_module("graphjoule.tuning.search")
     search = Search(small_recipe(), RANGES, seeds=(0,))
     seen = hide_test(small_task(), search.recipe, search.seeds)
-    queue = search.queue(Address(None, "a").open(search.about(seen), search.direction), 1)
+    queue = search.queue(search.open(StorageRef(None, "a"), seen), 1)
 
     def stopped(*arguments, **options):
         raise TrainingInterrupted(3)
@@ -199,7 +213,7 @@ def test_ctrl_c_puts_the_trial_back_at_once(monkeypatch):
     monkeypatch.setattr(module, "fit", stopped)
     with pytest.raises(TrainingInterrupted):
         work(queue, partial(evaluate, search, seen, "cpu"))
-    assert [trial.state.name for trial in queue.board.study.trials] == ["FAIL"]
+    assert [trial.state.name for trial in queue.storage.trials()] == ["FAIL"]
 
 
 def test_a_full_disk_ends_the_search_and_the_trial_is_put_back(monkeypatch):
@@ -209,7 +223,7 @@ def test_a_full_disk_ends_the_search_and_the_trial_is_put_back(monkeypatch):
     queue = quick_queue(num_trials=1)
     with pytest.raises(GraphjouleError, match="No room"):
         work(queue, full)
-    assert [trial.state.name for trial in queue.board.study.trials] == ["FAIL"]
+    assert [trial.state.name for trial in queue.storage.trials()] == ["FAIL"]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -222,14 +236,14 @@ def test_a_worker_that_was_taken_for_dead_goes_on_and_its_result_is_not_counted(
         calls.append(params)
         if len(calls) > 1:
             return quadratic(params, on_progress)
-        queue.board.study.tell(0, state=optuna.trial.TrialState.FAIL)  # as one does who has missed our pulse for long
+        queue.storage.tell(0, "FAIL")  # as one does who has missed our pulse for long
         return quadratic(params, on_progress) if is_good else Evaluation(None, "it diverged.", {"seconds": 0.0})
 
     told = []
     work(queue, outlived, on_progress=told.append)
-    trials = queue.board.study.trials
+    trials = queue.storage.trials()
     assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    assert not trials[0].user_attrs.keys() & {"val_loss", "seconds", "failure"}
+    assert not trials[0].user_attrs.keys() & {"metrics", "seconds", "failure"}
     assert calls[0] == calls[1] == trials[1].params
     assert [one.slot for one in told] == [0, 0, 0, 0, 1, 1]
 
@@ -238,23 +252,23 @@ def test_an_error_of_the_storage_beside_a_result_is_not_taken_for_that(monkeypat
     queue = quick_queue(num_trials=1)
 
     def unreachable(trial, name, value):
-        raise ConnectionError("The database is gone.")
+        raise ConnectionError("the database is gone")
 
     monkeypatch.setattr(optuna.trial.Trial, "set_user_attr", unreachable)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(GraphjouleError, match="Cannot use memory: the database is gone"):
         work(queue, quadratic)
 
 
 def test_after_the_timeout_no_trial_is_begun():
     queue = quick_queue()
     work(queue, quadratic, timeout=0)
-    assert queue.board.study.trials == []
+    assert queue.storage.trials() == []
 
 
 def test_a_worker_whose_parent_is_gone_begins_no_trial():
     queue = quick_queue()
     work(queue, quadratic, parent=-1)
-    assert queue.board.study.trials == []
+    assert queue.storage.trials() == []
 
 
 def test_progress_tells_the_trial_and_the_epochs():
@@ -273,11 +287,12 @@ def test_the_models_own_ranges_by_default():
 
 def test_a_penalty_that_the_recipe_does_not_have_is_searched():
     recipe = small_recipe("gcn", num_layers=4, dropout=0.0, lr=0.03)
-    ranges = parse_ranges(["orthogonal_penalty=0.1..100:log"])
+    ranges = parse_ranges(["terms.orthogonal.gamma=0.1..100:log"])
     found = tune(recipe, small_task(), ranges, trials=3, **OPTIONS)
     assert len({row.value for row in found.rows}) == 3
-    assert found.best_recipe.orthogonal_penalty == found.best.params["orthogonal_penalty"]
-    assert 0.1 <= found.best_recipe.orthogonal_penalty <= 100
+    gamma = found.best_recipe.terms["orthogonal"]["gamma"]
+    assert gamma == found.best.params["terms.orthogonal.gamma"]
+    assert 0.1 <= gamma <= 100
 
 
 def test_at_least_one_trial():
@@ -289,6 +304,64 @@ def test_what_is_kept_of_a_trial_holds_no_test_accuracy(tmp_path):
     path = tmp_path / "journal.log"
     tune(small_recipe("sgc", epochs=2), small_task(), trials=2, storage=path, **OPTIONS)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    kept = {key for line in lines for key in line.get("user_attr", {})}
-    assert kept >= {"val_loss", "val_accuracy", "seconds"}
-    assert not any("test" in key for key in kept)
+    kept = [line["user_attr"] for line in lines if "user_attr" in line]
+    (metrics,) = {tuple(attrs["metrics"]) for attrs in kept if "metrics" in attrs}
+    names = {key for attrs in kept for key in attrs}
+    assert metrics == ("val_loss", "val_accuracy")
+    assert names >= {"metrics", "seconds"}
+    assert not any("test" in key for key in (*names, *metrics))
+
+
+# Several workers.
+
+
+NUM_TRIALS = 6
+
+
+@pytest.fixture
+def team(tmp_path):
+    """A small search, open here and ready to be sent to workers."""
+    recipe = load_recipe("sgc", "digits", 2, {"epochs": 40})
+    search = Search(recipe, parse_ranges(["lr=1e-3..1:log"]), seeds=(0,))
+    ref = StorageRef(str(tmp_path / "journal.log"), "team")
+    stored = search.open(ref, hide_test(load_task("digits"), recipe, [0]))
+    return Team(partial(load_task, "digits"), search, ref, NUM_TRIALS, "cpu"), stored
+
+
+def children():
+    """Processes of this one by their numbers; other tests may have some of their own."""
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+def test_the_others_take_over_what_a_killed_worker_had(team):
+    workers, stored = team
+    killed, others = [], children()
+
+    def kill_one_that_works():
+        if not killed and any(trial.state.name == "RUNNING" for trial in stored.trials()):
+            killed.append(min(children() - others))
+            os.kill(killed[0], signal.SIGKILL)
+
+    codes = run_team(workers, 2, on_poll=kill_one_that_works)
+    assert sorted(codes) == [-signal.SIGKILL, 0]
+    outcome = read_outcome(stored, workers.search.recipe)
+    assert [row.slot for row in outcome.rows] == list(range(NUM_TRIALS))
+    assert sum(trial.state.name == "COMPLETE" for trial in stored.trials()) == NUM_TRIALS
+
+
+def test_ctrl_c_ends_every_worker_and_nothing_is_left_running(team):
+    workers, stored = team
+
+    def stop():
+        if any(trial.state.name == "RUNNING" for trial in stored.trials()):
+            raise KeyboardInterrupt
+
+    handler, others = signal.getsignal(signal.SIGTERM), children()
+    with pytest.raises(KeyboardInterrupt):
+        run_team(workers, 1, on_poll=stop)
+    assert children() == others
+    assert signal.getsignal(signal.SIGTERM) is handler
+    queue, task = workers.search.queue(stored, NUM_TRIALS), hide_test(workers.load(), workers.search.recipe, [0])
+    assert not queue.is_finished()
+    work(queue, partial(evaluate, workers.search, task, "cpu"))  # the same command goes on
+    assert sum(trial.state.name == "COMPLETE" for trial in stored.trials()) == NUM_TRIALS

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +19,12 @@ from typer.core import TyperCommand, TyperGroup
 from graphjoule.cli.usage import UsageError, refuse_empty, usage_sentence
 from graphjoule.errors import GraphjouleError
 from graphjoule.version import __version__
+
+if TYPE_CHECKING:
+    from graphjoule.cli.study import missing_commands as missing_commands
+    from graphjoule.cli.study import study_commands as study_commands
+
+__all__ = ["app", "main", "missing_commands", "study_commands"]
 
 _COMMANDS = {
     "train": "Train a model on a dataset, or on your own graph: all seeds in one program.",
@@ -74,6 +80,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def __getattr__(name: str) -> Any:
+    """`missing_commands` and `study_commands` at their first use."""
+    if name in ("missing_commands", "study_commands"):
+        return getattr(import_module("graphjoule.cli.study"), name)
+    raise AttributeError(f"module 'graphjoule.cli' has no attribute {name!r}")
 
 
 def _print_version(wanted: bool) -> None:

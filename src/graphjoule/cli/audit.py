@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,10 +11,10 @@ from rich.table import Table
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.theory import Audit, Setting
-from graphjoule.theory import audit as audit_graph
-from graphjoule.training.recipe import load_recipe, parse_overrides
 from graphjoule.version import __version__
+
+if TYPE_CHECKING:
+    from graphjoule.theory import Audit, Setting
 
 _USED = ("c_min", "c_max", "beta")
 _EPILOG = """
@@ -41,7 +41,12 @@ def audit(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds."""
+    from graphjoule.training.settings import parse_overrides
+
     setting = _setting(source.name, layers, parse_overrides(set_ or []))
+
+    from graphjoule.theory import audit as audit_graph
+
     result = audit_graph(source.load_graph(), setting)
     if json:
         typer.echo(json_text({"dataset": source.name, "version": __version__, **result.fields()}))
@@ -54,11 +59,14 @@ audit.__doc__ = f"{audit.__doc__}\n{_EPILOG}"
 
 def _setting(dataset: str, layers: int, overrides: dict[str, Any]) -> Setting:
     """The numbers of EGNN's recipe that energy depends on; others are known to the recipe, but would change nothing."""
+    from graphjoule.theory import Setting
+    from graphjoule.training.recipe import load_recipe
+
     settings = load_recipe("egnn", dataset, layers, overrides).settings()
     for key in overrides:
-        if key not in _USED:
+        if key.removeprefix("model.") not in _USED:
             raise GraphjouleError(f"--set {key} would change nothing here: an audit depends on {', '.join(_USED)}.")
-    return Setting(num_layers=layers, **{name: settings[name] for name in _USED})
+    return Setting(num_layers=layers, **{name: settings[f"model.{name}"] for name in _USED})
 
 
 def show(result: Audit, console: Console) -> None:

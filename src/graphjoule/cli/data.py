@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from graphjoule.files import json_text
-from graphjoule.tasks import DATASETS, DatasetSource, resolve_data_root
+from graphjoule.tasks.datasets import DATASETS, DatasetSource, resolve_data_root
 
 _WIDTH = max(map(len, DATASETS)) + 2
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
-from graphjoule.predicting import TrainedRuns, read_runs
-from graphjoule.tasks import DATASETS, load_task
-from graphjoule.tasks.archive import load_npz_like
-from graphjoule.tasks.files import load_tables_like, unchanged
-from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training.predictions import write_predictions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graphjoule.predicting import TrainedRuns
+    from graphjoule.tasks.inputs import ModelInput
 
 _EPILOG = """
 Examples:
@@ -48,19 +47,25 @@ def predict(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:
-    """Write every node's class, the probability of each class and whether it was given, as CSV."""
-    runs = read_runs(run, seed=seed)
+    """Write what is predicted for every node, and whether it was known before, as CSV."""
     _check_out(out, force=force)
+
+    from graphjoule.predicting import read_runs
+    from graphjoule.training.predictions import write_predictions
+
+    runs = read_runs(run, seed=seed)
     given = _input(runs, run, nodes, edges, npz, data_root)
-    probabilities = runs.probabilities(given, device)
-    classes = runs.data.classes if runs.data else tuple(map(str, range(probabilities.size(1))))
-    write_predictions(out, given.node_ids, probabilities, given.targets, classes)
-    told = describe_predictions(runs, given, probabilities)
+    predicted = runs.predict(given, device)
+    write_predictions(out, given.node_ids, predicted, given.targets, runs.objective)
+    fields = describe_predictions(runs, given, predicted)
+    if json:
+        typer.echo(json_text(fields | {"predictions": str(out)}))
+        return
+    metric, score = runs.objective.headline, fields[runs.objective.headline.name]
+    known = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
     typer.echo(
-        json_text(told | {"predictions": str(out)})
-        if json
-        else f"{counted(len(given.node_ids), 'node')} predicted by {counted(len(runs.models), 'run')}, "
-        f"{told['num_given']:,} of them had a label{_agreement(told)}\npredictions: {out}"
+        f"{counted(len(given.node_ids), 'node')} predicted by {counted(len(runs.models), 'run')}, "
+        f"{fields['num_given']:,} of them had a known target{known}\npredictions: {out}"
     )
 
 
@@ -81,16 +86,19 @@ def _input(
     runs: TrainedRuns, run: Path, nodes: Path | None, edges: Path | None, npz: Path | None, data_root: Path | None
 ) -> ModelInput:
     """The graph to predict on: the files that were named, else the training graph once more."""
+    from graphjoule.tasks.archive import load_npz_like
+    from graphjoule.tasks.tables import load_tables_like
+
     source = runs.data.source if runs.data else None
     columns = source.columns if source else None
     if runs.data is not None and npz is not None:
         if source is None or source.file("npz") is None:
             raise GraphjouleError(f"--npz is {npz}, but the model of {run} was not trained on an archive.")
-        return load_npz_like(npz, runs.data.num_features)
+        return load_npz_like(npz, runs.data.num_features, runs.objective)
     if nodes is not None:
         if runs.data is None or columns is None:
             raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
-        return load_tables_like(columns, runs.data.classes, nodes, edges)
+        return load_tables_like(columns, runs.objective, nodes, edges)
     if edges is not None:
         raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
     return training_graph(runs, data_root)
@@ -98,6 +106,11 @@ def _input(
 
 def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
     """What the runs were trained on: the user's own files if they are unchanged, else the dataset by its name."""
+    from graphjoule.tasks.archive import load_npz_like
+    from graphjoule.tasks.datasets import DATASETS, load_task
+    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.tasks.tables import load_tables_like, unchanged
+
     data = runs.data
     if data is None or data.source is None:
         if runs.recipe.data.name not in DATASETS:
@@ -111,22 +124,22 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
         return ModelInput.of(task)
     paths = {file.role: unchanged(file) for file in data.source.files}
     if data.source.columns is None:
-        return load_npz_like(paths["npz"], data.num_features)
-    return load_tables_like(data.source.columns, data.classes, paths["nodes"], paths.get("edges"))
+        return load_npz_like(paths["npz"], data.num_features, data.objective)
+    return load_tables_like(data.source.columns, data.objective, paths["nodes"], paths.get("edges"))
 
 
-def describe_predictions(runs: TrainedRuns, given: ModelInput, probabilities: Tensor) -> dict[str, object]:
-    """What ``--json`` prints: how many nodes, how many had a label, and on how many of these the model agrees."""
-    known = given.targets >= 0
-    agree = (probabilities.argmax(dim=1) == given.targets)[known]
+def describe_predictions(runs: TrainedRuns, given: ModelInput, predicted: Tensor) -> dict[str, Any]:
+    """What ``--json`` prints: how many nodes, how many had a known target, and the metric on these."""
+    objective = runs.objective
+    known = objective.is_known(given.targets)
+    metric = objective.headline
+    score = None
+    if bool(known.any()):
+        sums = metric.sums(predicted[known], given.targets[known]).double().sum(dim=0)
+        score = float(metric.finish(sums, int(known.sum())))
     return {
         "num_nodes": len(given.node_ids),
         "num_given": int(known.sum()),
-        "agreement": float(agree.double().mean()) if bool(known.any()) else None,
+        metric.name: score,
         "seeds": list(runs.models),
     }
-
-
-def _agreement(told: dict[str, object]) -> str:
-    share = told["agreement"]
-    return f", and the prediction agrees with {100 * share:.2f} % of these" if isinstance(share, float) else ""

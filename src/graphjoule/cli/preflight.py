@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.rules import stratified_rule
-from graphjoule.training.build import initialised
+from graphjoule.tasks.splits import stratified_rule
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -26,16 +25,8 @@ def check_training(recipe: Recipe, *, device: str, test_fraction: float | None, 
     resolve_device(device)
     if test_fraction is not None:
         stratified_rule(test_fraction)
-    check_model(recipe)
     if out is not None:
         check_folder(out, recipe, resume=resume)
-
-
-def check_model(recipe: Recipe) -> None:
-    """Refuse settings that the model's constructor refuses; two layers tell, and take no time."""
-    model = recipe.model.model_copy(update={"num_layers": min(recipe.model.num_layers, 2)})
-    shallow = recipe.model_copy(update={"model": model})
-    initialised(shallow, in_channels=2, out_channels=2, seed=0)
 
 
 def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:

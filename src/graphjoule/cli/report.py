@@ -15,7 +15,7 @@ from graphjoule.cli.predict import training_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.predicting import TrainedRuns
 from graphjoule.report import Cell, Reference, check_report_path, read_cells, report_page, write_report
-from graphjoule.studies.paper_tables import paper_accuracies
+from graphjoule.studies import find_study
 from graphjoule.tasks.facts import TableColumns, TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training.environment import resolve_device
@@ -27,7 +27,7 @@ Examples:
 
 - `graphjoule report runs --out runs.html` reports on all trainings in a folder, side by side
 
-- `graphjoule report results/table1 --out records.html` makes do with records alone
+- `graphjoule report reproduction/results/table1 --out records.html` makes do with records alone
 """
 _MOST_NAMED = 30  # columns that a command names; more are those of embeddings, which nobody types
 
@@ -94,8 +94,8 @@ def paper_table() -> Reference:
     85.7
     """
     values = {
-        (dataset, names[0], layers): value
-        for names, columns in paper_accuracies("table1").items()
+        (dataset, model, layers): value
+        for (model, _, _), columns in find_study("table1").reference.values.items()
         for (dataset, layers), value in columns.items()
     }
     title = "Dirichlet Energy Constrained Learning for Deep Graph Neural Networks"

@@ -5,19 +5,31 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
-from graphjoule.tasks import Task, find_dataset, load_task
-from graphjoule.tasks.archive import load_npz, load_npz_graph
-from graphjoule.tasks.files import load_graph, load_tables
+from graphjoule.tasks.datasets import find_dataset, load_task
+
+if TYPE_CHECKING:
+    from graphjoule.graph import Propagation
+    from graphjoule.tasks import Task
 
 DEFAULT_DATASET = "digits"
 _OWN = "Your own graph"
+
+
+class _TaskName(StrEnum):
+    classification = "classification"
+    regression = "regression"
+
+
+class _LossName(StrEnum):
+    squared = "squared"
+    absolute = "absolute"
 
 
 def _own(help_text: str, metavar: str | None = None, **more: Any) -> Any:
@@ -35,7 +47,11 @@ class GraphSource:
     edges: Annotated[Path | None, _own("Table of edges; without one, nearest neighbours are linked.", "FILE")] = None
     npz: Annotated[Path | None, _own("One archive of arrays instead of tables.", "FILE")] = None
     id: Annotated[str | None, _own("Column of the nodes' names: id, else the first.", "COLUMN")] = None
-    label: Annotated[str | None, _own("Column of the classes: label. Blank: to be predicted.", "COLUMN")] = None
+    label: Annotated[str | None, _own("Column to learn: label. Blank: to be predicted.", "COLUMN")] = None
+    task: Annotated[
+        _TaskName | None, _own("Whether labels are classes or numbers; asked for where it is not clear.")
+    ] = None
+    loss: Annotated[_LossName | None, _own("Error of a regression: squared by default.")] = None
     features: Annotated[str | None, _own("Columns to use, such as a,b,c: all but id and label.", "COLUMNS")] = None
     one_hot: Annotated[str | None, _own("Text columns to use, one feature per category.", "COLUMNS")] = None
     source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
@@ -64,20 +80,28 @@ class GraphSource:
 
     def load(self) -> Task:
         """Read the task; options that contradict each other are refused."""
-        self._check()
-        if self.npz is not None:
-            return load_npz(self.npz, test_fraction=self.test_fraction or 0.0)
-        if self.nodes is None:
+        self.check()
+        if not self.is_own:
             return load_task(self.name, self.data_root)
-        return load_tables(self.nodes, self.edges, **self._columns(), test_fraction=self.test_fraction or 0.0)
+        from graphjoule.tasks import load_npz, load_tables
+
+        asked: dict[str, Any] = {"task": self.task, "loss": self.loss, "test_fraction": self.test_fraction or 0.0}
+        if self.nodes is None:
+            assert self.npz is not None
+            return load_npz(self.npz, **asked)
+        return load_tables(self.nodes, self.edges, **self._columns(), **asked)
 
     def load_graph(self) -> Propagation:
         """Read the graph alone, which needs no labels."""
-        self._check()
-        if self.npz is not None:
-            return load_npz_graph(self.npz)
-        if self.nodes is None:
+        self.check()
+        if not self.is_own:
             return load_task(self.name, self.data_root).graph
+        from graphjoule.tasks.archive import load_npz_graph
+        from graphjoule.tasks.tables import load_graph
+
+        if self.nodes is None:
+            assert self.npz is not None
+            return load_npz_graph(self.npz)
         return load_graph(self.nodes, self.edges, **self._columns())
 
     def _columns(self) -> dict[str, Any]:
@@ -93,7 +117,8 @@ class GraphSource:
             "knn": self.knn,
         }
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse options that contradict each other, or mean nothing without another one."""
         given = [name for name in ("dataset", "nodes", "npz") if getattr(self, name) is not None]
         if len(given) > 1:
             raise GraphjouleError(f"--{given[0]} and --{given[1]} contradict each other: give one.")
@@ -109,7 +134,8 @@ class GraphSource:
 _NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("edges", "id", "label", "features", "one_hot", "knn"), ("nodes",)),
     **dict.fromkeys(("source", "target", "weight"), ("edges",)),
-    "test_fraction": ("nodes", "npz"),
+    **dict.fromkeys(("task", "test_fraction"), ("nodes", "npz")),
+    "loss": ("task",),
 }
 """Options that mean something only beside another one."""
 

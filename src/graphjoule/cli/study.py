@@ -2,63 +2,70 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from graphjoule.cli.report import seeds_text, value_text
 from graphjoule.cli.study_progress import show_study
 from graphjoule.cli.train import parse_seeds
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.report.drawings import Evidence, drawings_of, picture
 from graphjoule.studies import (
+    FORMATS,
     STUDIES,
     Cell,
     Collection,
     LedgerRow,
+    Pace,
     Plan,
     Study,
-    Tasks,
     find_study,
     ledger_text,
     make_ledger,
     plan_study,
     read_collection,
+    read_energies,
     work,
 )
-from graphjoule.studies.command import study_commands
-from graphjoule.studies.energy_files import read_energies
-from graphjoule.studies.estimate import Pace
-from graphjoule.studies.ledger_text import FORMATS
-from graphjoule.studies.plan import CLAIMS
+from graphjoule.studies.worker import LOCKS
 from graphjoule.tasks import DATASETS, load_task, resolve_data_root
 from graphjoule.trace.plots import MissingLibraryError
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.environment import describe_device, resolve_device
 from graphjoule.training.recipe import parse_overrides
 
-_ENDINGS = {"markdown": "md", "csv": "csv", "json": "json"}
+_SEEDS: Final = tuple(range(10))
+_ENDINGS: Final = {"markdown": "md", "csv": "csv", "json": "json"}
 _EPILOG = """
 Examples:
 
-- `graphjoule study --list` says which studies there are
+- `graphjoule study --list` lists the studies
 
 - `graphjoule study table1 --datasets digits --models egnn,gcn --layers 2,8 --seeds 3` is a quick try
 
 - `graphjoule study table1 --datasets cora,pubmed --device cuda`
 
-- `graphjoule study table1 --ledger --records results/table1` trains nothing, compares
+- `graphjoule study table1 --ledger --records reproduction/results/table1` trains nothing, compares
+
+- `graphjoule study mine.toml` runs a study of your own
 
 Killed or stopped, the same command goes on; started twice, the two share the work.
 """
 
 
 def study(
-    name: Annotated[str | None, typer.Argument(metavar="STUDY", help=f"One of {choices(STUDIES)}.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="STUDY", help=f"One of {choices(STUDIES)}, or a study file of your own, mine.toml."),
+    ] = None,
     datasets: Annotated[str | None, typer.Option(help="Such as cora,pubmed; the study's own by default.")] = None,
     models: Annotated[str | None, typer.Option(help="Such as egnn,gcn; the study's own by default.")] = None,
     layers: Annotated[str | None, typer.Option(help="Depths such as 2,16; the study's own by default.")] = None,
@@ -77,7 +84,7 @@ def study(
         typer.Option(help="More records, .jsonl(.gz) files or folders of them; their runs are not repeated."),
     ] = None,
     ledger: Annotated[
-        bool, typer.Option("--ledger", help="Train nothing, compare the records with the paper.")
+        bool, typer.Option("--ledger", help="Train nothing, compare the records with the reference.")
     ] = False,
     form: Annotated[str, typer.Option("--format", help=f"How the ledger is printed: {choices(FORMATS)}.")] = "markdown",
     list_: Annotated[bool, typer.Option("--list", help="List the studies.")] = False,
@@ -87,7 +94,7 @@ def study(
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
-    """Train a table or figure of the paper, filling in only what has no record yet, and compare it with the paper."""
+    """Train a study, such as a table of the paper: only what has no record yet; compare it with reference values."""
     if list_ or name is None:
         typer.echo(list_studies(as_json=json))
         return
@@ -99,19 +106,31 @@ def study(
     request = _Request(chosen, cells, parse_seeds(seeds), out, records or [], data_root)
     refused: dict[str, str] = {}
     if ledger:
-        unavailable = request.absent()
+        root = resolve_data_root(data_root)
+        unavailable = [dataset for dataset in request.datasets if not DATASETS[dataset].is_present(root)]
     else:
         plan, refused = _train(request, device, checkpoint_every)
         unavailable = list(plan.unavailable)
-    rows = make_ledger(cells, request.recorded(), seeds=request.seeds, unavailable=unavailable)
+    recorded = request.recorded()
+    rows = make_ledger(chosen, cells, recorded, seeds=request.seeds, unavailable=unavailable)
+    missing = missing_commands(chosen, rows, request.seeds)
     if not ledger:
-        _write_ledgers(request, rows)
-        _draw(request)
-    typer.echo(ledger_text(chosen, rows, form, request.seeds), err=json, nl=False)
+        for kind, ending in _ENDINGS.items():
+            write_text(out / f"{chosen.name}.{ending}", ledger_text(chosen, rows, kind, missing))
+        _draw(request, recorded)
+    typer.echo(ledger_text(chosen, rows, form, missing), err=json, nl=False)
     for what, why in refused.items():
         typer.echo(f"graphjoule: {what} could not be finished: {why}", err=True)
     if json:
-        typer.echo(json_text(_fields(request, rows, refused, unavailable)))
+        fields = {
+            "study": chosen.name,
+            "out": str(out),
+            "seeds": request.seeds,
+            "not_available": unavailable,
+            "refused": refused,
+            "rows": [row.fields() for row in rows],
+        }
+        typer.echo(json_text(fields))
     if refused:
         sys.exit(1)
 
@@ -130,37 +149,37 @@ class _Request:
     records: list[Path]
     data_root: Path | None
 
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets of the cells, each once."""
+        return list(dict.fromkeys(cell.dataset for cell in self.cells))
+
     def recorded(self) -> Collection:
         """All records there are by now."""
         return read_collection([*self.records, *([self.out] if self.out.exists() else [])])
-
-    def absent(self) -> list[str]:
-        """Datasets whose files are not here."""
-        root = resolve_data_root(self.data_root)
-        return [name for name in dict.fromkeys(c.dataset for c in self.cells) if not DATASETS[name].is_present(root)]
 
 
 def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan, dict[str, str]]:
     """Say what is to be done, and do it."""
     name, has_energies = request.study.name, request.study.has_energies
     where = describe_device(resolve_device(device))
-    if not (request.out / CLAIMS).is_dir():
+    if not (request.out / LOCKS).is_dir():
         check_free(request.out)
     ensure_folder(request.out)
-    tasks = Tasks(lambda dataset: load_task(dataset, request.data_root))
+    load = cache(lambda dataset: load_task(dataset, request.data_root))
     known = request.recorded()
-    plan = plan_study(request.cells, request.seeds, request.out, tasks, elsewhere=known, has_energies=has_energies)
+    plan = plan_study(request.cells, request.seeds, request.out, load, elsewhere=known, has_energies=has_energies)
     for dataset, why in plan.unavailable.items():
         cells = [cell for cell in request.cells if cell.dataset == dataset]
         commands = " and ".join(f"`{text}`" for text in study_commands(request.study, cells, request.seeds))
         typer.echo(f"{dataset}: not run: data not available here; {commands} runs it. {why}", err=True)
     pace = Pace(where, known)
     typer.echo(f"{name}: {_announce(plan, pace)}", err=True)
-    ensure_folder(request.out / CLAIMS)  # also if there is nothing to claim: the ledgers make the folder the study's
+    ensure_folder(request.out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
     try:
         with show_study(name) as on_progress:
             refused = work(
-                plan, tasks, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=on_progress
+                plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=on_progress
             )
     except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
         typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
@@ -176,16 +195,10 @@ def _announce(plan: Plan, pace: Pace) -> str:
     return f"{to_do} runs to train{recorded}; {pace.estimate(plan.jobs)}"
 
 
-def _write_ledgers(request: _Request, rows: Sequence[LedgerRow]) -> None:
-    for form, ending in _ENDINGS.items():
-        text = ledger_text(request.study, rows, form, request.seeds)
-        write_text(request.out / f"{request.study.name}.{ending}", text)
-
-
-def _draw(request: _Request) -> None:
+def _draw(request: _Request, recorded: Collection) -> None:
     """Leave the study's figures beside its ledgers; without matplotlib, say what would draw them."""
     energies = read_energies([request.out, *request.records]) if request.study.has_energies else []
-    evidence = Evidence(request.study, request.cells, request.recorded(), energies, request.seeds)
+    evidence = Evidence(request.study, request.cells, recorded, energies, request.seeds)
     try:
         for drawing in drawings_of(evidence):
             path = request.out / f"{drawing.name}.png"
@@ -195,25 +208,58 @@ def _draw(request: _Request) -> None:
         typer.echo(f"graphjoule: nothing is drawn. {error}", err=True)
 
 
-def _fields(
-    request: _Request, rows: Sequence[LedgerRow], refused: dict[str, str], unavailable: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "study": request.study.name,
-        "out": str(request.out),
-        "seeds": request.seeds,
-        "not_available": list(unavailable),
-        "refused": refused,
-        "rows": [row.fields() for row in rows],
-    }
-
-
 def list_studies(*, as_json: bool = False) -> str:
     """The studies, a line each."""
     if as_json:
         return json_text([{"name": s.name, "title": s.title, "num_cells": len(s.cells())} for s in STUDIES.values()])
     width = max(map(len, STUDIES)) + 2
     return "\n".join(f"{s.name:<{width}}{s.title} ({len(s.cells())} cells)" for s in STUDIES.values())
+
+
+def missing_commands(study: Study, rows: Iterable[LedgerRow], seeds: Sequence[int] = _SEEDS) -> list[str]:
+    """The commands that train what was not run."""
+    return study_commands(study, (row.cell for row in rows if row.outcome.verdict == "not run"), seeds)
+
+
+def study_commands(study: Study, cells: Iterable[Cell], seeds: Sequence[int] = _SEEDS) -> list[str]:
+    """The commands that train some cells of a study, those of a dataset in one where one command can say it.
+
+    What is the study's own (its models, its depths, ten seeds) is left out. Variants cannot be chosen: the command
+    trains all of a model and depth, and repeats no run that is recorded.
+
+    Args:
+        study: which study.
+        cells: some of its cells.
+        seeds: one run each.
+
+    Example:
+        >>> table1 = find_study("table1")
+        >>> study_commands(table1, table1.cells(["cora"], ["gcn", "sgc"], [2, 16], {"epochs": 5}), range(3))
+        ['graphjoule study table1 --datasets cora --models gcn,sgc --layers 2,16 --seeds 3 --set epochs=5']
+        >>> study_commands(table1, table1.cells(["cora"]))
+        ['graphjoule study table1 --datasets cora']
+    """
+    wanted: dict[tuple[str, str], dict[int, None]] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
+    for cell in cells:
+        wanted.setdefault((cell.dataset, cell.model), {})[cell.num_layers] = None
+        settings[cell.dataset] = cell.overrides
+    together: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for (dataset, model), layers in wanted.items():
+        together.setdefault((dataset, tuple(layers)), []).append(model)
+    commands = []
+    for (dataset, depths), models in together.items():
+        words = ["graphjoule", "study", study.source, "--datasets", dataset]
+        if tuple(models) != study.models:
+            words += ["--models", ",".join(models)]
+        if depths != study.depths.get(dataset, study.depths.get("default")):
+            words += ["--layers", ",".join(map(str, depths))]
+        if tuple(seeds) != _SEEDS:
+            words += ["--seeds", seeds_text(seeds)]
+        for key, value in settings[dataset].items():
+            words += ["--set", f"{key}={value_text(value)}"]
+        commands.append(shlex.join(words))
+    return commands
 
 
 def _names(text: str | None) -> list[str] | None:

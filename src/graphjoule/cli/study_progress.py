@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from graphjoule.studies import StudyProgress
-from graphjoule.studies.estimate import in_words
+from graphjoule.studies import StudyProgress, in_words
 
 _SECONDS_BETWEEN_LINES = 60.0
 

@@ -115,6 +115,10 @@ def train(
         )
     numbers = parse_seeds(seeds)
 
+    source.check()
+    if parts is None:  # what can be refused by names and numbers alone is refused before torch is imported
+        load_recipe_from(recipe_file, model, source.name, layers, overrides)
+
     from graphjoule.cli.processes import check_clustered, check_processes, source_beside_parts
 
     check_processes(processes, distributed, parts)

@@ -1,38 +1,58 @@
-"""``graphjoule tune``."""
+"""``graphjoule tune``: the options, the progress, and the result in words."""
 
 from __future__ import annotations
 
+import logging
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.train import parse_seeds, run_name
-from graphjoule.cli.tune_progress import show_search
-from graphjoule.cli.tune_text import advise, announce, describe, header_of, result_fields, train_command
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn import MODELS
-from graphjoule.tasks.rules import stratified_rule
+from graphjoule.tasks.splits import stratified_rule
 from graphjoule.terms import METHODS
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.environment import resolve_device
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
-from graphjoule.tuning.board import Address, Board
-from graphjoule.tuning.defaults import default_ranges
-from graphjoule.tuning.engine import import_optuna, quiet
-from graphjoule.tuning.folder import RECIPE_NAME, SEARCH_NAME, check_folder, mark_folder, write_outcome
-from graphjoule.tuning.outcome import Outcome, read_outcome
-from graphjoule.tuning.ranges import Range, parse_ranges
-from graphjoule.tuning.search import Search, evaluate, work
-from graphjoule.tuning.settings import fit_ranges
-from graphjoule.tuning.spelling import fixed_settings, spelled
-from graphjoule.tuning.team import Member, run_team
-from graphjoule.tuning.validation import ValidationTask, hide_test
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import parse_overrides, resolve, setting_names
+from graphjoule.tuning.outcome import (
+    RECIPE_NAME,
+    SEARCH_NAME,
+    Outcome,
+    check_folder,
+    mark_folder,
+    read_outcome,
+    write_outcome,
+)
+from graphjoule.tuning.queue import TrialQueue, attempts_of, is_over
+from graphjoule.tuning.ranges import (
+    Range,
+    count_settings,
+    default_ranges,
+    fit_ranges,
+    parse_ranges,
+    spelled,
+)
+from graphjoule.tuning.search import Search, Team, TrialProgress, evaluate, run_team, work
+from graphjoule.tuning.storage import SearchStorage, StorageRef, import_optuna
+from graphjoule.tuning.validation import ValidationTask, direction_of, hide_test, metric_of
+
+_SHOWN = 5  # trials in the table at the end
+_SEEDS = 10  # of the training that reads the test split
+Show = Callable[[TrialProgress | None], None]
 
 _EPILOG = """
 Examples:
@@ -95,7 +115,7 @@ def tune(
 ) -> None:
     """Search a recipe's settings by validation alone: any number of workers, safe to kill; the winner is a recipe."""
     import_optuna()
-    chosen = {"epochs": epochs, "constraint": constraint}
+    chosen = {"train.epochs": epochs, "terms.energy.method": constraint}
     overrides = parse_overrides(
         [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
     )
@@ -105,27 +125,47 @@ def tune(
     resolve_device(device)
     if source.test_fraction is not None:
         stratified_rule(source.test_fraction)
-    address, folder = choose_places(storage, name, out, start)
+    ref, folder = choose_places(storage, name, out, start)
 
     task = source.load()
     search = Search(start.with_split_of(task), ranges, tuple(numbers), search_seed)
     seen = hide_test(task, search.recipe, numbers)
-    del task  # from here on nobody has a test label
+    del task  # from here on no test label is in reach
     about = search.about(seen)
-    check_folder(folder, address.name, about, address.file_names)
-    board = address.open(about, search.direction)
-    mark_folder(folder, address.name, about)
-    typer.echo(announce(search, address, trials, workers), err=True)
-    member = Member(source.load, search, address, search.num_trials(trials), device, timeout)
-    num_dead = _carry_out(member, board, seen, workers)
+    check_folder(folder, ref.name, about, ref.file_names)
+    stored = search.open(ref, seen)
+    mark_folder(folder, ref.name, about)
+    queue = search.queue(stored, trials)
+    typer.echo(announce(search, seen, ref, trials, queue.num_trials, workers), err=True)
+    num_dead = _carry_out(Team(source.load, search, ref, trials, device, timeout), queue, seen, workers)
 
-    outcome = read_outcome(board.study, search.recipe)
-    is_whole = search.queue(board, trials).is_finished()
+    outcome = read_outcome(stored, search.recipe)
     if outcome.ranked:
-        check_folder(folder, address.name, about)  # another search may have begun there at the same moment
-        _tell(source, outcome, address, folder, search, has_test=seen.has_test, as_json=json)
-    if not outcome.ranked or not is_whole:
-        typer.echo(f"graphjoule: {_what_is_left(outcome, member.num_trials, num_dead)}", err=True)
+        check_folder(folder, ref.name, about)  # another search may have begun there at the same moment
+        command = train_command(source, outcome.recipe, folder / RECIPE_NAME)
+        header = header_of(outcome, search.seeds, command, has_test=seen.has_test)
+        files, missing = write_outcome(outcome, folder, header=header)
+        typer.echo(describe(outcome, ranges, files, missing), err=json)
+        once = "; the test split is read then, once" if seen.has_test else ""
+        typer.echo(f"train the winner with ten seeds{once}:\n  {command}", err=json)
+        if json:
+            best = outcome.best
+            result = {
+                "name": ref.name,
+                "storage": str(ref),
+                "select_on": metric_of(outcome.recipe),
+                "direction": outcome.direction,
+                "num_trials": len(outcome.rows),
+                "num_failed": len(outcome.rows) - len(outcome.ranked),
+                "ranges": {key: found.text for key, found in ranges.items()},
+                "best": {"trial": best.slot, "value": best.value, **best.metrics, "params": dict(best.params)},
+                "importance": dict(outcome.importance),
+                "files": {key: str(path) for key, path in files.items()},
+                "command": command,
+            }
+            typer.echo(json_text(result))
+    if not outcome.ranked or not queue.is_finished():
+        typer.echo(f"graphjoule: {_what_is_left(outcome, queue.num_trials, num_dead)}", err=True)
     if not outcome.ranked or num_dead == workers:
         sys.exit(1)
 
@@ -135,40 +175,40 @@ tune.__doc__ = f"{tune.__doc__}\n{_EPILOG}"
 
 def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Range]:
     """The ranges that are asked for, else the model's own apart from what is overridden; checked."""
-    given, fixed = parse_ranges(texts), fixed_settings(recipe, overrides)
+    model = recipe.model.name
+    given, fixed = parse_ranges(texts), resolve(overrides, setting_names(model), model, recipe.terms)
     for key in given:
         for name in spelled(recipe, key):
             if name in fixed:
                 raise GraphjouleError(f"{name} is both set, to {fixed[name]!r}, and searched: do one of the two.")
-    own = default_ranges(recipe.model.name).items()
+    own = default_ranges(model).items()
     left = {key: found for key, found in own if fixed.keys().isdisjoint(spelled(recipe, key))}
     return fit_ranges(recipe, given or left)
 
 
-def choose_places(storage: str | None, name: str | None, out: Path | None, recipe: Recipe) -> tuple[Address, Path]:
-    """Where the search is kept and where its results go: the same places for the same command."""
+def choose_places(storage: str | None, name: str | None, out: Path | None, recipe: Recipe) -> tuple[StorageRef, Path]:
+    """Where the search is stored and where its results go: the same places for the same command."""
     name = name or run_name(recipe)
     folder = out or Path("runs") / "tune" / name
-    address = Address(storage or str(folder / "journal.log"), name)
-    if storage is not None and not address.is_url and out is None:
-        beside = Path(storage).parent  # where other things may be, unless a search has marked it as its own
+    ref = StorageRef(storage or str(folder / "journal.log"), name)
+    if storage is not None and ref.journal is not None and out is None:
+        beside = ref.journal.parent  # where other things may be, unless a search has marked it as its own
         folder = beside if (beside / SEARCH_NAME).exists() else beside / name
     nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise GraphjouleError(f"Cannot use {folder} as an output folder: {nearest.name} is a file.")
-    return address, folder
+    return ref, folder
 
 
-def _carry_out(member: Member, board: Board, task: ValidationTask, num_workers: int) -> int:
-    """Try what is left, here or in several processes; returns how many of those ended before their time."""
-    search = member.search
-    queue = search.queue(board, member.num_trials)
+def _carry_out(team: Team, queue: TrialQueue, task: ValidationTask, num_workers: int) -> int:
+    """Try what is left, here or in several processes; returns how many of those ended early."""
     try:
-        with quiet(), show_search(member.address.name, board.study, member.num_trials) as show:
+        with show_search(queue.storage, queue.num_trials) as show:
             if num_workers == 1:
-                work(queue, partial(evaluate, search, task, member.device), timeout=member.timeout, on_progress=show)
+                one = partial(evaluate, team.search, task, team.device)
+                work(queue, one, timeout=team.timeout, on_progress=show)
                 return 0
-            codes = [] if queue.is_finished() else run_team(member, num_workers, on_poll=lambda: show(None))
+            codes = [] if queue.is_finished() else run_team(team, num_workers, on_poll=lambda: show(None))
             show(None)
     except (TrainingInterrupted, KeyboardInterrupt):
         typer.echo("graphjoule: stopped; the same command goes on from there.", err=True)
@@ -176,27 +216,138 @@ def _carry_out(member: Member, board: Board, task: ValidationTask, num_workers: 
     return sum(code != 0 for code in codes)
 
 
-def _tell(
-    source: GraphSource,
-    outcome: Outcome,
-    address: Address,
-    folder: Path,
-    search: Search,
-    *,
-    has_test: bool,
-    as_json: bool,
-) -> None:
-    command = train_command(source, outcome.recipe, folder / RECIPE_NAME)
-    header = header_of(outcome, search.seeds, command, has_test=has_test)
-    files, missing = write_outcome(outcome, search.ranges, folder, header=header)
-    typer.echo(describe(outcome, search.ranges, files, missing), err=as_json)
-    typer.echo(advise(command, has_test=has_test), err=as_json)
-    if as_json:
-        typer.echo(json_text(result_fields(outcome, address, search.ranges, files, command)))
-
-
 def _what_is_left(outcome: Outcome, num_trials: int, num_dead: int) -> str:
     dead = f"{counted(num_dead, 'worker')} ended early; " if num_dead else ""
     if len(outcome.rows) < num_trials:
         return f"{dead}{len(outcome.rows)} of {counted(num_trials, 'trial')} are over; the same command goes on."
     return f"{dead}no trial has a result; the first failure: {outcome.rows[0].failure}"
+
+
+# Progress: a bar on a terminal, a line per trial elsewhere.
+
+
+@contextmanager
+def show_search(storage: SearchStorage, num_trials: int) -> Iterator[Show]:
+    """Gives a callback for `work`, or to be called with None now and then; everything goes to standard error.
+
+    What every training logs about itself would come once per trial, so only warnings pass meanwhile.
+    """
+    logger = logging.getLogger("graphjoule")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        with (_bar if sys.stderr.isatty() else _lines)(storage, num_trials) as show:
+            yield show
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def _bar(storage: SearchStorage, num_trials: int) -> Iterator[Show]:
+    state = TextColumn("trials, {task.fields[state]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), state, TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(storage.ref.name, state="", total=num_trials)
+
+        def show(progress: TrialProgress | None) -> None:
+            if progress is None or progress.training is None or progress.training.epoch % 10 == 0:
+                num_over, best = state_of(storage)
+                epoch = f", epoch {progress.training.epoch}" if progress and progress.training else ""
+                bar.update(task, completed=num_over, state=f"{best}{epoch}")
+
+        yield show
+
+
+@contextmanager
+def _lines(storage: SearchStorage, num_trials: int) -> Iterator[Show]:
+    shown = state_of(storage)[0]
+
+    def show(progress: TrialProgress | None) -> None:
+        nonlocal shown
+        if progress is not None and progress.training is not None:
+            return
+        num_over, best = state_of(storage)
+        if num_over != shown:
+            shown = num_over
+            typer.echo(f"{storage.ref.name}: {num_over}/{num_trials} trials, {best}", err=True)
+
+    yield show
+
+
+def state_of(storage: SearchStorage) -> tuple[int, str]:
+    """How many trials are over, and the best value so far in words."""
+    over = [tries[-1] for tries in attempts_of(storage.trials()).values() if is_over(tries[-1])]
+    values = [trial.value for trial in over if trial.value is not None]
+    if not values:
+        return len(over), "none has a result yet"
+    return len(over), f"best {max(values) if storage.study.direction.name == 'MAXIMIZE' else min(values):.4f}"
+
+
+# Words.
+
+
+def announce(
+    search: Search, task: ValidationTask, ref: StorageRef, num_asked: int, num_trials: int, num_workers: int
+) -> str:
+    """What is about to be done."""
+    recipe = search.recipe
+    goal = "lowest" if direction_of(recipe, task) == "minimize" else "highest"
+    ranges = ", ".join(f"{key} {found.text}" for key, found in search.ranges.items())
+    lines = [
+        f"{_run(recipe)}: {counted(num_trials, 'trial')} of "
+        f"{counted(len(search.seeds), 'seed')} by {counted(num_workers, 'worker')}, kept in {ref} as {ref.name!r}",
+        f"searched for the {goal} mean {metric_of(recipe)}: {ranges}",
+    ]
+    if num_trials < num_asked:
+        settings = counted(num_trials, "setting")
+        lines.append(f"the ranges hold {settings}, so there are not {num_asked} trials: each is tried once")
+    return "\n".join(lines)
+
+
+def _run(recipe: Recipe) -> str:
+    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}"
+
+
+def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
+    """The command that trains a recipe file on the graph of the search with ten seeds."""
+    given = {field.name.replace("_", "-"): getattr(source, field.name) for field in fields(source)}
+    if not source.is_own:
+        given["dataset"] = source.name
+    options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
+    options += [f"--model {recipe.model.name}", f"--layers {recipe.model.num_layers}"]
+    return f"graphjoule train {' '.join(options)} --recipe {shlex.quote(str(file))} --seeds {_SEEDS}"
+
+
+def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test: bool) -> list[str]:
+    """The comment on top of the winner's file."""
+    recipe = outcome.recipe
+    lines = [
+        f"{_run(recipe)}: the best of {counted(len(outcome.rows), 'trial')} of graphjoule tune.",
+        "",
+        f"Command   {command}",
+        f"Expect    {metric_of(recipe)} {outcome.best.value:.4f} on the validation nodes, the mean over the "
+        f"seeds {', '.join(map(str, seeds))}{';' if has_test else ''}",
+    ]
+    unread = "the search has not read a test label, so it cannot say what to expect of the test nodes"
+    return [*lines, f"{'':10}{unread}"] if has_test else lines
+
+
+def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, Path], missing: Sequence[str]) -> str:
+    """The result in words."""
+    num_failed = len(outcome.rows) - len(outcome.ranked)
+    failed = f", {num_failed} failed" if num_failed else ""
+    if len(outcome.rows) == count_settings(ranges):
+        failed += ", all settings that the ranges hold"
+    selects, names = metric_of(outcome.recipe), list(outcome.best.params)
+    others = [name for name in outcome.best.metrics if name != selects]
+    rows = [["trial", selects, *others, *names]]
+    for row in outcome.ranked[:_SHOWN]:
+        params = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in map(row.params.get, names)]
+        rows.append([str(row.slot), f"{row.value:.4f}", *(f"{row.metrics[name]:.4f}" for name in others), *params])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = [f"{counted(len(outcome.rows), 'trial')}{failed}; the best by {selects}:", *(f"  {row}" for row in table)]
+    if outcome.importance:
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
+        lines.append(f"importance: {shares}")
+    return "\n".join([*lines, *(f"{name}: {path}" for name, path in files.items()), *missing])

@@ -122,6 +122,12 @@ class Propagation(Nodes):
         """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
         return self.laplacian.weight[self.row() != self.col].to(self.dtype)
 
+    @cached_property
+    def is_weighted(self) -> bool:
+        """Whether an edge weighs anything but 1, up to the rounding of ``P``."""
+        weight = self.edge_weight
+        return not torch.allclose(weight, torch.ones_like(weight), rtol=0, atol=8 * torch.finfo(self.dtype).eps)
+
     @property
     def device(self) -> torch.device:
         """Where the operator lives."""

@@ -1,5 +1,5 @@
 from .appnp import APPNP as APPNP
-from .appnp import TeleportHop as TeleportHop
+from .appnp import APPNPStep as APPNPStep
 from .base import GraphModel as GraphModel
 from .dropedge import DropEdgeGCN as DropEdgeGCN
 from .egnn import EGNN as EGNN
@@ -15,5 +15,5 @@ from .pairnorm import PairNorm as PairNorm
 from .pairnorm import PairNormGCN as PairNormGCN
 from .resgcn import ResGCN as ResGCN
 from .sgc import SGC as SGC
-from .sgc import Hop as Hop
+from .sgc import Propagate as Propagate
 from .table import MODELS as MODELS

@@ -15,7 +15,7 @@ from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops.edge_dropout import propagate_dropped
 
 
-class TeleportHop(nn.Module):
+class APPNPStep(nn.Module):
     """One step of personalised PageRank: ``Z_k = (1 - alpha) dropout(P) Z_{k-1} + alpha Z_0``.
 
     Args:
@@ -35,7 +35,7 @@ class TeleportHop(nn.Module):
 
 
 class APPNP(GraphModel):
-    """``Z_0 = relu(X W_1 + b_1) W_2 + b_2``, dropout before each product; then `num_layers` times `TeleportHop`.
+    """``Z_0 = relu(X W_1 + b_1) W_2 + b_2``, dropout before each product; then `num_layers` times `APPNPStep`.
 
     Every step drops other entries of ``P``, as the authors' own code does. PyG's ``APPNP`` drops from what the step
     before has left, so after K steps only ``(1 - p)^K`` of the entries are there, each divided by ``(1 - p)^K``.
@@ -76,7 +76,7 @@ class APPNP(GraphModel):
         self.first = FeatureLinear(in_channels, hidden_channels)
         self.norm = BatchNorm(hidden_channels) if batch_norm else nn.Identity()
         self.second = FeatureLinear(hidden_channels, out_channels)
-        self.convs = nn.ModuleList(TeleportHop(alpha, edge_dropout) for _ in range(num_layers))
+        self.convs = nn.ModuleList(APPNPStep(alpha, edge_dropout) for _ in range(num_layers))
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The prediction of every node by itself, then the steps."""

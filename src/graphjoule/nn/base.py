@@ -72,6 +72,10 @@ class GraphModel(nn.Module):
         """Outputs or targets in the unit in which the loss counts them; see `OutputScale`."""
         return values
 
+    def centered(self, values: Tensor) -> Tensor:
+        """Outputs or targets less a number that all have in common; see `OutputScale`."""
+        return values
+
     def kept_activations(self, *, is_fused: bool) -> int:
         """About how many activations ``[num_nodes, hidden_channels]`` a training step needs at its peak.
 

@@ -101,7 +101,7 @@ class EGNNConv(ResidualConv):
 
     def forward(self, x: Tensor, x0: Tensor, graph: Propagation, key: Tensor | None = None) -> Tensor:
         """The layer's output, shape ``[num_nodes, channels]``; `key` turns dropout on."""
-        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.mapping()
+        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.effective_weight()
         norm, act = self.norm, self.activation
         if norm is not None:
             z = norm(z)
@@ -111,7 +111,7 @@ class EGNNConv(ResidualConv):
         out: Tensor = act(z)
         return out
 
-    def mapping(self) -> Tensor:
+    def effective_weight(self) -> Tensor:
         """``W``."""
         return self.weight
 
@@ -210,7 +210,7 @@ class EGNN(ResidualModel):
 
         ``W_1_init = sqrt(c_max) I`` and ``W_k_init = I``; with Glorot initialisation it is ``gamma * sum_k ||W_k||_F``.
         """
-        offset = self.mappings()
+        offset = self.effective_weights()
         if self.weight_init == "orthogonal":
             identity = torch.eye(self.hidden_channels, dtype=offset.dtype, device=offset.device)
             first = offset[:1] - self.c_max**0.5 * identity

@@ -56,7 +56,7 @@ class GCNIIConv(ResidualConv):
         if self.norm is not None:
             self.norm.reset_parameters()
 
-    def mapping(self) -> Tensor:
+    def effective_weight(self) -> Tensor:
         """``(1 - b) I + b W``: the weight of the EGNN layer that this layer is."""
         identity = torch.eye(len(self.weight), dtype=self.weight.dtype, device=self.weight.device)
         return self.identity * identity + (1 - self.identity) * self.weight
@@ -67,7 +67,7 @@ class GCNIIConv(ResidualConv):
 
     def forward(self, x: Tensor, x0: Tensor, graph: Propagation, key: Tensor | None = None) -> Tensor:
         """The layer's output, shape ``[num_nodes, channels]``; `key` turns dropout on."""
-        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.mapping()
+        z = residual_mix(dropout(x, self.dropout, key), x0, graph, self.c_min, self.beta) @ self.effective_weight()
         return torch.relu(z if self.norm is None else self.norm(z))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -15,19 +13,23 @@ from graphjoule.nn.base import GraphModel
 class OutputScale(GraphModel):
     """``center + scale * model(X, P)``: what a regression trains, so that prices and shares need the same settings.
 
-    The two are buffers, so a saved model gives its numbers in the unit of the targets it was trained on.
+    The two are buffers, so a saved model gives its numbers in the unit of the targets it was trained on. They and the
+    outputs are float64: numbers that lie far from 0 and close together would round to the same float32.
 
     Args:
         model: gives numbers near 0 and 1.
     """
+
+    center: Tensor
+    scale: Tensor
 
     def __init__(self, model: GraphModel) -> None:
         super().__init__(model.in_channels, model.hidden_channels, model.out_channels, model.num_layers)
         self.model = model
         self.parameter_group_names = model.parameter_group_names  # type: ignore[misc]
         self.is_stackable = model.is_stackable  # type: ignore[misc]
-        self.register_buffer("center", torch.zeros(model.out_channels))
-        self.register_buffer("scale", torch.ones(model.out_channels))
+        self.register_buffer("center", torch.zeros(model.out_channels, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(model.out_channels, dtype=torch.float64))
 
     def set_scale(self, center: Tensor, scale: Tensor) -> None:
         """Take mean and standard deviation of the targets, each of shape ``[out_channels]``."""
@@ -35,12 +37,17 @@ class OutputScale(GraphModel):
         self.scale.copy_(scale)
 
     def in_loss_units(self, values: Tensor) -> Tensor:
-        """Outputs or targets in standard deviations of the targets."""
-        columns = values if values.dim() == 2 else values[:, None]
-        return (columns - self.center) / self.scale
+        """Outputs or targets in standard deviations of the targets, in the dtype of the model."""
+        return (self.centered(values) / self.scale).to(next(self.model.parameters()).dtype)
 
-    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
-        return self.center + self.scale * self.model._forward(x, graph, keys)
+    def centered(self, values: Tensor) -> Tensor:
+        """Outputs or targets less the mean of the targets: differences are the same, and squares are not as large."""
+        columns = values if values.dim() == 2 else values[:, None]
+        return columns - self.center.to(values.device)
+
+    def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
+        """Numbers in the unit of the targets, shape ``[num_nodes, out_channels]``; see `GraphModel.forward`."""
+        return self.center + self.scale * self.model(x, graph, key=key)
 
     def penalty(self) -> Tensor:
         """The model's own penalty."""

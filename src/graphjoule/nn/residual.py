@@ -35,7 +35,7 @@ class ResidualConv(nn.Module):
     norm: nn.BatchNorm1d | None
 
     @abstractmethod
-    def mapping(self) -> Tensor:
+    def effective_weight(self) -> Tensor:
         """``W``, shape ``[channels, channels]``."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class ResidualModel(GraphModel):
         if coefficients is None:
             return None
         convs, width = self.layers(), self.hidden_channels
-        weights = [conv.mapping() for conv in convs]
+        weights = [conv.effective_weight() for conv in convs]
         shifts = [shift for conv in convs if (shift := conv.shift()) is not None]
         dtype = weights[0].dtype
         are_alike = (
@@ -117,9 +117,9 @@ class ResidualModel(GraphModel):
         """The graph layers, with their type."""
         return list(self.convs)  # type: ignore[arg-type]
 
-    def mappings(self) -> Tensor:
+    def effective_weights(self) -> Tensor:
         """``W`` of all layers, shape ``[num_layers, channels, channels]``."""
-        return torch.stack([conv.mapping() for conv in self.layers()])
+        return torch.stack([conv.effective_weight() for conv in self.layers()])
 
     def kept_activations(self, *, is_fused: bool) -> int:
         """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers."""

@@ -14,7 +14,7 @@ from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.ops import propagate
 
 
-class Hop(nn.Module):
+class Propagate(nn.Module):
     """One step without parameters: ``P X``. A module so that `Trace` sees every step."""
 
     def forward(self, x: Tensor, graph: Propagation) -> Tensor:
@@ -56,7 +56,7 @@ class SGC(GraphModel):
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
         self.linear = FeatureLinear(in_channels, out_channels, bias=False)
-        self.convs = nn.ModuleList(Hop() for _ in range(num_layers))
+        self.convs = nn.ModuleList(Propagate() for _ in range(num_layers))
         self.norm = BatchNorm(out_channels) if batch_norm else nn.Identity()
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whether a module still computes what its class was written to compute, so that a faster body may stand in for it."""
+"""Whether a module still computes what its class was written to compute, so that a fused backend may replace it."""
 
 from __future__ import annotations
 

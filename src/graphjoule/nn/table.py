@@ -6,6 +6,7 @@ import ast
 import inspect
 import typing
 from collections.abc import Iterator, MutableMapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +57,7 @@ class ModelTable(MutableMapping[str, "type[GraphModel]"]):
         return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)
 
 
+@cache  # recipes ask thousands of times
 def _inspect_signature(model: type[GraphModel]) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
     hints = typing.get_type_hints(model.__init__, include_extras=True)
     options = {
@@ -66,6 +68,7 @@ def _inspect_signature(model: type[GraphModel]) -> tuple[dict[str, tuple[Any, An
     return options, tuple(model.parameter_group_names)
 
 
+@cache
 def _read_signature(home: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
     module, _, attribute = home.partition(":")
     package, _, last = module.rpartition(".")

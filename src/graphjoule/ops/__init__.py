@@ -1,14 +1,14 @@
-"""The hot loops: one signature each, with a plain body that reads like the equation."""
+"""The hot loops: one signature each, with a plain backend that reads like the equation."""
 
-from graphjoule.ops.body import body_for, describe_body, use_body
+from graphjoule.ops.backend import backend_for, describe_backend, use_backend
 from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
 from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_mix, srelu
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
 
 __all__ = [
-    "body_for",
-    "describe_body",
+    "backend_for",
+    "describe_backend",
     "dropout",
     "egnn_layer",
     "egnn_stack",
@@ -20,5 +20,5 @@ __all__ = [
     "sparse_linear",
     "split_key",
     "srelu",
-    "use_body",
+    "use_backend",
 ]

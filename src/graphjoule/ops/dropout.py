@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphjoule.graph.csr import with_signature
 from graphjoule.graph.nodes import Excerpt, current_nodes
-from graphjoule.ops.body import body_for
+from graphjoule.ops.backend import backend_for
 
 # Multipliers and shifts of a 32-bit mixing function with low bias; the second multiplier is 0x846CA68B as int32.
 _MULTIPLIERS = (0x7FEB352D, -2073254261)
@@ -68,7 +68,7 @@ def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = Non
         return x
     if among is None:
         among = current_nodes().row_ids
-    if body_for(x) == "triton" and x.numel() and among is None:
+    if backend_for(x) == "triton" and x.numel() and among is None:
         from graphjoule.ops.triton_dropout import fused_dropout
 
         return fused_dropout(x, p, key)

@@ -17,7 +17,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import csr_tensor, with_signature
 from graphjoule.graph.nodes import Excerpt
-from graphjoule.ops.body import body_for
+from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
 from graphjoule.ops.propagate import propagate
 
@@ -162,7 +162,7 @@ class _DroppedProduct(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, keys: Tensor, graph: Propagation, entries: _Entries, p: float, transposed: bool) -> Tensor:
         number = entries.mirrored_number if transposed else entries.number
-        if body_for(x) == "triton" and graph.has_gpu_kernels:
+        if backend_for(x) == "triton" and graph.has_gpu_kernels:
             from graphjoule.ops.triton_gather import DROP_VALUE, gather
 
             return gather(

@@ -1,4 +1,4 @@
-"""The arithmetic of EGNN: one layer, and a stack of layers with a plain body that reads like the equation."""
+"""The arithmetic of EGNN: one layer, and a stack of layers with a plain backend that reads like the equation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import is_plain
-from graphjoule.ops.body import body_for
+from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.stack import fused_stack
@@ -77,7 +77,7 @@ def egnn_stack(
 ) -> Tensor:
     """All layers of EGNN, ``X_k = egnn_layer(X_{k-1}, X_0, W_k, b_k)``; returns the last ``X_k``.
 
-    The fused bodies keep one activation per layer for the backward pass, or with `segment` one per segment and one per
+    Fused backends keep one activation per layer for the backward pass, or with `segment` one per segment and one per
     layer of a single segment, at the price of a second forward pass.
 
     Args:
@@ -89,12 +89,21 @@ def egnn_stack(
         beta: the part of `c_min` that goes to ``X0``.
         p: dropout probability of every layer's input.
         keys: a dropout key per layer, shape ``[num_layers, 2]``; None for evaluation.
-        segment: layers per checkpointed segment; None keeps every layer. The reference body keeps every layer anyway.
+        segment: layers per checkpointed segment; None keeps every layer, as the reference backend always does.
     """
-    body = body_for(x0)
-    if body == "cpu" or (body == "triton" and graph.has_gpu_kernels):
+    backend = backend_for(x0)
+    if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
         return fused_stack(
-            x0, graph, weights, shifts, keys if p else None, body=body, c_min=c_min, beta=beta, p=p, segment=segment
+            x0,
+            graph,
+            weights,
+            shifts,
+            keys if p else None,
+            backend=backend,
+            c_min=c_min,
+            beta=beta,
+            p=p,
+            segment=segment,
         )
     x = x0
     for k, weight in enumerate(weights):

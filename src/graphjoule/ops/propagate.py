@@ -11,7 +11,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import csr_product, is_plain, with_signature
-from graphjoule.ops.body import body_for
+from graphjoule.ops.backend import backend_for
 
 
 def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0) -> Tensor:
@@ -36,14 +36,14 @@ def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0)
 
 def plain_product(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0) -> Tensor:
     """What `propagate` computes, of one run ``[n, d]`` or of many ``[runs, n, d]``, for those who have the gradient."""
-    body = body_for(x)
-    if body == "triton" and graph.has_gpu_kernels:
+    backend = backend_for(x)
+    if backend == "triton" and graph.has_gpu_kernels:
         from graphjoule.ops.triton_gather import gather
 
         runs = x if x.dim() == 3 else x[None]
         return gather(runs.contiguous(), graph.rows, graph.value, a=a, alpha=alpha).view(x.shape)
     reached = graph.gather_halo(x)
-    if body == "cpu":
+    if backend == "cpu":
         value = graph.value if (a, alpha) == (1.0, 0.0) else graph.mixed(a, alpha)
         return _each_run(reached, lambda run: csr_product(graph.rowptr, graph.col, value, run))
     product = _each_run(reached, lambda run: torch.mm(graph.matrix, run))

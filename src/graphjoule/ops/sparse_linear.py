@@ -10,7 +10,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import csr_product, csr_tensor, with_signature
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.ops.body import body_for
+from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
 
 
@@ -28,7 +28,7 @@ def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor
             f"Cannot multiply sparse features of shape {list(x.shape)}, {x.dtype} by a weight of shape "
             f"{list(weight.shape)}, {weight.dtype}; use x.to(dtype=...) to match them."
         )
-    if body_for(weight) == "triton" and x.among is None:
+    if backend_for(weight) == "triton" and x.among is None:
         from graphjoule.ops.sparse_linear_triton import fused_sparse_linear
 
         return fused_sparse_linear(x, weight, p, key)
@@ -86,7 +86,7 @@ class _TransposedProduct(torch.autograd.Function):
 
 def _product(rowptr: Tensor, col: Tensor, value: Tensor, dense: Tensor) -> Tensor:
     """``A D`` for the CSR matrix ``A`` of these pieces."""
-    if body_for(dense) == "cpu":
+    if backend_for(dense) == "cpu":
         return csr_product(rowptr, col, value, dense)
     return torch.mm(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(dense))), dense)
 

@@ -1,6 +1,6 @@
-"""What the fused bodies of the EGNN stack share: one autograd function over all layers that keeps little memory.
+"""What the fused backends of the EGNN stack share: one autograd function over all layers that keeps little memory.
 
-Autograd by itself keeps two or three activations per layer. Here a body keeps one per layer, or, with checkpoint
+Autograd by itself keeps two or three activations per layer. Here a backend keeps one per layer, or, with checkpoint
 segments, one per segment plus one per layer of the segment at hand; dropout masks are hashed again, never stored.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import with_signature
-from graphjoule.ops.body import Body
+from graphjoule.ops.backend import Backend
 
 
 @dataclass
@@ -24,7 +24,7 @@ class StackBody(ABC):
     """One call of the stack: its settings, and between forward and backward what it remembers of each layer.
 
     All tensors have the run axis first: ``x0 [runs, n, d]``, ``weights [runs, K, d, d]``, ``shifts [runs, K, d]``,
-    ``keys [runs, K, 2]``. A body for one run at a time may leave it out.
+    ``keys [runs, K, 2]``. A backend for one run at a time may leave it out.
     """
 
     graph: Propagation
@@ -67,7 +67,7 @@ class StackBody(ABC):
     def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
         """Gradient of the layer's input; what goes to ``x0`` is added to `grad_x0`. Called from the last layer down."""
 
-    def begin_segment(self, layers: range) -> None:  # noqa: B027 - a body may have nothing to do
+    def begin_segment(self, layers: range) -> None:  # noqa: B027 - a backend may have nothing to do
         """Called before the backward of the layers of a segment."""
 
     def end_segment(self) -> None:  # noqa: B027
@@ -106,7 +106,7 @@ class StackBody(ABC):
 
 
 class StackCall(Protocol):
-    """What autograd asks of a body: tensors with the run axis first go in, one output and all gradients come out."""
+    """What autograd asks of a backend: tensors with the run axis first go in, one output and all gradients come out."""
 
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
         """See `StackBody.bind`."""
@@ -126,34 +126,34 @@ class _Stack(torch.autograd.Function):
     """Autograd and vmap around a `StackCall`."""
 
     @staticmethod
-    def forward(x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None, body: StackCall) -> Tensor:
-        body.bind(x0, weights, shifts, keys)
-        out = body.run_forward()
-        body.unbind()
+    def forward(x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None, backend: StackCall) -> Tensor:
+        backend.bind(x0, weights, shifts, keys)
+        out = backend.run_forward()
+        backend.unbind()
         return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.body = inputs
+        *tensors, ctx.backend = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.body.bind(*ctx.saved_tensors)
-        grads = ctx.body.run_backward(grad.contiguous())
-        ctx.body.unbind()
+        ctx.backend.bind(*ctx.saved_tensors)
+        grads = ctx.backend.run_backward(grad.contiguous())
+        ctx.backend.unbind()
         return *grads, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
-        """All runs at once: the run axis is moved to the front, where the bodies expect it."""
-        *tensors, body = inputs
+        """All runs at once: the run axis is moved to the front, where the backends expect it."""
+        *tensors, backend = inputs
         moved = [
             None if t is None else _runs_first(t, dim, info.batch_size)
             for t, dim in zip(tensors, in_dims, strict=False)
         ]
-        out: Tensor = _Stack.apply(*moved, body)  # type: ignore[no-untyped-call]
+        out: Tensor = _Stack.apply(*moved, backend)  # type: ignore[no-untyped-call]
         return out[:, None], 0
 
 
@@ -170,15 +170,15 @@ def fused_stack(
     shifts: Tensor | None,
     keys: Tensor | None,
     *,
-    body: Body,
+    backend: Backend,
     c_min: float,
     beta: float,
     p: float,
     segment: int | None,
 ) -> Tensor:
-    """`egnn_stack` by a fused body, for one run or under vmap for many."""
-    # Imported here: the Triton body only where Triton is, and both build on this file.
-    module = importlib.import_module(f"graphjoule.ops.stack_{body}")
+    """`egnn_stack` by a fused backend, for one run or under vmap for many."""
+    # Imported here: the Triton backend only where Triton is, and both build on this file.
+    module = importlib.import_module(f"graphjoule.ops.stack_{backend}")
     call: StackCall = module.Stack(graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled())
     tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys)]
     out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]

@@ -63,7 +63,7 @@ class Stack:
 class _Run(StackBody):
     """One run; its tensors have no run axis.
 
-    Remembers the mixed input ``M`` of every layer, as the Triton body does, and where the SReLU was active if it was
+    Remembers the mixed input ``M`` of every layer, as the Triton backend does, and where the SReLU was active if it was
     inactive anywhere.
     """
 

@@ -2,13 +2,15 @@
 
 from graphjoule.parallel.graph import Halo, PartedPropagation
 from graphjoule.parallel.group import ProcessGroup
-from graphjoule.parallel.launch import joined_processes
+from graphjoule.parallel.launch import joined_processes, launch
 from graphjoule.parallel.partition import Partition, cut_edges, cut_nodes, load_part, read_partition, write_partition
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.parallel.task import SplitPart, TaskPart
+from graphjoule.parallel.trainer import PartBatch
 
 __all__ = [
     "Halo",
+    "PartBatch",
     "PartedPropagation",
     "Partition",
     "ProcessGroup",
@@ -18,6 +20,7 @@ __all__ = [
     "cut_nodes",
     "evaluate_in_blocks",
     "joined_processes",
+    "launch",
     "load_part",
     "read_partition",
     "write_partition",

@@ -64,7 +64,7 @@ def induced_graph(graph: Propagation, nodes: Tensor) -> Propagation:
     A neighbour that is there weighs what it weighs in the whole graph; one that is not there is missing. To normalise
     the subgraph anew, so that the neighbours at hand weigh more, was worse by validation on Physics: in seven pairs of
     runs (2 and 8 layers, 50 clusters, 1 and 5 per step) its loss was 10 to 34 % higher, its accuracy never higher
-    (results/clusters/operator-*.json).
+    (reproduction/results/clusters/operator-*.json).
 
     Args:
         graph: the whole graph, on the CPU.
@@ -214,7 +214,9 @@ class ClusterBatch(SeedBatch):
         )
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
         with self._random_numbers():
-            losses, _, added, _ = functional_call(self._train_loss, state, inputs, tie_weights=False)
+            losses, _, added, _ = functional_call(
+                self._train_loss, state, inputs, tie_weights=not self.model.is_stackable
+            )
         loss = num_groups * losses.sum() / self.train_index.size(1) + added
         (gradient,) = torch.autograd.grad(loss, flat)
         changes = [(new - old).flatten().to(flat.dtype) for new, old in zip(buffers.values(), before, strict=True)]
@@ -234,8 +236,7 @@ class ClusterBatch(SeedBatch):
         """Scores of the validation nodes in the whole graph, shape ``[1, 1 + metrics]``; the first process's."""
         scores = torch.zeros_like(self.curve[:, 0, 1:])
         if self.processes.is_first:
-            state = self.layout.unflatten(self.parameters[0]) | {name: b[0] for name, b in self.buffers.items()}
-            self._eval_model.load_state_dict(state)
+            self._fill(self._eval_model, 0, self.parameters, self.buffers)
             index = self.val_index[0]
             output, target = self._scores(self._eval_model)[index], self._targets(index)
             scores = self._scores_of(self._eval_model.cpu(), output, target, len(index))[None].to(scores)
@@ -251,7 +252,8 @@ class ClusterBatch(SeedBatch):
         if model.is_stackable:
             return evaluate_in_blocks(model, self.features, self.task.graph)
         # Nobody promises that a model of the user's own can be followed block by block.
-        output: Tensor = model.cpu().eval()(self.features, self.task.graph)
+        with self._random_numbers():
+            output: Tensor = model.cpu().eval()(self.features, self.task.graph)
         model.to(self.device)
         return output
 

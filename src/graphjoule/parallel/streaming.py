@@ -15,7 +15,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.csr import csr_product, csr_tensor
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import GraphModel
-from graphjoule.ops import use_body
+from graphjoule.ops import use_backend
 
 BLOCK_BYTES = 2**26
 """About what one block takes on the device, and what a step makes of it a few times that."""
@@ -48,7 +48,7 @@ def evaluate_in_blocks(model: GraphModel, x: Features, graph: Propagation, *, bl
     if block_bytes < 1:
         raise GraphjouleError(f"block_bytes is {block_bytes}; it must be at least 1.")
     blocks = Blocks(next(model.parameters()).device, block_bytes)
-    with use_body("reference"):  # a fused body wants all rows at once
+    with use_backend("reference"):  # a fused backend wants all rows at once
         scores: Tensor = model.eval()(StreamedMatrix(x.to("cpu"), blocks), graph.to("cpu"))
     if not isinstance(scores, StreamedMatrix) or not isinstance(scores.source, Tensor):
         raise GraphjouleError(f"The scores of the model are {type(scores).__name__}, not one row per node.")

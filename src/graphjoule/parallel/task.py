@@ -12,8 +12,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import check_features
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.rules import draw_split, is_rule
-from graphjoule.tasks.splits import PARTS
+from graphjoule.tasks.splits import PARTS, draw_split, is_rule
 from graphjoule.training.tensorfile import read_tensors
 
 TARGETS_KIND = "labels of a partition"

@@ -104,7 +104,7 @@ class ClusterTrainer(SharedTrainer):
         runs = (self.architecture, self.recipe, self.task, seeds, splits, self.clusters)
         return ClusterBatch(*runs, device=self.device, group=self.group, terms=self.terms)
 
-    def most_at_once(self, asked: int | None) -> int:
+    def most_at_once(self, asked: int | None, seed: int) -> int:
         """One: each run goes over the clusters in an order of its own."""
         return 1
 
@@ -129,9 +129,9 @@ class PartTrainer(SharedTrainer):
         splits = [self.split_of[seed] for seed in seeds]
         return PartBatch(self.architecture, self.recipe, self.task, seeds, splits, self.terms)
 
-    def most_at_once(self, asked: int | None) -> int:
+    def most_at_once(self, asked: int | None, seed: int) -> int:
         """The process with the least room decides for all."""
-        return -self.group.largest(-super().most_at_once(asked))
+        return -self.group.largest(-super().most_at_once(asked, seed))
 
     def can_fuse(self, backend: str) -> bool:
         """The CPU's fused stack works on a part, the GPU's does not."""

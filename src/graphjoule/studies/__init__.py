@@ -1,28 +1,69 @@
-"""The paper's tables and figures, each as trainings, records of them, and what is drawn from the records."""
+"""Studies: a table or a figure as a file, the runs it takes, and a ledger that compares them with reference values."""
 
-from graphjoule.studies.catalogue import STUDIES, find_study
-from graphjoule.studies.collection import Collection, read_collection
-from graphjoule.studies.ledger import LedgerRow, make_ledger
-from graphjoule.studies.ledger_text import ledger_text
-from graphjoule.studies.plan import Plan, Tasks, plan_study
-from graphjoule.studies.study import Cell, Local, Study, Variant
-from graphjoule.studies.worker import StudyProgress, work
+from graphjoule.studies.collection import Collection, read_collection, record_files
+from graphjoule.studies.energies import EnergyRecord, State, energies_of, read_energies
+from graphjoule.studies.ledger import (
+    FORMATS,
+    LEVEL,
+    LedgerRow,
+    OtherProtocol,
+    Outcome,
+    judge,
+    ledger_table,
+    ledger_text,
+    make_ledger,
+    missing_text,
+    other_protocols,
+    p_text,
+    rule,
+)
+from graphjoule.studies.study import (
+    STUDIES,
+    Block,
+    Cell,
+    Reference,
+    Study,
+    Sweep,
+    Variant,
+    find_study,
+    read_study,
+)
+from graphjoule.studies.worker import Pace, Plan, StudyProgress, in_words, plan_study, work
 
 __all__ = [
+    "FORMATS",
+    "LEVEL",
     "STUDIES",
+    "Block",
     "Cell",
     "Collection",
+    "EnergyRecord",
     "LedgerRow",
-    "Local",
+    "OtherProtocol",
+    "Outcome",
+    "Pace",
     "Plan",
+    "Reference",
+    "State",
     "Study",
     "StudyProgress",
-    "Tasks",
+    "Sweep",
     "Variant",
+    "energies_of",
     "find_study",
+    "in_words",
+    "judge",
+    "ledger_table",
     "ledger_text",
     "make_ledger",
+    "missing_text",
+    "other_protocols",
+    "p_text",
     "plan_study",
     "read_collection",
+    "read_energies",
+    "read_study",
+    "record_files",
+    "rule",
     "work",
 ]

@@ -6,10 +6,9 @@ import gzip
 import json
 import os
 import zlib
+from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import each_once
@@ -25,7 +24,7 @@ class Collection:
     """Records by recipe and seed; of a run that was recorded twice, the newest.
 
     Args:
-        records: any records. One whose settings this version no longer knows is left out: it is of no recipe of today.
+        records: any records. One whose settings this version does not know is left out.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
@@ -35,10 +34,10 @@ class Collection:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Take in one more record."""
+        """Add one more record."""
         try:
-            recipe = Recipe.model_validate(record.recipe)
-        except (ValidationError, GraphjouleError):
+            recipe = Recipe.from_fields(record.recipe)
+        except GraphjouleError:
             return
         key = recipe.fingerprint()
         self._recipes[key] = recipe
@@ -52,9 +51,14 @@ class Collection:
             return dict(self._runs.get(recipe.fingerprint(), {}))
         found: dict[int, Record] = {}
         for key, theirs in self._recipes.items():
-            if not recipe.model_copy(update={"split": theirs.split}).differences(theirs):
+            if is_same(recipe, theirs):
                 found |= self._runs[key]
         return found
+
+    def runs(self, recipe: Recipe, seeds: AbstractCollection[int] | None = None) -> list[Record]:
+        """The runs of a recipe in the order of their seeds, only those of `seeds` if there are some."""
+        found = self.of(recipe)
+        return [found[seed] for seed in sorted(found) if seeds is None or seed in seeds]
 
     def recipes(self) -> list[Recipe]:
         """Every recipe that has a run."""
@@ -62,6 +66,13 @@ class Collection:
 
     def __iter__(self) -> Iterator[Record]:
         return (record for runs in self._runs.values() for record in runs.values())
+
+
+def is_same(recipe: Recipe, recorded: Recipe) -> bool:
+    """Whether two recipes train the same; a split called "default" is whichever was recorded."""
+    if recipe.data.split == "default" and recipe.data.name == recorded.data.name:
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"split": recorded.data.split})})
+    return recipe.fingerprint() == recorded.fingerprint()
 
 
 def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:

@@ -1,26 +1,36 @@
-"""The record of a study of energies: those of every layer of several runs, before and after training."""
+"""Records of energies: those of every layer of several runs, before and after training, measured, read and found."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import each_once
 from graphjoule.nn import GraphModel
+from graphjoule.studies.collection import is_same
+from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
 from graphjoule.training.build import initialised
 from graphjoule.training.environment import describe_device, resolve_device, versions
 from graphjoule.training.examine import examine, graph_layers
-from graphjoule.training.recipe import Recipe
+from graphjoule.training.recipe import Recipe, model_options
 from graphjoule.training.records import Record
 
+__all__ = ["EnergyRecord", "State", "energies_of", "measure_energies", "read_energies"]
+
 State = Literal["initial", "trained"]
+_ENDINGS = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
 
 class EnergyRecord(BaseModel):
@@ -29,14 +39,14 @@ class EnergyRecord(BaseModel):
     Attributes:
         dataset: the dataset's name.
         model: a key of `MODELS`.
-        recipe: all settings.
+        recipe: all settings; flat in older records.
         seeds: one run each.
         first_layer: number of the first energy: 0 is ``X_0``, 1 the first graph layer of a model without an encoder.
         initial: energies at initialisation, per run and layer, six digits.
         trained: energies after training; class scores are left out.
         effective_rank: of the same outputs after training; empty in records that are older than the field.
         gradient: ``||dL/dX_k||`` of the same outputs after training, for classes drawn at random; empty likewise.
-        test_accuracy: per run.
+        test_score: the objective's metric on the test nodes, per run; older records call it `test_accuracy`.
         epochs_run: per run.
         seconds: of all runs together.
         device: in words.
@@ -55,7 +65,7 @@ class EnergyRecord(BaseModel):
     trained: list[list[float]]
     effective_rank: list[list[float]] = []
     gradient: list[list[float]] = []
-    test_accuracy: list[float | None]
+    test_score: list[float | None] = Field(validation_alias=AliasChoices("test_score", "test_accuracy"))
     epochs_run: list[int]
     seconds: float
     device: str
@@ -68,6 +78,19 @@ class EnergyRecord(BaseModel):
             return cls.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
+
+    @cached_property
+    def resolved(self) -> Recipe:
+        """The recipe; a setting that the record is too old to have is at its default."""
+        fields = dict(self.recipe)
+        if "num_layers" in fields:
+            options = {name: fields.pop(name) for name in model_options(self.model).model_fields if name in fields}
+            tables: dict[str, dict[str, Any]] = {"weight_decay": {}, "constraint": {}, "clusters": {}}
+            for key in [key for key in fields if key.partition(".")[0] in tables]:
+                table, _, name = key.partition(".")
+                tables[table][name or {"constraint": "method", "clusters": "parts"}[table]] = fields.pop(key)
+            fields |= {"options": options} | {name: table for name, table in tables.items() if table}
+        return Recipe.from_fields(fields)
 
     def energies(self, state: State) -> list[list[float]]:
         """The energies of one state, per run and layer."""
@@ -97,14 +120,14 @@ def measure_energies(
     return EnergyRecord(
         dataset=task.name,
         model=recipe.model.name,
-        recipe=recipe.settings(),
+        recipe=recipe.model_dump(),
         seeds=seeds,
         first_layer=int(before[0][0].name == "convs.0"),
         initial=[_six_digits(row["energy"] for row in rows) for rows in before],
         trained=[_six_digits(row["energy"] for row in rows) for rows in after],
         effective_rank=[_six_digits(row["effective_rank"] for row in rows) for rows in after],
         gradient=[_six_digits(row.gradient or 0.0 for row in rows) for rows in after],
-        test_accuracy=[record.test_score for record in records],
+        test_score=[record.test_score for record in records],
         epochs_run=[record.epochs_run for record in records],
         seconds=round(sum(record.seconds for record in records), 3),
         device=describe_device(resolve_device(device)),
@@ -128,3 +151,52 @@ def _layers(
 
 def _six_digits(numbers: Iterable[float]) -> list[float]:
     return [float(f"{number:.6g}") for number in numbers]
+
+
+def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]:
+    """The records of energies below some folders, in the order of their files' names.
+
+    A file is one record, or has one in every line; it may be compressed. Other files are ignored: folders of runs hold
+    many.
+
+    Args:
+        paths: files or folders.
+
+    Raises:
+        GraphjouleError: A file cannot be read, or is a record of energies with a field missing.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        below = sorted(path.rglob("*.json*")) if path.is_dir() else [path]
+        files += [file for file in below if file.name.endswith(_ENDINGS)]
+    return [record for file in each_once(files) for record in _records(file)]
+
+
+def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | None:
+    """The record with most runs of a cell, or None; one whose settings this version does not know is of no cell."""
+
+    def is_of_cell(record: EnergyRecord) -> bool:
+        try:
+            return is_same(cell.recipe, record.resolved)
+        except GraphjouleError:
+            return False
+
+    of_place = (record for record in records if (record.model, record.dataset) == (cell.model, cell.dataset))
+    return max(filter(is_of_cell, of_place), key=lambda record: len(record.seeds), default=None)
+
+
+def _records(path: Path) -> Iterator[EnergyRecord]:
+    """The records of one file; of one with a record per line the first line says whether the others are read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for text in file if ".jsonl" in path.name else [file.read()]:
+                content = json.loads(text)
+                if not isinstance(content, dict) or "first_layer" not in content:
+                    return
+                yield EnergyRecord.model_validate(content)
+    except ValidationError as error:
+        raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
+    except (OSError, EOFError) as error:
+        raise GraphjouleError(f"Cannot read energies from {path}: {error}.") from error
+    except ValueError:  # not JSON
+        return

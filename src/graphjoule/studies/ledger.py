@@ -1,27 +1,142 @@
-"""The ledger: every cell of a study beside the paper's number, from records alone."""
+"""The ledger: every cell of a study beside the reference's value, from records alone, with a verdict by one rule."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Collection as AbstractCollection
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from scipy.special import stdtr
+
+from graphjoule.errors import GraphjouleError, unknown
+from graphjoule.files import json_text
 from graphjoule.studies.collection import Collection
-from graphjoule.studies.study import Cell
-from graphjoule.studies.verdict import Outcome, judge
+from graphjoule.studies.study import Cell, Reference, Study
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.records import Record
+from graphjoule.training.records import Record, summarise
 
-__all__ = ["LedgerRow", "OtherProtocol", "make_ledger", "other_protocols"]
+__all__ = [
+    "FORMATS",
+    "LEVEL",
+    "LedgerRow",
+    "OtherProtocol",
+    "Outcome",
+    "judge",
+    "ledger_table",
+    "ledger_text",
+    "make_ledger",
+    "missing_text",
+    "other_protocols",
+    "p_text",
+    "rule",
+]
 
-PROTOCOL: Final = frozenset({"hidden_channels", "split_seed", "freeze_last_shift", "select_on"})
-"""Settings that the paper leaves open; see the recipes for what they are by default."""
+Verdict = Literal["matches", "better", "worse", "not run", "failed", "too few runs", "no reference"]
+
+LEVEL: Final = 0.05
+"""The level of the test, for each cell by itself."""
+_BOLD: Final = {"worse": "**worse**", "failed": "**failed**"}  # what must not be overlooked in a long table
+
+
+# Verdicts.
+
+
+def rule(reference: Reference) -> str:
+    """How a verdict is found, in words."""
+    name, rounding = f"the {reference.name}", _rounding(reference)
+    return (
+        f"Two-sided t-test of the difference between our mean and {name}'s, at the level {LEVEL} for each cell by "
+        f"itself. {name.capitalize()} gives no spread, so its mean of {reference.runs} runs is taken to scatter like "
+        f"ours: t = (|difference| - {rounding:g}) / (s sqrt(1/n + 1/{reference.runs})) with n - 1 degrees of freedom, "
+        f"where s is our sample standard deviation and {rounding:g} is what {name} may have rounded away. p < {LEVEL} "
+        "is better or worse, anything else matches; so about one in twenty of the cells that do agree will be called "
+        "different by chance. Failed runs are in no mean."
+    )
+
+
+def _rounding(reference: Reference) -> float:
+    """The most, in percent, that rounding took from a value."""
+    return float(0.5 * 10.0**-reference.decimals)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the runs of one cell come to, accuracies in percent.
+
+    Attributes:
+        mean: of the test accuracies; None if no run is done.
+        std: sample standard deviation; None for fewer than two runs.
+        n: how many runs are done.
+        num_failed: how many failed.
+        difference: our mean less the reference's value.
+        p_value: of the test; None where there is nothing to test.
+        verdict: in a word.
+    """
+
+    mean: float | None
+    std: float | None
+    n: int
+    num_failed: int
+    difference: float | None
+    p_value: float | None
+    verdict: Verdict
+
+
+def judge(records: Sequence[Record], value: float | None, reference: Reference = Reference()) -> Outcome:  # noqa: B008 - frozen
+    """Compare the runs of one cell with the reference's value.
+
+    Args:
+        records: the runs of the cell, each seed once.
+        value: the reference's mean in percent; None where it has none.
+        reference: how many runs its means are of, and how they are rounded.
+
+    Returns:
+        The outcome by `rule`.
+    """
+    summary = summarise(records)
+    n, num_failed = summary.n, summary.num_failed
+    mean = None if summary.test_mean is None else 100 * summary.test_mean
+    std = None if summary.test_std is None else 100 * summary.test_std
+    difference = None if mean is None or value is None else mean - value
+    p_value = None if difference is None or std is None else _p_value(difference, std, n, reference)
+    verdict: Verdict
+    if n == 0:
+        verdict = "failed" if num_failed else "not run"
+    elif value is None:
+        verdict = "no reference"
+    elif difference is None or p_value is None:
+        verdict = "too few runs"
+    elif p_value >= LEVEL:
+        verdict = "matches"
+    else:
+        verdict = "better" if difference > 0 else "worse"
+    return Outcome(mean, std, n, num_failed, difference, p_value, verdict)
+
+
+def _p_value(difference: float, std: float, n: int, reference: Reference) -> float:
+    """Probability of so large a difference if both means are of the same thing.
+
+    >>> paper = Reference()
+    >>> round(_p_value(-0.5, 0.4, 10, paper), 4), _p_value(0.04, 0.0, 10, paper), _p_value(0.3, 0.0, 10, paper)
+    (0.033, 1.0, 0.0)
+    """
+    excess = max(0.0, abs(difference) - _rounding(reference))
+    error = std * math.sqrt(1 / n + 1 / reference.runs)
+    if error == 0.0:  # every run gave the same, as collapsed networks do
+        return 0.0 if excess > 1e-9 else 1.0
+    return float(2 * stdtr(n - 1, -excess / error))
+
+
+# Rows.
 
 
 @dataclass(frozen=True)
 class OtherProtocol:
-    """What a cell comes to under another reading of the paper.
+    """What a cell comes to under another reading of the reference.
 
     Attributes:
         settings: what is read otherwise, such as "hidden_channels = 256".
@@ -37,13 +152,13 @@ class LedgerRow:
     """One cell of the ledger.
 
     Attributes:
-        cell: what was trained, and the paper's number.
+        cell: what was trained, and the reference's value.
         outcome: what our runs come to.
         seeds: those that count.
         split: the rule that divides the nodes, and whether every seed draws its own.
         select_on: the validation measure that chooses the epoch.
         devices: what the runs were trained on.
-        others: other readings of the paper under which the verdict is another one.
+        others: other readings of the reference under which the verdict is another one.
         note: why it was not run, where it is known; else empty.
     """
 
@@ -58,14 +173,15 @@ class LedgerRow:
 
     def fields(self) -> dict[str, Any]:
         """The row as a flat dict: what CSV and JSON hold."""
+        numbers = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in asdict(self.outcome).items()}
         return {
             "dataset": self.cell.dataset,
             "model": self.cell.model,
             "num_layers": self.cell.num_layers,
             "component": self.cell.variant.component,
             "value": self.cell.variant.value,
-            "paper": self.cell.paper,
-            **{key: _rounded(value) for key, value in asdict(self.outcome).items()},
+            "reference": self.cell.reference,
+            **numbers,
             "split": self.split,
             "select_on": self.select_on,
             "seeds": ",".join(map(str, self.seeds)),
@@ -78,82 +194,190 @@ class LedgerRow:
 
 
 def make_ledger(
+    study: Study,
     cells: Iterable[Cell],
     recorded: Collection,
     *,
     seeds: AbstractCollection[int] | None = None,
     unavailable: AbstractCollection[str] = (),
 ) -> list[LedgerRow]:
-    """Every cell of a study beside the paper's number; a pure function of the records.
+    """Every cell of a study beside the reference's value; a pure function of the records.
 
     Args:
-        cells: the cells of the study.
-        recorded: any records; those of other recipes are left aside.
+        study: which study.
+        cells: those of its cells that are asked for.
+        recorded: any records; those of other recipes are ignored.
         seeds: count only these seeds; None counts all that are recorded.
         unavailable: datasets whose data are not here, to say so in their rows.
 
     Returns:
         One row per cell, in order.
     """
-    return [_row(cell, recorded, seeds, cell.dataset in unavailable) for cell in cells]
-
-
-def _row(cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None, is_unavailable: bool) -> LedgerRow:
-    records = _counted(recorded.of(cell.recipe), seeds)
-    outcome = judge(records, cell.paper)
-    split = records[0].split if records else cell.recipe.data.split
-    return LedgerRow(
-        cell,
-        outcome,
-        tuple(record.seed for record in records),
-        _split_rule(cell.recipe, split),
-        cell.recipe.train.select_on,
-        tuple(sorted({record.device for record in records})),
-        tuple(o for o in other_protocols(cell, recorded, seeds) if o.outcome.verdict != outcome.verdict),
-        "data not available here" if is_unavailable and not records else "",
-    )
-
-
-def _counted(runs: dict[int, Record], seeds: AbstractCollection[int] | None) -> list[Record]:
-    return [runs[seed] for seed in sorted(runs) if seeds is None or seed in seeds]
-
-
-def _split_rule(recipe: Recipe, split: str) -> str:
-    return split if recipe.data.split_seed is None else f"{split}, drawn from {recipe.data.split_seed} for all runs"
+    rows = []
+    for cell in cells:
+        records = recorded.runs(cell.recipe, seeds)
+        outcome = judge(records, cell.reference, study.reference)
+        others = other_protocols(study, cell, recorded, seeds)
+        split = records[0].split if records else cell.recipe.data.split
+        seed = cell.recipe.data.split_seed
+        rows.append(
+            LedgerRow(
+                cell,
+                outcome,
+                tuple(record.seed for record in records),
+                split if seed is None else f"{split}, drawn from {seed} for all runs",
+                cell.recipe.train.select_on,
+                tuple(sorted({record.device for record in records})),
+                tuple(other for other in others if other.outcome.verdict != outcome.verdict),
+                "data not available here" if cell.dataset in unavailable and not records else "",
+            )
+        )
+    return rows
 
 
 def other_protocols(
-    cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None = None
+    study: Study, cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None = None
 ) -> list[OtherProtocol]:
-    """What a cell comes to under every recorded reading of the paper that differs in nothing but the protocol.
+    """What a cell comes to under every recorded reading that differs only in what the reference leaves open.
 
     Args:
-        cell: the cell.
+        study: whose reference leaves settings open.
+        cell: one of its cells.
         recorded: any records.
         seeds: count only these seeds; None counts all that are recorded.
     """
+
+    def place(recipe: Recipe) -> tuple[str, str, int]:
+        return recipe.model.name, recipe.data.name, recipe.model.num_layers
+
     found = []
     for recipe in recorded.recipes():
-        if _place(recipe) != _place(cell.recipe):
+        if not study.leaves_open or place(recipe) != place(cell.recipe):
             continue
         changed = cell.recipe.changes(recipe)
-        if not changed or not changed.keys() <= PROTOCOL:
-            continue
-        outcome = judge(_counted(recorded.of(recipe), seeds), cell.paper)
-        if outcome.n:
-            found.append(OtherProtocol(", ".join(f"{key} = {value}" for key, value in changed.items()), outcome))
+        if changed and changed.keys() <= study.leaves_open:
+            outcome = judge(recorded.runs(recipe, seeds), cell.reference, study.reference)
+            settings = ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in changed.items())
+            found += [OtherProtocol(settings, outcome)] if outcome.n else []
     return sorted(found, key=lambda one: one.settings)
 
 
-def _place(recipe: Recipe) -> tuple[str, str, int]:
-    return recipe.model.name, recipe.data.name, recipe.model.num_layers
+# Texts.
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def ledger_text(study: Study, rows: Sequence[LedgerRow], form: str = "markdown", commands: Sequence[str] = ()) -> str:
+    """A ledger as text; the same rows give the same text.
+
+    Args:
+        study: which study it is of.
+        rows: from `make_ledger`.
+        form: a key of `FORMATS`.
+        commands: what trains the cells that are not run; Markdown has a line for each.
+
+    Returns:
+        The text, which ends with a line break.
+    """
+    if form not in FORMATS:
+        raise GraphjouleError(unknown(form, FORMATS, "form of a ledger"))
+    return FORMATS[form](study, rows, commands)
 
 
-def count_verdicts(rows: Sequence[LedgerRow]) -> dict[str, int]:
+def _markdown(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in _count_verdicts(rows).items())
+    about = "Accuracies in percent, ± sample standard deviation."
+    if any(row.cell.reference is not None for row in rows):
+        reference = study.reference
+        source = f" {reference.name.capitalize()}: {reference.source}." if reference.source else ""
+        about += f"{source} Verdict: {rule(reference)}"
+    parts = [f"**{study.title}.** {counts}.", ledger_table(study, rows), missing_text(commands), about]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def missing_text(commands: Sequence[str]) -> str:
+    """A line for each command that trains something that is not run."""
+    # Two blanks: without them Markdown would draw the lines together.
+    return "  \n".join(f"What is not run: `{command}`." for command in commands)
+
+
+def ledger_table(study: Study, rows: Sequence[LedgerRow], *, has_dataset: bool = True) -> str:
+    """The rows of a ledger as a Markdown table, without the columns that would be empty.
+
+    Args:
+        study: which study it is of.
+        rows: from `make_ledger`.
+        has_dataset: whether the dataset has a column; without one it has to stand above.
+    """
+    has_reference = any(row.cell.reference is not None for row in rows)
+    has_variants = any(row.cell.variant.component for row in rows)
+    has_others = any(row.others for row in rows)
+    lines: list[list[str]] = []
+    for row in rows:
+        cell, outcome = row.cell, row.outcome
+        ours = _number(outcome.mean, ".2f") + (f" ± {outcome.std:.2f}" if outcome.std is not None else "")
+        others = "; ".join(f"{one.settings}: {one.outcome.mean:.2f} ({one.outcome.verdict})" for one in row.others)
+        columns = {
+            "dataset": cell.dataset if has_dataset else None,
+            "model": cell.model,
+            "layers": str(cell.num_layers),
+            "changed": f"{cell.variant.component} {cell.variant.value}".strip() if has_variants else None,
+            study.reference.name: _number(cell.reference, ".1f") if has_reference else None,
+            "ours": ours,
+            "n": f"{outcome.n}" + (f" ({outcome.num_failed} failed)" if outcome.num_failed else ""),
+            "difference": _number(outcome.difference, "+.2f") if has_reference else None,
+            "p": p_text(outcome.p_value) if has_reference else None,
+            "verdict": _BOLD.get(outcome.verdict, outcome.verdict) + (f": {row.note}" if row.note else ""),
+            "split": row.split,
+            "selected on": row.select_on,
+            "under another protocol": others if has_others else None,
+        }
+        shown = {head: text for head, text in columns.items() if text is not None}
+        lines += [[*shown.values()]] if lines else [[*shown], ["---"] * len(shown), [*shown.values()]]
+    return "\n".join(f"|{'|'.join(line)}|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+
+
+def p_text(p: float | None) -> str:
+    """A p value as people write it.
+
+    >>> p_text(0.0004), p_text(0.0312), p_text(None)
+    ('< 0.001', '0.031', '')
+    """
+    return "< 0.001" if p is not None and p < 0.001 else _number(p, ".3f")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _count_verdicts(rows: Sequence[LedgerRow]) -> dict[str, int]:
     """How often each verdict was given, the most frequent first."""
     verdicts = [row.outcome.verdict for row in rows]
     return {v: verdicts.count(v) for v in sorted(set(verdicts), key=lambda v: (-verdicts.count(v), v))}
+
+
+def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+    text = io.StringIO()
+    lines = [{"study": study.name, **row.fields()} for row in rows]
+    writer = csv.DictWriter(text, list(lines[0]) if lines else ["study"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _json(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+    content = {
+        "study": study.name,
+        "title": study.title,
+        "reference": study.reference.source,
+        "rule": rule(study.reference),
+        "verdicts": _count_verdicts(rows),
+        "rows": [row.fields() for row in rows],
+    }
+    return json_text(content, indent=2) + "\n"
+
+
+FORMATS: Final[dict[str, Callable[[Study, Sequence[LedgerRow], Sequence[str]], str]]] = {
+    "markdown": _markdown,
+    "csv": _csv,
+    "json": _json,
+}
+"""What a ledger can be printed as."""

@@ -1,27 +1,64 @@
-"""What a study is: a table of cells, each a recipe to train with every seed."""
+"""What a study is: a TOML file, and the cells it comes to, each a recipe to train with every seed.
+
+The paper's tables and figures are files beside this one; docs/studies.md describes the format.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Final, Literal, Self
 
-from graphjoule.errors import GraphjouleError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    Strict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from graphjoule.errors import GraphjouleError, unknown
+from graphjoule.files import reason
 from graphjoule.nn import MODELS
-from graphjoule.studies.paper_tables import Place
 from graphjoule.tasks import DATASETS
-from graphjoule.training.recipe import Recipe, load_recipe, model_options, unknown
-from graphjoule.training.recipes.constrained import CONSTRAINT_NAMES
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import explain, resolve, setting_names
 
-__all__ = ["Cell", "Local", "Study", "Variant"]
+__all__ = ["STUDIES", "Block", "Cell", "Reference", "Study", "Sweep", "Variant", "find_study", "read_study"]
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_NAMES_OF_A_ROW: Final = ("model", "component", "value")
 
 
-@dataclass(frozen=True)
-class Variant:
+def _with_default(depths: Any) -> Any:
+    """One list of depths is that of every dataset."""
+    return {"default": depths} if isinstance(depths, list) else depths
+
+
+Names = Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
+Depths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Strict(False), Field(min_length=1)]
+Numbers = Annotated[tuple[float, ...], Strict(False), Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    """A table of a study file: a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Variant(_Table):
     """One way in which a study changes a recipe.
 
     Attributes:
@@ -33,55 +70,156 @@ class Variant:
 
     component: str = ""
     value: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    at_most: Mapping[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = {}
+    at_most: dict[str, float] = {}
 
 
-@dataclass(frozen=True)
-class Local:
-    """Settings that a study gives to a part of its cells, or to all.
+class Sweep(_Table):
+    """One setting over several values, a variant each, and how it is drawn.
+
+    Attributes:
+        component: what the tables call it.
+        setting: the setting of the recipe that gets each of the values.
+        values: one cell each.
+        at_most: settings that are lowered to the value where the recipe has a larger one.
+        label: what stands at the axis of a drawing; the component by default.
+        scale: of that axis; "shift" is linear around 0 and logarithmic beyond 1.
+        recommended: the lowest and the highest value that the reference recommends; a drawing shades them.
+    """
+
+    component: str
+    setting: str
+    values: Numbers
+    at_most: Annotated[tuple[str, ...], Strict(False)] = ()
+    label: str = ""
+    scale: Literal["linear", "log", "shift"] = "linear"
+    recommended: Annotated[tuple[float, float], Strict(False)] | None = None
+
+    def variants(self) -> list[Variant]:
+        """The sweep as variants.
+
+        >>> Sweep(component="c_min", setting="c_min", values=[0.5], at_most=["beta"]).variants()
+        [Variant(component='c_min', value='0.5', settings={'c_min': 0.5}, at_most={'beta': 0.5})]
+        """
+        return [
+            Variant(
+                component=self.component,
+                value=f"{value:g}",
+                settings={self.setting: value},
+                at_most=dict.fromkeys(self.at_most, value),
+            )
+            for value in self.values
+        ]
+
+
+class Block(_Table):
+    """Settings that a study gives to some of its cells, or to all.
 
     Attributes:
         settings: overrides of the recipe; models without such a setting are left as they are.
-        dataset: the part's dataset; None for every one.
-        min_layers: the part's smallest depth.
+        dataset: whose cells; None for those of every dataset.
+        min_layers: the smallest depth.
 
-    >>> Local({"epochs": 200}, "pubmed", min_layers=128).holds("pubmed", 64)
+    >>> Block(settings={"epochs": 200}, dataset="pubmed", min_layers=128).applies_to("pubmed", 64)
     False
     """
 
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
     dataset: str | None = None
-    min_layers: int = 1
+    min_layers: int = Field(default=1, ge=1)
 
-    def holds(self, dataset: str, num_layers: int) -> bool:
-        """Whether a cell belongs to the part."""
+    def applies_to(self, dataset: str, num_layers: int) -> bool:
+        """Whether a cell gets the settings."""
         return self.dataset in (None, dataset) and num_layers >= self.min_layers
+
+
+class Reference(_Table):
+    """Values from elsewhere to compare with, in percent.
+
+    Attributes:
+        name: what the tables call it, such as "paper".
+        source: where the values are from.
+        table: a CSV file beside the study file, with the rows.
+        rows: the same in the study file. A row names a `model`, a `component` and its `value`, as far as they matter,
+            and has a number for each ``DATASET_LAYERS``, such as ``cora_64 = 85.7``.
+        runs: how many runs each value is the mean of.
+        decimals: to how many the values are rounded.
+        leaves_open: settings that the source does not state. Runs that differ in nothing else are other readings of it.
+    """
+
+    name: str = "reference"
+    source: str = ""
+    table: str = ""
+    rows: Annotated[tuple[dict[str, Any], ...], Strict(False)] = ()
+    runs: int = Field(default=10, ge=1)
+    decimals: int = Field(default=1, ge=0)
+    leaves_open: Annotated[tuple[str, ...], Strict(False)] = ()
+
+    @field_validator("rows")
+    @classmethod
+    def _known_columns(cls, rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        for number, row in enumerate(rows, start=1):
+            for key, value in row.items():
+                expected = f"reference row {number}: {key} = {value!r} cannot be used: expected "
+                if key in _NAMES_OF_A_ROW:
+                    if not isinstance(value, str):
+                        raise GraphjouleError(f"{expected}a name in quotes.")
+                    continue
+                dataset, _, layers = key.rpartition("_")
+                if dataset not in DATASETS or not layers.isdecimal():
+                    raise GraphjouleError(
+                        f'reference row {number}: "{key}" is not a column; expected {", ".join(_NAMES_OF_A_ROW)} or '
+                        "DATASET_LAYERS such as cora_64."
+                    )
+                if not isinstance(value, int | float) or isinstance(value, bool):
+                    raise GraphjouleError(f"{expected}a number in percent.")
+        return rows
+
+    @cached_property
+    def values(self) -> dict[tuple[str, str, str], dict[tuple[str, int], float]]:
+        """Percent by model, component and value, "" where a row does not name them, then by dataset and depth."""
+        found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+        for row in self.rows:
+            model, component, value = (row.get(name, "") for name in _NAMES_OF_A_ROW)
+            numbers = found.setdefault((model, component, value), {})
+            for key in row.keys() - set(_NAMES_OF_A_ROW):
+                dataset, _, layers = key.rpartition("_")
+                numbers[dataset, int(layers)] = float(row[key])
+        return found
+
+    def value(self, model: str, dataset: str, num_layers: int, variant: Variant) -> float | None:
+        """The value of a cell; None where there is none."""
+        of_any, of_model = (
+            self.values.get((name, variant.component, variant.value), {}).get((dataset, num_layers))
+            for name in ("", model)
+        )
+        return of_any if of_model is None else of_model
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a study: what is trained with every seed, and what the paper says about it.
+    """One cell of a study: what is trained with every seed, and what the reference says about it.
 
     Attributes:
         model: a key of `MODELS`.
         dataset: a key of `DATASETS`.
         num_layers: the depth.
         variant: what is changed in the recipe.
-        overrides: further settings, the user's own; the variant wins over them.
-        paper: the paper's test accuracy in percent; None where it gives none.
-        base: settings that the study gives to cells here; the user's own and the variant win over them.
+        overrides: further settings, the user's own, by dotted or short name; the variant wins over them.
+        reference: the reference's value in percent; None where it has none.
+        base: settings from the study's blocks; the user's own and the variant win over them. These and the variant's
+            have dotted names, and a model without such a setting is left as it is.
 
-    >>> Cell("egnn", "cora", 64, Variant("activation", "relu", {"activation": "relu"})).name
+    >>> Cell("egnn", "cora", 64, Variant(component="activation", value="relu")).name
     'egnn, 64 layers, cora, activation relu'
     """
 
     model: str
     dataset: str
     num_layers: int
-    variant: Variant = Variant()
+    variant: Variant = Variant()  # noqa: RUF009 - frozen
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    paper: float | None = None
+    reference: float | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -93,49 +231,83 @@ class Cell:
     @cached_property
     def recipe(self) -> Recipe:
         """All settings of the cell, resolved."""
-        known = {*model_options(self.model).model_fields, *Recipe.model_fields, *CONSTRAINT_NAMES}
-        base = {key: value for key, value in self.base.items() if key in known}
-        changes = {key: value for key, value in self.variant.settings.items() if key in known}
-        plain = load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides})
-        capped = {
-            key: limit
-            for key, limit in self.variant.at_most.items()
-            if key in plain.options and plain.options[key] > limit
-        }
-        if not changes and not capped:
+        names = setting_names(self.model)
+        base = {key: value for key, value in self.base.items() if key in names}
+        changes = {key: value for key, value in self.variant.settings.items() if key in names}
+        base |= resolve(self.overrides, names, self.model)
+        plain = load_recipe(self.model, self.dataset, self.num_layers, base)
+        settings = plain.settings()
+        lowered = {k: limit for k, limit in self.variant.at_most.items() if k in settings and settings[k] > limit}
+        if not changes and not lowered:
             return plain
-        return load_recipe(self.model, self.dataset, self.num_layers, {**base, **self.overrides, **changes, **capped})
+        return load_recipe(self.model, self.dataset, self.num_layers, {**base, **changes, **lowered})
 
 
-@dataclass(frozen=True)
-class Study:
-    """A table or a figure of the paper, or one of our own, as data.
+class Study(_Table):
+    """A table or a figure as data: what a study file holds.
 
     Attributes:
-        name: a key of `STUDIES`.
         title: one line about it.
-        datasets: those it is made of if none is asked for.
-        models: those it is made of if none is asked for.
-        depths: numbers of layers by dataset; `other_depths` for a dataset that is not in it.
-        other_depths: numbers of layers for any other dataset.
-        variants: what is changed, one cell each.
-        choices: models that can be asked for; None for every model.
-        paper: the paper's percent by model, component and value, then by dataset and depth.
+        datasets: those it is made of unless others are asked for.
+        models: those it is made of unless others are asked for.
+        depths: numbers of layers by dataset, and "default" for any other.
+        other_models: whether models besides `models` can be asked for.
+        given_variants: what is changed, one cell each; in the file ``[[variant]]``.
+        sweeps: variants along one setting; in the file ``[[sweep]]``.
+        blocks: settings of some or all cells; of two that apply, the later wins. In the file ``[[block]]``.
         has_energies: whether the energy of every layer is measured too.
-        local: settings of some or all cells; of two that hold at a place, the later one wins.
+        drawing: how its figure is drawn, a key of `graphjoule.report.drawings.DRAWINGS`; None for a table.
+        reference: what to compare with.
     """
 
-    name: str
     title: str
-    datasets: tuple[str, ...]
-    models: tuple[str, ...]
-    depths: Mapping[str, tuple[int, ...]]
-    other_depths: tuple[int, ...]
-    variants: tuple[Variant, ...] = (Variant(),)
-    choices: tuple[str, ...] | None = None
-    paper: Mapping[tuple[str, str, str], Mapping[Place, float]] = field(default_factory=dict)
+    datasets: Names
+    models: Names
+    depths: Annotated[dict[str, Depths], BeforeValidator(_with_default)]
+    other_models: bool = True
+    given_variants: Annotated[tuple[Variant, ...], Strict(False)] = Field(default=(), alias="variant")
+    sweeps: Annotated[tuple[Sweep, ...], Strict(False)] = Field(default=(), alias="sweep")
+    blocks: Annotated[tuple[Block, ...], Strict(False)] = Field(default=(), alias="block")
     has_energies: bool = False
-    local: tuple[Local, ...] = ()
+    drawing: Literal["depth", "energies", "sides", "sweeps"] | None = None
+    reference: Reference = Reference()
+    _source: str = PrivateAttr("study")
+
+    @property
+    def name(self) -> str:
+        """The name of its file, without folder and ending."""
+        return Path(self._source).stem
+
+    @property
+    def source(self) -> str:
+        """What `find_study` finds it by: a key of `STUDIES` or the path of a file."""
+        return self._source
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """All variants, settings by their dotted names; without any variant, the recipes as they are."""
+        swept = (variant for sweep in self.sweeps for variant in sweep.variants())
+        return tuple(
+            variant.model_copy(
+                update={"settings": self._dotted(variant.settings), "at_most": self._dotted(variant.at_most)}
+            )
+            for variant in (*self.given_variants, *swept)
+        ) or (Variant(),)
+
+    @cached_property
+    def leaves_open(self) -> frozenset[str]:
+        """The dotted names of the settings that the reference leaves open."""
+        return frozenset(self._dotted(dict.fromkeys(self.reference.leaves_open)))
+
+    def _dotted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings by their dotted names; a short name is looked for in all models of the study.
+
+        So `c_max` is `model.c_max` in a study of EGNN and GCN: GCN is left as it is, and gets no limit of a term.
+        """
+        names = dict.fromkeys(name for model in self.models for name in setting_names(model))
+        rooms = ("model.", "train.", "data.", "terms.")
+        ordered = [name for room in rooms for name in names if name.startswith(room)]
+        return resolve(settings, ordered, " or ".join(self.models))
 
     def cells(
         self,
@@ -148,39 +320,169 @@ class Study:
 
         Args:
             datasets: names of datasets, any of `DATASETS`.
-            models: names of models among the study's choices.
+            models: names of models: any, unless `other_models` is false.
             layers: numbers of layers instead of the study's own.
             overrides: settings that win over the recipes in every cell.
 
         Returns:
             One cell per dataset, model, depth and variant, those of a dataset together.
         """
-        datasets = self._known(datasets or self.datasets, DATASETS, "dataset")
-        models = self._known(models or self.models, self.choices or MODELS, f"model of {self.name}")
-        for depth in layers or ():
-            if depth < 1:
-                raise GraphjouleError(f"layers are {list(layers or ())}; expected numbers of at least 1.")
+        datasets = _known(datasets or self.datasets, DATASETS, "dataset")
+        choices = MODELS if self.other_models else self.models
+        models = _known(models or self.models, choices, f"model of {self.name}")
+        if any(depth < 1 for depth in layers or ()):
+            raise GraphjouleError(f"layers are {list(layers or ())}; expected numbers of at least 1.")
         return [
-            self._cell(model, dataset, depth, variant, overrides)
+            Cell(
+                model,
+                dataset,
+                depth,
+                variant,
+                overrides,
+                self.reference.value(model, dataset, depth, variant),
+                self._base(dataset, depth),
+            )
             for dataset in datasets
             for model in models
-            for depth in layers or self.depths.get(dataset, self.other_depths)
+            for depth in layers or self.depths_on(dataset)
             for variant in self.variants
         ]
 
-    def _cell(self, model: str, dataset: str, depth: int, variant: Variant, overrides: Mapping[str, Any]) -> Cell:
+    def _base(self, dataset: str, depth: int) -> dict[str, Any]:
         base: dict[str, Any] = {}
-        for part in self.local:
-            if part.holds(dataset, depth):
-                base.update(part.settings)
-        return Cell(model, dataset, depth, variant, overrides, self._paper_value(model, dataset, depth, variant), base)
+        for block in self.blocks:
+            base |= self._dotted(block.settings) if block.applies_to(dataset, depth) else {}
+        return base
 
-    def _paper_value(self, model: str, dataset: str, depth: int, variant: Variant) -> float | None:
-        return self.paper.get((model, variant.component, variant.value), {}).get((dataset, depth))
+    def depths_on(self, dataset: str) -> tuple[int, ...]:
+        """The study's own numbers of layers on a dataset."""
+        if dataset not in self.depths and "default" not in self.depths:
+            raise GraphjouleError(f"{self.source} has no depths for {dataset} and no default; choose `layers`.")
+        return self.depths.get(dataset) or self.depths["default"]
 
-    @staticmethod
-    def _known(names: Sequence[str], choices: Mapping[str, Any] | tuple[str, ...], what: str) -> list[str]:
-        for name in names:
-            if name not in choices:
-                raise GraphjouleError(unknown(name, choices, what))
-        return list(dict.fromkeys(names))
+    @model_validator(mode="after")
+    def _all_names_are_known(self) -> Self:
+        """A name with a typo would be left out of every cell without a word."""
+        _known(self.datasets, DATASETS, "dataset")
+        _known(self.models, MODELS, "model")
+        _known((name for name in self.depths if name != "default"), DATASETS, "dataset in depths")
+        _known((block.dataset for block in self.blocks if block.dataset), DATASETS, "dataset of a block")
+        if missing := [name for name in self.datasets if not {name, "default"} & self.depths.keys()]:
+            raise GraphjouleError(f"depths has no list for {missing[0]} and no default.")
+        for block in self.blocks:
+            self._dotted(block.settings)
+        _ = self.leaves_open
+        variants = {(variant.component, variant.value) for variant in self.variants}
+        for model, component, value in self.reference.values:
+            _known([model] if model else [], MODELS, "model of the reference")
+            if (component, value) not in variants:
+                named = f"{component} {value}".strip() or "no change"
+                raise GraphjouleError(f"the reference has a row for {named}, and no variant of the study is that.")
+        return self
+
+
+def _known(names: Iterable[str], choices: Iterable[str], what: str) -> list[str]:
+    """The names, each once; one that is not among the choices is an error that lists them."""
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if name not in choices:
+            raise GraphjouleError(unknown(name, choices, what))
+    return names
+
+
+def find_study(name: str) -> Study:
+    """The study of a name in `STUDIES`, or of a file whose path ends in ``.toml``.
+
+    >>> find_study("figure4").datasets
+    ('physics',)
+    """
+    if name in STUDIES:
+        return STUDIES[name]
+    if name.endswith(".toml"):
+        return read_study(Path(name))
+    raise GraphjouleError(f"{unknown(name, STUDIES, 'study')} Or give the path of a study file, such as mine.toml.")
+
+
+def read_study(file: Path) -> Study:
+    """Read a study file.
+
+    Raises:
+        GraphjouleError: It cannot be read, or a key or value in it cannot be used; the sentence says which.
+    """
+    return _parse(file, file.parent, str(file))
+
+
+def _parse(file: Traversable, folder: Traversable, source: str) -> Study:
+    text = _read_text(file, source, "study file")
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise GraphjouleError(f"{source} is not valid TOML: {error}.") from error
+    reference = content.get("reference")
+    if isinstance(reference, dict) and isinstance(table := reference.get("table"), str):
+        if "rows" in reference:
+            raise GraphjouleError(f"{source}: reference has both table and rows; expected one of them.")
+        reference["rows"] = _read_rows(folder / table, f"{source}: reference.table = {table!r}")
+    try:
+        study = Study.model_validate(content)
+    except ValidationError as error:
+        raise GraphjouleError(f"{source}: {_sentence(error)}") from error
+    study._source = source
+    return study
+
+
+def _read_text(file: Traversable, name: str, what: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise GraphjouleError(f"Cannot read the {what} {name}: {reason(error)}.") from error
+    except UnicodeDecodeError as error:
+        raise GraphjouleError(f"Cannot read the {what} {name}: it is not text in UTF-8.") from error
+
+
+def _read_rows(file: Traversable, where: str) -> list[dict[str, Any]]:
+    """The rows of a CSV file as a study file would have them; empty cells are left out."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(csv.DictReader(_read_text(file, where, "table").splitlines()), start=2):
+        if None in line or None in line.values():
+            raise GraphjouleError(f"{where}, line {number}: expected as many cells as the first line has.")
+        try:
+            rows.append({k: v if k in _NAMES_OF_A_ROW else float(v) for k, v in line.items() if v})
+        except ValueError as error:
+            raise GraphjouleError(f"{where}, line {number}: {error}; expected numbers in percent.") from error
+    return rows
+
+
+_TABLES: Final[dict[str, type[_Table]]] = {
+    "variant": Variant,
+    "sweep": Sweep,
+    "block": Block,
+    "reference": Reference,
+}
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing that is wrong in a study file: the key, what it holds, and what was expected."""
+    first = error.errors(include_url=False)[0]
+    # People count the tables of a list from 1; a string among the keys keeps its dots.
+    path = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        *above, key = first["loc"]
+        table = _TABLES.get(str(above[0]), Study) if above else Study
+        names = [field.alias or name for name, field in table.model_fields.items()]
+        return unknown(str(key), names, f"key of {path.rpartition('.')[0] or 'a study'}")
+    if first["type"] == "missing":
+        return f"{path} is missing."
+    key, sentence = explain(error)
+    plain = {"a valid tuple": "a list", "a valid dictionary": "a table", "a valid string": "text in quotes"}
+    sentence = sentence.replace(f"{key} =", f"{path} =", 1) if key else sentence
+    return re.sub("|".join(plain), lambda found: plain[found[0]], sentence)
+
+
+_FOLDER: Final = resources.files(__package__)
+_FILES: Final = sorted(file.name for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
+
+STUDIES: Final[dict[str, Study]] = {
+    name.removesuffix(".toml"): _parse(_FOLDER / name, _FOLDER, name.removesuffix(".toml")) for name in _FILES
+}
+"""The studies that come with graphjoule, by name: the paper's tables and figures, and two of our own."""

@@ -1,26 +1,271 @@
-"""The one who does a study's work: a cell at a time, beside others who do the same."""
+"""What a study still has to train, how long that takes, and the worker who does it beside others who do the same."""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import log
+from pathlib import Path
+from typing import Final
 
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import write_json
+from graphjoule.files import file_lock, write_json
 from graphjoule.fitting import FitResult, fit
-from graphjoule.studies.energies import measure_energies
-from graphjoule.studies.estimate import Pace
-from graphjoule.studies.plan import Job, Plan, Tasks
+from graphjoule.studies.collection import Collection
+from graphjoule.studies.energies import EnergyRecord, measure_energies
+from graphjoule.studies.study import Cell
+from graphjoule.tasks import Task
 from graphjoule.training import Progress
 from graphjoule.training.environment import describe_device, resolve_device
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record, read_records
 from graphjoule.training.trainer import is_out_of_memory
 
-__all__ = ["StudyProgress", "work"]
+__all__ = ["LOCKS", "Estimate", "Job", "Load", "Pace", "Plan", "StudyProgress", "in_words", "plan_study", "work"]
 
+LOCKS: Final = ".claims"
+"""The folder of the lock files in a study's folder, which is known as a study's by it."""
 _POLL_SECONDS = 0.5  # how soon the work of a process that died is taken over
+
+
+# What is left to do.
+
+
+Load = Callable[[str], Task]
+"""Makes the task of a dataset's name; it is called once per job, so keep what it made (`functools.cache`)."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The runs of one recipe in one folder.
+
+    Attributes:
+        name: in words.
+        recipe: what to train, its split by name.
+        folder: where the runs are recorded.
+        seeds: one run each.
+        has_energies: whether the energies of the models are measured too.
+    """
+
+    name: str
+    recipe: Recipe
+    folder: RunFolder
+    seeds: tuple[int, ...]
+    has_energies: bool = False
+
+    @property
+    def energies_path(self) -> Path:
+        """Where the energies of the models are."""
+        return self.folder.path / "energies.json"
+
+    def missing(self) -> list[int]:
+        """Seeds without a record, by what the folder holds at this moment."""
+        recorded = self._states()
+        return [seed for seed in self.seeds if seed not in recorded]
+
+    def lacks_energies(self) -> bool:
+        """Whether there are runs whose energies are asked for and not measured."""
+        if not self.has_energies:
+            return False
+        done = {seed for seed, status in self._states().items() if status == "done" and seed in self.seeds}
+        try:
+            return not done <= set(EnergyRecord.read(self.energies_path).seeds)
+        except GraphjouleError:
+            return bool(done)
+
+    def lacks_results(self) -> bool:
+        """Whether there is something left to compute."""
+        return bool(self.missing()) or self.lacks_energies()
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to do, not even to tidy up after a process that was killed at the very end."""
+        is_tidy = self.folder.card_path.exists() and not (self.folder.path / "checkpoint.safetensors").exists()
+        return not self.lacks_results() and (is_tidy or not self.seeds)
+
+    def _states(self) -> dict[int, str]:
+        path = self.folder.records_path
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
+            return {}
+        return _read_states(path, stat.st_size, stat.st_mtime_ns)
+
+    def lock(self) -> AbstractContextManager[bool]:
+        """Try to be the only process that works on it; the context's value says whether we are."""
+        return file_lock(self.folder.path.parent / LOCKS / f"{self.folder.path.name}.lock")
+
+
+@lru_cache(maxsize=4096)
+def _read_states(path: Path, size: int, changed: int) -> dict[int, str]:
+    """The status of every recorded seed; read once for every size and time of change, because records are long."""
+    return {record.seed: record.status for record in read_records(path)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        jobs: every recipe once, those of a dataset together.
+        num_runs: how many runs the cells have, each counted once.
+        num_recorded: how many of them have a record already.
+        unavailable: why the data of a dataset cannot be loaded, by its name.
+    """
+
+    jobs: list[Job]
+    num_runs: int
+    num_recorded: int
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+
+def plan_study(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    out: Path,
+    load: Load,
+    *,
+    elsewhere: Collection | None = None,
+    has_energies: bool = False,
+) -> Plan:
+    """Find out what is left to do.
+
+    Args:
+        cells: the study's cells; those that come to the same recipe share their runs.
+        seeds: one run each.
+        out: the folder of all cells, of any study.
+        load: makes the task of a dataset; a `GraphjouleError` says that its data cannot be loaded.
+        elsewhere: runs that are recorded in other places and not repeated here.
+        has_energies: whether energies are measured; that takes the models, so `elsewhere` does not count then.
+
+    Raises:
+        GraphjouleError: The data of the only dataset cannot be loaded, or a recipe cannot be made.
+    """
+    for cell in cells:
+        cell.recipe  # noqa: B018 - a setting that cannot be used is an error before anything is read or written
+    recorded = Collection() if elsewhere is None or has_energies else elsewhere
+    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    jobs: list[Job] = []
+    unavailable: dict[str, str] = {}
+    for dataset in datasets:
+        found: dict[str, Job] = {}
+        try:
+            for cell in (cell for cell in cells if cell.dataset == dataset):
+                recipe = cell.recipe  # only a split called "default" needs the data
+                recipe = recipe.with_split_of(load(dataset)) if recipe.data.split == "default" else recipe
+                if recipe.fingerprint() not in found:
+                    found[recipe.fingerprint()] = _job(cell.name, recipe, seeds, out, recorded, has_energies)
+            if any(job.lacks_results() for job in found.values()):
+                load(dataset)
+        except GraphjouleError as error:
+            if len(datasets) == 1:
+                raise
+            unavailable[dataset] = str(error)
+        else:
+            jobs += found.values()
+    num_runs = len(jobs) * len(seeds)
+    return Plan(jobs, num_runs, num_runs - sum(len(job.missing()) for job in jobs), unavailable)
+
+
+def _job(name: str, recipe: Recipe, seeds: Sequence[int], out: Path, recorded: Collection, has_energies: bool) -> Job:
+    # The fingerprint in the folder's name makes one recipe one folder, whichever study asks for it.
+    folder = out / f"{recipe.data.name}-{recipe.model.name}-{recipe.model.num_layers}-{recipe.fingerprint()[:10]}"
+    job = Job(name, recipe, RunFolder(folder), tuple(seeds), has_energies)
+    # What the folder itself holds stays among the job's seeds: runs that were killed go on with their neighbours.
+    known = recorded.of(recipe).keys() & set(job.missing())
+    return replace(job, seeds=tuple(seed for seed in seeds if seed not in known))
+
+
+# How long it takes.
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What is known about the time of some runs.
+
+    Attributes:
+        seconds: of the runs that can be judged.
+        num_runs: how many runs there are.
+        num_judged: for how many of them there is a record to judge by.
+    """
+
+    seconds: float
+    num_runs: int
+    num_judged: int
+
+    def __str__(self) -> str:
+        if not self.num_judged:
+            return "how long it takes is not known: no run like these is recorded on this device"
+        if self.num_judged == self.num_runs:
+            return f"about {in_words(self.seconds)}"
+        return f"about {in_words(self.seconds)} for {self.num_judged} of them; no run like the others is recorded"
+
+
+class Pace:
+    """The time that runs took on one device.
+
+    Args:
+        device: the device in words, as records call it.
+        records: runs so far; those on other devices say nothing.
+    """
+
+    def __init__(self, device: str, records: Iterable[Record] = ()) -> None:
+        self._device = device
+        self._known: list[Record] = []
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Learn from one more run."""
+        if record.device == self._device and record.epochs_run:
+            self._known.append(record)
+
+    def seconds(self, recipe: Recipe) -> float | None:
+        """Seconds of one run of a recipe; None if no run was like it.
+
+        The nearest runs count: those of the same model and dataset, else of the same dataset, and of these the ones of
+        the most similar depth. Time grows with layers and with epochs, which a run may stop before the recipe's last.
+        """
+        on_dataset = [record for record in self._known if record.dataset == recipe.data.name]
+        like = [record for record in on_dataset if record.model == recipe.model.name] or on_dataset
+        if not like:
+            return None
+        num_layers = recipe.model.num_layers
+        nearest = min((record.num_layers for record in like), key=lambda depth: abs(log(depth / num_layers)))
+        found = [record for record in like if record.num_layers == nearest]
+        epochs = min(recipe.train.epochs, statistics.fmean(record.epochs_run for record in found))
+        per_step = statistics.fmean(r.seconds / (r.epochs_run * r.num_layers) for r in found)
+        return per_step * num_layers * epochs
+
+    def estimate(self, jobs: Sequence[Job]) -> Estimate:
+        """The time of all runs of the jobs that are still missing."""
+        left = [(len(job.missing()), self.seconds(job.recipe)) for job in jobs]
+        judged = [(runs, seconds) for runs, seconds in left if seconds is not None]
+        return Estimate(
+            sum(runs * seconds for runs, seconds in judged),
+            sum(runs for runs, _ in left),
+            sum(runs for runs, _ in judged),
+        )
+
+
+def in_words(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> in_words(42), in_words(130), in_words(9000)
+    ('42 s', '2 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+# Doing it.
 
 
 @dataclass(frozen=True)
@@ -28,10 +273,10 @@ class StudyProgress:
     """How far a study is: what a progress display shows.
 
     Attributes:
-        job: what is trained now; None while another process has all that is left.
-        num_done: runs that are recorded, by anyone.
+        job: what is trained now; None while other processes train all that is left.
+        num_done: runs that are recorded, by any process.
         num_runs: runs of the whole study.
-        seconds_left: a guess; None while there is nothing to judge by.
+        seconds_left: an estimate; None while there is no run to judge by.
         training: how far the job's runs are; None at its beginning and at its end.
     """
 
@@ -44,7 +289,7 @@ class StudyProgress:
 
 def work(
     plan: Plan,
-    tasks: Tasks,
+    load: Load,
     *,
     device: str = "auto",
     pace: Pace | None = None,
@@ -53,32 +298,32 @@ def work(
 ) -> dict[str, str]:
     """Train what the plan lacks; safe to kill at any moment and to run in several processes at once.
 
-    Each job is claimed before it is trained, so no two processes train one. When all that is left is claimed by others,
-    this one waits: should one of them die, its claim is free and its runs go on from their last checkpoint.
+    Each job is locked before it is trained, so no two processes train one. When others hold all that is left, this one
+    waits: should one of them die, its lock is free and its runs go on from their last checkpoint.
 
     Args:
         plan: what to do.
-        tasks: where to get datasets.
+        load: makes the task of a dataset.
         device: "auto", "cpu" or "cuda".
         pace: what is known about the time of runs; it learns from the runs trained here.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called at the beginning and end of every job and about once an epoch.
 
     Returns:
-        The sentence of every job that could not be finished, by its name. Full disks are no such thing.
+        The sentence of every job that could not be finished, by its name.
 
     Raises:
         GraphjouleError: A file could not be written.
         TrainingInterrupted: Ctrl-C; the state is saved.
     """
     pace = pace or Pace(describe_device(resolve_device(device)))
-    worker = _Worker(plan, tasks, device, pace, checkpoint_every, on_progress)
+    worker = _Worker(plan, load, device, pace, checkpoint_every, on_progress)
     pending = [job for job in plan.jobs if not job.is_done()]
     while pending:
-        taken = [job for job in pending if not worker.try_job(job, pending)]
-        pending = [job for job in taken if not job.is_done()]
+        held = [job for job in pending if not worker.try_job(job, pending)]
+        pending = [job for job in held if not job.is_done()]
         if pending:
-            worker.tell(None, pending)
+            worker.report(None, pending)
             time.sleep(_POLL_SECONDS)
     return worker.refused
 
@@ -86,48 +331,49 @@ def work(
 @dataclass
 class _Worker:
     plan: Plan
-    tasks: Tasks
+    load: Load
     device: str
     pace: Pace
     checkpoint_every: int
     on_progress: Callable[[StudyProgress], None]
-
-    def __post_init__(self) -> None:
-        self.refused: dict[str, str] = {}
+    refused: dict[str, str] = field(default_factory=dict)
 
     def try_job(self, job: Job, pending: Sequence[Job]) -> bool:
         """Do a job unless another process holds it; False if one does."""
-        with job.claim() as is_ours:
+        with job.lock() as is_ours:
             if is_ours and not job.is_done():  # another may have done it since we looked
                 self._do(job, pending)
             return is_ours
 
     def _do(self, job: Job, pending: Sequence[Job]) -> None:
         clock = time.monotonic()
-        show = self.tell(job, pending)
+        begin = self.report(job, pending)
 
         def on_epoch(training: Progress) -> None:
-            left = None if show.seconds_left is None else max(0.0, show.seconds_left - (time.monotonic() - clock))
-            done = show.num_done + training.num_runs - training.num_active
-            self.on_progress(StudyProgress(job.name, done, show.num_runs, left, training))
+            left = None if begin.seconds_left is None else max(0.0, begin.seconds_left - (time.monotonic() - clock))
+            done = begin.num_done + training.num_runs - training.num_active
+            self.on_progress(StudyProgress(job.name, done, begin.num_runs, left, training))
 
         missing = set(job.missing())
         try:
             result = self._train(job, on_epoch)
         except GraphjouleError as error:
-            if isinstance(error.__cause__, OSError):  # the disk's trouble is every job's
+            if isinstance(error.__cause__, OSError):  # a full disk stops every job
                 raise
             self.refused[job.name] = str(error)
             return
         finally:
-            _leave_device()
+            # Leave a GPU as the job found it: no memory kept from other workers, no peak that the next would report.
+            torch.cuda.empty_cache()
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.reset_peak_memory_stats()
         for record in result.records:
             if record.seed in missing:
                 self.pace.add(record)
-        self.tell(job, pending)
+        self.report(job, pending)
 
     def _train(self, job: Job, on_epoch: Callable[[Progress], None]) -> FitResult:
-        task = self.tasks[job.recipe.data.name]
+        task = self.load(job.recipe.data.name)
         result = fit(
             job.recipe,
             task,
@@ -154,8 +400,8 @@ class _Worker:
             write_json(job.energies_path, found.model_dump())
         return result
 
-    def tell(self, job: Job | None, pending: Sequence[Job]) -> StudyProgress:
-        """Say how far all is, by what the folders hold."""
+    def report(self, job: Job | None, pending: Sequence[Job]) -> StudyProgress:
+        """Call `on_progress` with how far all is, by what the folders hold."""
         estimate = self.pace.estimate(pending)
         progress = StudyProgress(
             None if job is None else job.name,
@@ -165,10 +411,3 @@ class _Worker:
         )
         self.on_progress(progress)
         return progress
-
-
-def _leave_device() -> None:
-    """Leave a GPU as a job found it: no memory kept from the other workers, no peak that the next job would report."""
-    torch.cuda.empty_cache()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.reset_peak_memory_stats()

@@ -2,69 +2,83 @@
 
 from __future__ import annotations
 
+import logging
 import zipfile
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import int64_array
 from graphjoule.graph.features import Features, check_features
-from graphjoule.tasks.arrays import CSR_PIECES, NUMBERS, csr_of, read_arrays
+from graphjoule.tasks.columns import LossName, TaskName, check_objective
 from graphjoule.tasks.facts import Source
-from graphjoule.tasks.files import source_files
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.loglines import tell_graph, tell_nodes, tell_split
-from graphjoule.tasks.objective import Classification
-from graphjoule.tasks.rules import stratified_rule
-from graphjoule.tasks.splits import PARTS, split_of_masks
-from graphjoule.tasks.table import check_file
+from graphjoule.tasks.objective import Classification, Objective, Regression
+from graphjoule.tasks.reading import check_file
+from graphjoule.tasks.splits import PARTS, split_of_masks, stratified_rule
+from graphjoule.tasks.tables import log_graph, log_nodes, source_files
 from graphjoule.tasks.task import Task, pack_features
 
+NUMBERS = "iuf"
+"""Kinds of NumPy dtypes that are numbers."""
+CSR_PIECES = ("data", "indices", "indptr", "shape")
+"""The arrays of a sparse matrix, each behind the matrix's name."""
+_KIND_WORDS = {"iu": "whole numbers", "b": "booleans", "iuf": "numbers", "iufb": "numbers", "Uiu": "text or numbers"}
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
 _TEXT_OR_NUMBERS = "Uiu"
 _KINDS = (
     {f"{matrix}_{piece}": NUMBERS for matrix in ("adj", "attr") for piece in CSR_PIECES}
     | dict.fromkeys(("adj_data", "attr_data"), NUMBERS + "b")
-    | {"features": NUMBERS, "labels": "iu", "class_names": _TEXT_OR_NUMBERS, "node_ids": _TEXT_OR_NUMBERS}
+    | {"features": NUMBERS, "labels": "iu", "targets": NUMBERS}
+    | dict.fromkeys(("class_names", "target_names", "node_ids"), _TEXT_OR_NUMBERS)
     | dict.fromkeys(_MASKS, "b")
 )
+logger = logging.getLogger("graphjoule")
 
 
-def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> Task:
-    """A task from an archive; features are taken as stored, an edge counts in both directions.
+def load_npz(
+    path: str | Path, *, task: TaskName | None = None, loss: LossName | None = None, test_fraction: float = 0.0
+) -> Task:
+    """A task from an archive; features are used as stored, an edge counts in both directions.
 
     ======================================================  =========================================================
     ``adj_data``, ``adj_indices``, ``adj_indptr``,          the adjacency as SciPy's CSR matrix; its values are the
     ``adj_shape``                                           weights
     ``features``, or ``attr_data``, ``attr_indices``, ...   the features, dense or as a CSR matrix
     ``labels``                                              class of every node from 0, -1 where unknown
-    ``class_names``, ``node_ids``                           names, where there are some
+    ``targets``                                             or else one or several numbers per node, NaN where unknown
+    ``class_names``, ``target_names``, ``node_ids``         names, where there are some
     ``train_mask``, ``val_mask``, ``test_mask``             a split of your own, called "public"; the last is optional
     ======================================================  =========================================================
 
     Args:
         path: the archive.
+        task: "classification" reads ``labels``, "regression" ``targets``; by default what is there.
+        loss: of a regression: "squared" (the default) or "absolute" error.
         test_fraction: share of the labelled nodes of each class to hold back, where there are no masks.
     """
     path = check_file(path)
-    arrays = _read(path, required=("labels",))
-    given = _input(path, arrays)
+    check_objective(task, loss)
+    arrays = _read(path)
+    objective = _objective(path, arrays, task, loss)
+    given = _input(path, arrays, objective)
     drawn = stratified_rule(test_fraction)
-    names = _class_names(path, arrays, given.targets)
-    tell_graph(path, given.graph)
+    log_graph(path, given.graph)
     try:
         masks = {mask: torch.from_numpy(arrays[mask]) for mask in _MASKS if mask in arrays}
         public = split_of_masks("public", masks)
-        task = Task(
+        made = Task(
             name=path.name,
             features=given.features,
             graph=given.graph,
             targets=given.targets,
-            objective=Classification(len(names), names) if names else Classification.of(given.targets),
+            objective=objective,
             fixed_splits=(public,) if public else (),
             default_split=public.name if public else drawn,
             node_ids=given.node_ids,
@@ -72,16 +86,18 @@ def load_npz(path: str | Path, *, test_fraction: float = 0.0) -> Task:
         )
     except GraphjouleError as error:
         raise GraphjouleError(f"{path}: {error}") from error
-    tell_nodes(path, task.num_features, task.targets, task.facts().classes)
+    log_nodes(path, made)
     if public:
-        tell_split(path, public)
-    return task
+        train, val, test = (f"{size:,}" for size in public.sizes)
+        said = "%s: its masks are the split %r: %s to train, %s to validate, %s to test"
+        logger.info(said, path, public.name, train, val, test)
+    return made
 
 
-def load_npz_like(path: str | Path, num_features: int) -> ModelInput:
-    """Another graph from an archive with as many features; labels may be missing."""
+def load_npz_like(path: str | Path, num_features: int, objective: Objective) -> ModelInput:
+    """Another graph from an archive with as many features, for a model with that objective; labels may be missing."""
     path = check_file(path)
-    given = _input(path, _read(path, required=()))
+    given = _input(path, _read(path), objective)
     if given.features.size(1) != num_features:
         raise GraphjouleError(
             f"{path} has {counted(given.features.size(1), 'feature')}; the model was trained with {num_features:,}."
@@ -92,12 +108,12 @@ def load_npz_like(path: str | Path, num_features: int) -> ModelInput:
 def load_npz_graph(path: str | Path) -> Propagation:
     """The graph of an archive alone: of its arrays only ``adj_data``, ``adj_indices``, ... are needed and read."""
     path = check_file(path)
-    graph = _graph(path, _read(path, required=(), matrices=("adj",)))
-    tell_graph(path, graph)
+    graph = _graph(path, _read(path, matrices=("adj",)))
+    log_graph(path, graph)
     return graph
 
 
-def _read(path: Path, required: tuple[str, ...], matrices: tuple[str, ...] = ("adj", "attr")) -> dict[str, np.ndarray]:
+def _read(path: Path, matrices: tuple[str, ...] = ("adj", "attr")) -> dict[str, np.ndarray]:
     """The arrays of an archive that mean something here; of the matrices alone where `matrices` leaves one out."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -113,7 +129,7 @@ def _read(path: Path, required: tuple[str, ...], matrices: tuple[str, ...] = ("a
     pieces = {matrix: [f"{matrix}_{piece}" for piece in CSR_PIECES] for matrix in matrices}
     if "features" in names:
         pieces.pop("attr", None)
-    needed = {*required, *(key for keys in pieces.values() for key in keys)}
+    needed = {key for keys in pieces.values() for key in keys}
     known = needed if "attr" not in matrices else needed | (_KINDS.keys() & names)
     try:
         return read_arrays(path, str(path), {key: kind for key, kind in _KINDS.items() if key in known})
@@ -121,21 +137,71 @@ def _read(path: Path, required: tuple[str, ...], matrices: tuple[str, ...] = ("a
         raise GraphjouleError(f"{path} says of an array that it is larger than the memory.") from error
 
 
-def _input(path: Path, arrays: dict[str, np.ndarray]) -> ModelInput:
-    """Features, graph, labels and names, checked against each other."""
+def _objective(
+    path: Path, arrays: dict[str, np.ndarray], task: TaskName | None, loss: LossName | None
+) -> Classification | Regression:
+    if task is None and "labels" in arrays and "targets" in arrays:
+        raise GraphjouleError(
+            f'{path} has both labels and targets; say `task="classification"` to predict the labels or '
+            '`task="regression"` to predict the targets.'
+        )
+    is_regression = "targets" in arrays if task is None else task == Regression.name
+    key, names_key = ("targets", "target_names") if is_regression else ("labels", "class_names")
+    if key not in arrays:
+        raise GraphjouleError(
+            f"The file {path} has no array {key!r}; expected the classes in labels, or numbers in targets."
+        )
+    values, names = arrays[key], arrays.get(names_key)
+    if is_regression:
+        return Regression(
+            values.shape[1] if values.ndim == 2 else 1,
+            loss or "squared",
+            None if names is None else tuple(map(str, names.reshape(-1))),
+        )
+    if names is not None and (names.ndim != 1 or names.size < 2):
+        raise GraphjouleError(
+            f"{path}: class_names has shape {list(names.shape)}; expected a list of two names or more, one per class."
+        )
+    if names is not None:
+        return Classification(names.size, tuple(map(str, names)))
+    objective = Classification.of(torch.from_numpy(int64_array(values, f"{path}: labels")))
+    if objective.num_classes == 1:
+        raise GraphjouleError(
+            f"{path}: labels holds one class, 0; at least two are needed, or the names of all of them in class_names."
+        )
+    return objective
+
+
+def _input(path: Path, arrays: dict[str, np.ndarray], objective: Objective) -> ModelInput:
+    """Features, graph, targets and names, checked against each other."""
     graph = _graph(path, arrays)
     features = _features(path, arrays)
-    labels = arrays.get("labels", np.full(graph.num_nodes, -1))
     ids = arrays.get("node_ids", np.arange(graph.num_nodes))
-    shapes = {"features": features.shape[:1], "labels": labels.shape, "node_ids": ids.shape}
-    shapes |= {mask: arrays[mask].shape for mask in _MASKS if mask in arrays}
+    key = "labels" if isinstance(objective, Classification) else "targets"
+    shapes = {"features": features.shape[:1], "node_ids": ids.shape}
+    shapes |= {name: arrays[name].shape for name in (key, *_MASKS) if name in arrays}
+    if key == "targets" and key in arrays:
+        shapes[key] = arrays[key].shape[:1]  # a row of several numbers is fine
     for name, shape in shapes.items():
         _check_nodes(path, name, tuple(shape), graph.num_nodes)
     try:
         check_features(features)
     except GraphjouleError as error:
         raise GraphjouleError(f"{path}: {error}") from error
-    return ModelInput(features, graph, torch.from_numpy(int64_array(labels, f"{path}: labels")), _node_ids(path, ids))
+    if key not in arrays:
+        targets = objective.unknown(graph.num_nodes)
+    elif key == "labels":
+        targets = torch.from_numpy(int64_array(arrays[key], f"{path}: labels"))
+    else:
+        targets = torch.from_numpy(arrays[key]).to(torch.get_default_dtype())
+        if targets.dim() == 2 and targets.size(1) == 1:
+            targets = targets.view(-1)
+        if targets.shape != objective.unknown(graph.num_nodes).shape:
+            raise GraphjouleError(
+                f"{path}: targets has shape {list(arrays[key].shape)}; the model predicts "
+                f"{counted(objective.out_channels, 'number')} per node."
+            )
+    return ModelInput(features, graph, targets, _node_ids(path, ids))
 
 
 def _check_nodes(path: Path, name: str, shape: tuple[int, ...], num_nodes: int) -> None:
@@ -172,20 +238,6 @@ def _node_ids(path: Path, ids: np.ndarray) -> tuple[str, ...]:
     return names
 
 
-def _class_names(path: Path, arrays: dict[str, np.ndarray], labels: Tensor) -> tuple[str, ...] | None:
-    """The names of the classes, where there are some; a single class is refused with the array that says so."""
-    given = arrays.get("class_names")
-    if given is not None and (given.ndim != 1 or given.size < 2):
-        raise GraphjouleError(
-            f"{path}: class_names has shape {list(given.shape)}; expected a list of two names or more, one per class."
-        )
-    if given is None and Classification.of(labels).num_classes == 1:
-        raise GraphjouleError(
-            f"{path}: labels holds one class, 0; at least two are needed, or the names of all of them in class_names."
-        )
-    return None if given is None else tuple(map(str, given))
-
-
 def _features(path: Path, arrays: dict[str, np.ndarray]) -> Features:
     if "features" not in arrays:
         return pack_features(csr_of(arrays, "attr", str(path)))
@@ -193,3 +245,59 @@ def _features(path: Path, arrays: dict[str, np.ndarray]) -> Features:
     if dense.ndim != 2:
         raise GraphjouleError(f"{path}: features has shape {list(dense.shape)}; expected [num_nodes, num_features].")
     return pack_features(torch.from_numpy(dense).to(torch.get_default_dtype()))
+
+
+def read_arrays(path: Path, shown: str, kinds: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Named arrays of an archive, refusing one that is damaged, incomplete or holds a pickle; others stay unread.
+
+    Args:
+        path: the ``.npz`` file.
+        shown: how to call it in the sentence.
+        kinds: the arrays to read, each with the kinds of dtype it may have, such as `NUMBERS` or ``"b"`` for booleans.
+    """
+    try:
+        with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in kinds if key in archive}
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+        raise GraphjouleError(f"The file {shown} is no readable .npz archive ({error}).") from error
+    except ValueError as error:
+        # NumPy's own sentence advises allow_pickle=True, which is the one thing not to do.
+        raise GraphjouleError(_not_plain(shown)) from error
+    for key, kind in kinds.items():
+        if key not in arrays:
+            raise GraphjouleError(f"The file {shown} has no array {key!r}; expected {', '.join(kinds)}.")
+        if not isinstance(arrays[key], np.ndarray):  # a member that is no .npy file comes back as bytes
+            raise GraphjouleError(_not_plain(shown))
+        if (dtype := arrays[key].dtype).kind not in kind:
+            what = "text" if dtype.kind in "US" else str(dtype)
+            expected = _KIND_WORDS.get(kind, "plain numbers")
+            raise GraphjouleError(f"The array {key!r} of {shown} holds {what}; expected {expected}.")
+    return arrays
+
+
+def csr_of(arrays: Mapping[str, np.ndarray], matrix: str, shown: str) -> sp.csr_matrix:
+    """The sparse matrix of the arrays ``NAME_data``, ``NAME_indices``, ``NAME_indptr`` and ``NAME_shape``.
+
+    Args:
+        arrays: arrays of numbers, by name.
+        matrix: the name.
+        shown: how to call the file in the sentence.
+    """
+    data, *numbers = (arrays[f"{matrix}_{piece}"] for piece in CSR_PIECES)
+    # SciPy would cut the fractions off.
+    named = zip(numbers, CSR_PIECES[1:], strict=True)
+    indices, indptr, shape = (int64_array(array, f"{shown}: {matrix}_{piece}") for array, piece in named)
+    try:
+        rows, columns = (int(size) for size in shape)
+        csr = sp.csr_matrix((data, indices, indptr), shape=(rows, columns))
+        csr.check_format(full_check=True)  # SciPy checks no index by itself, and its C loops trust them all
+    except (ValueError, TypeError) as error:
+        raise GraphjouleError(f"{shown}: the arrays {matrix}_* are no sparse matrix: {error}.") from error
+    return csr
+
+
+def _not_plain(shown: str) -> str:
+    return (
+        f"The file {shown} holds something other than plain arrays of numbers; pickled objects are never loaded, "
+        "because they could run code."
+    )

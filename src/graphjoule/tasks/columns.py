@@ -1,20 +1,34 @@
-"""Columns of a table as features: numbers standardised, categories one-hot, both by numbers that can be kept."""
+"""Columns of a table as features and as targets.
+
+Numbers are standardised and categories one-hot, both by numbers that can be kept. By hand and not by scikit-learn: its
+`StandardScaler` gives other last bits when the rows are in another order, and its `OneHotEncoder` does not say in which
+row a category is unknown.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import scipy.sparse as sp
 import torch
+from torch import Tensor
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph.features import Features
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
-from graphjoule.tasks.table import Table
+from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective, Regression
+from graphjoule.tasks.reading import Table, is_number, shorten
 from graphjoule.tasks.task import pack_features
 
+TaskName = Literal["classification", "regression"]
+LossName = Literal["squared", "absolute"]
+MOST_CLASSES = 50
+"""From more different numbers than these it is not guessed whether they are classes or measurements."""
 MAX_CATEGORIES = 1_000
 """Different values a one-hot column may have; one with more is a name or a text and not a category."""
 
@@ -50,13 +64,13 @@ def keep_constant(column: NumberColumn) -> NumberColumn:
 
 def measure_categories(name: str, table: Table) -> CategoryColumn:
     """The categories of a text column, sorted."""
-    categories = sorted({value for value in table.text[name] if value})
+    categories = sorted(set(pc.unique(table.text[name]).to_pylist()) - {""})
     if not categories:
-        table.refuse(0, name, "every value of this --one-hot column is blank.")
+        table.refuse(0, name, "every value of this `one_hot` column is blank.")
     if len(categories) > MAX_CATEGORIES:
         raise GraphjouleError(
             f"{table.path}, column {name!r} has {len(categories):,} different values; "
-            f"a --one-hot column may have {MAX_CATEGORIES:,}."
+            f"a `one_hot` column may have {MAX_CATEGORIES:,}."
         )
     return CategoryColumn(name=name, categories=tuple(categories))
 
@@ -71,6 +85,17 @@ def build_features(table: Table, columns: TableColumns) -> Features:
         return pack_features(torch.from_numpy(numbers))
     encoded = [_one_hot(table, column) for column in columns.categories]
     return pack_features(sp.hstack([sp.csr_matrix(numbers), *encoded], format="csr"))
+
+
+def find_positions(table: Table, column: str, names: Sequence[str]) -> tuple[np.ndarray, int | None]:
+    """The position of every value of a text column among `names`, and the first row with text that is not among them.
+
+    Positions are int64, -1 for a value that is not there or blank; the row is None where all are.
+    """
+    values = table.text[column]
+    found = pc.fill_null(pc.index_in(values, value_set=pa.array(names, pa.string())), -1).to_numpy().astype(np.int64)
+    unknown = np.flatnonzero((found < 0) & pc.not_equal(values, "").to_numpy())
+    return found, int(unknown[0]) if unknown.size else None
 
 
 def _standardise(table: Table, column: NumberColumn) -> np.ndarray:
@@ -88,29 +113,69 @@ def _standardise(table: Table, column: NumberColumn) -> np.ndarray:
 
 def _one_hot(table: Table, column: CategoryColumn) -> sp.csr_matrix:
     """One column of 0 and 1 per category; a blank has a row of zeros."""
-    index = {category: number for number, category in enumerate(column.categories)}
-    index[""] = -1
-    values = table.text[column.name]
-    codes = np.fromiter((index.get(value, -2) for value in values), dtype=np.int64, count=len(values))
-    unknown = np.flatnonzero(codes == -2)
-    if unknown.size:
-        row = int(unknown[0])
+    codes, unknown = find_positions(table, column.name, column.categories)
+    if unknown is not None:
         table.refuse(
-            row,
+            unknown,
             column.name,
-            f"{values[row]!r} is not a category the model was trained with; those are: {shorten(column.categories)}. "
-            "A blank value is allowed.",
+            f"{table.text[column.name][unknown].as_py()!r} is not a category the model was trained with; those are: "
+            f"{shorten(column.categories)}. A blank value is allowed.",
         )
     known = np.flatnonzero(codes >= 0)
     ones = np.ones(known.size, dtype=np.float32)
-    return sp.csr_matrix((ones, (known, codes[known])), shape=(len(values), len(column.categories)))
+    return sp.csr_matrix((ones, (known, codes[known])), shape=(len(codes), len(column.categories)))
 
 
-def shorten(names: Sequence[str], most: int = 12) -> str:
-    """Names in one list for a sentence, the first of them if there are many.
+def check_objective(task: str | None, loss: str | None) -> None:
+    """Refuse a `task` or a `loss` that is no choice, and a loss without a regression."""
+    if task not in (None, *OBJECTIVES):
+        raise GraphjouleError(f"`task` is {task!r}; the choices are: {choices(OBJECTIVES)}.")
+    losses = ("squared", "absolute")
+    if loss not in (None, *losses):
+        raise GraphjouleError(f"`loss` is {loss!r}; the choices are: {choices(losses)}.")
+    if loss is not None and task != Regression.name:
+        raise GraphjouleError(f'`loss` is {loss!r}, but it is for `task="regression"`, which is not given.')
 
-    >>> shorten(["a", "b", "c"], most=2)
-    'a, b and 1 more'
-    """
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+
+def find_objective(table: Table, column: str, task: TaskName | None, loss: LossName | None) -> Objective:
+    """What the labels ask for; see `load_tables`."""
+    values = table.text[column]
+    names = sorted(set(pc.unique(values).to_pylist()) - {""})
+    if not names:
+        raise GraphjouleError(
+            f"{table.path}, {table.unit}s {table.place(0)} to {table.place(table.num_rows - 1)}, column {column!r}: "
+            "every label is blank; some nodes must be labelled, with at least two classes, to learn from."
+        )
+    if task == Regression.name:
+        return Regression(1, loss or "squared", (column,))
+    if task is None and len(names) > MOST_CLASSES and all(map(is_number, names)):
+        num_labelled = int(pc.sum(pc.not_equal(values, "")).as_py())
+        if 2 * len(names) > num_labelled or not all(float(name).is_integer() for name in names):
+            raise GraphjouleError(
+                f'{table.path}: the column {column!r} has {len(names):,} different numbers; say `task="regression"` to '
+                'predict numbers or `task="classification"` to take each for a class.'
+            )
+    if len(names) == 1:
+        row = int(pc.index(values, names[0]).as_py())
+        table.refuse(row, column, f"all labels that are given are {names[0]!r}; expected two classes or more.")
+    if all(map(is_number, names)):
+        names.sort(key=lambda name: (float(name), name))
+    return Classification(len(names), tuple(names))
+
+
+def read_targets(table: Table, column: str, objective: Objective) -> Tensor:
+    """Every row's class or number; one that does not fit the objective is refused."""
+    if isinstance(objective, Classification):
+        numbers, unknown = find_positions(table, column, objective.classes)
+        if unknown is not None:
+            value = table.text[column][unknown].as_py()
+            shown = shorten(objective.classes)
+            table.refuse(unknown, column, f"{value!r} is not a class of the model; those are: {shown}, or blank.")
+        return torch.from_numpy(numbers)
+    hint = '; with `task="regression"` every label must be a finite number or blank'
+    values = table.numbers_of_text(column, hint, may_be_blank=True)
+    targets = torch.from_numpy(values).to(torch.get_default_dtype())
+    if targets.isinf().any():
+        row = int(targets.isinf().nonzero()[0])
+        table.refuse(row, column, f"{values[row]} is too large to train on; divide all numbers by the same one.")
+    return targets

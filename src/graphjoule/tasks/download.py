@@ -1,119 +1,113 @@
-"""One large file from the web: its size shown, a broken connection taken up again, and every byte checked."""
+"""Missing raw files from the web: downloaded by pooch, checked, and never half there."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.client import HTTPException
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.datasets import DATA_ROOT_VARIABLE, RawFiles
 
-_ATTEMPTS = 4
-_PAUSE_SECONDS = 2.0
-_TIMEOUT_SECONDS = 30.0
-_SECONDS_BETWEEN_LINES = 10.0
-_CHUNK = 1 << 18
+RETRIES = 2
+"""How often a download that broke off, or whose bytes are wrong, is tried again; pooch waits a second longer each."""
 logger = logging.getLogger("graphjoule")
 
-
-@dataclass(frozen=True)
-class Remote:
-    """A file on the web that never changes.
-
-    Attributes:
-        url: where it is.
-        num_bytes: its size.
-        sha256: its SHA-256.
-    """
-
-    url: str
-    num_bytes: int
-    sha256: str
-
-    def check(self, path: Path, shown: str) -> None:
-        """Refuse a file that is not this one.
-
-        Args:
-            path: the file.
-            shown: how to call it in the sentence.
-        """
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        if found != self.sha256:
-            raise GraphjouleError(f"The file {shown} has SHA-256 {found}, expected {self.sha256}.")
+_T = TypeVar("_T")
+Check = Callable[[Path, str], object]
+"""Refuses a folder whose files are not what they should be; the text is how to call the folder in the sentence."""
 
 
-def download(remote: Remote, path: Path) -> None:
-    """Download a file and check it; a connection that breaks off is taken up again where it stopped.
+def ensure_files(raw: RawFiles, root: Path, check: Check | None = None) -> Path:
+    """The folder with all raw files in it; missing ones are downloaded. Files that were there are not checked.
 
     Args:
-        remote: what to download.
-        path: where to put it. A file that stays there after an error is not to be used.
+        raw: the files.
+        root: the data root.
+        check: looks at downloads before any of them reaches the data root, beside the files' hashes.
     """
-    with path.open("wb") as file, _show_progress(remote) as show:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                _receive(remote, file, show)
-                break
-            except HTTPError:  # the server has answered; it would say the same again
-                raise
-            except (OSError, HTTPException):
-                if attempt == _ATTEMPTS:
-                    raise
-                time.sleep(_PAUSE_SECONDS * attempt)
-    remote.check(path, remote.url)
+    folder = raw.folder(root)
+    if missing := [path.name for path in raw.missing(root)]:
+        download(raw.url, {file: raw.sha256[file] for file in missing}, folder, root, check)
+    return folder
 
 
-def _receive(remote: Remote, file: BinaryIO, show: Callable[[int], None]) -> None:
-    """Append to the file what is missing at its end."""
-    start = file.tell()
-    request = Request(remote.url, headers={"Range": f"bytes={start}-"} if start else {})
-    with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:
-        if start and response.status != 206:  # the server knows no ranges and starts again, so we do
-            file.seek(0)
-            file.truncate()
-        while chunk := response.read(_CHUNK):
-            file.write(chunk)
-            show(file.tell())
-            if file.tell() > remote.num_bytes:
-                raise GraphjouleError(f"The file {remote.url} is longer than the {remote.num_bytes:,} bytes expected.")
-    if file.tell() < remote.num_bytes:
-        raise ConnectionError(f"{remote.url} broke off after {file.tell():,} of {remote.num_bytes:,} bytes")
+def read_raw_file(raw: RawFiles, root: Path, read: Callable[[Path, str], _T]) -> tuple[Path, _T]:
+    """The path and the content of a dataset that is one file; a download is read before it is put in place too.
+
+    Args:
+        raw: the file.
+        root: the data root.
+        read: reads the file, or refuses it; the text is how to call it in the sentence.
+    """
+    (file,) = raw.files
+    path = ensure_files(raw, root, lambda folder, shown: read(folder / file, f"{shown}/{file}")) / file
+    return path, read(path, str(path))
+
+
+def download(url: str, files: Mapping[str, str | None], folder: Path, root: Path, check: Check | None = None) -> None:
+    """Download the files of a folder on the web; they are put in place only if all are right.
+
+    Args:
+        url: the folder on the web.
+        files: the files' names, each with its SHA-256 or None.
+        folder: where to put them.
+        root: the data root, in which `folder` is.
+        check: see `ensure_files`.
+
+    Raises:
+        GraphjouleError: anything went wrong; nothing is left behind.
+    """
+    try:
+        with _staging(root) as stage:
+            for file, sha256 in files.items():
+                logger.info("Downloading %s/%s", url, file)
+                _fetch(url, file, sha256, stage)
+            if check is not None:
+                check(stage, url)
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                (stage / file).replace(folder / file)
+    # What a download can raise is open-ended (requests, urllib3, ssl, a full disk); to the user it is one.
+    except Exception as error:
+        kind = "" if isinstance(error, GraphjouleError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{kind}{error}".split())
+        missing = folder / next(iter(files))
+        raise GraphjouleError(
+            f"The file {missing} is missing and could not be downloaded ({reason}); let `data_root` or "
+            f"{DATA_ROOT_VARIABLE} name a folder that holds {missing.relative_to(root)}."
+        ) from error
+
+
+def _fetch(url: str, file: str, sha256: str | None, folder: Path) -> None:
+    import pooch  # here and not above: it is needed once in a dataset's life
+
+    library = pooch.Pooch(folder, f"{url}/", {file: sha256}, retry_if_failed=RETRIES)
+    pooch_logger = pooch.get_logger()
+    level = pooch_logger.level
+    pooch_logger.setLevel(logging.WARNING)  # what it says of its cache and of hashes is not for our users
+    try:
+        library.fetch(file, downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty()))
+    finally:
+        pooch_logger.setLevel(level)
 
 
 @contextmanager
-def _show_progress(remote: Remote) -> Iterator[Callable[[int], None]]:
-    """Gives a callback for the bytes that are there: a bar on a terminal, a log line now and then elsewhere."""
-    logger.info("Downloading %s (%.0f MB)", remote.url, remote.num_bytes / 1e6)
-    if not sys.stderr.isatty():
-        yield _Lines(remote)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(remote.url.rpartition("/")[2], total=remote.num_bytes)
-        yield lambda num_bytes: bar.update(task, completed=num_bytes)
+def _staging(root: Path) -> Iterator[Path]:
+    """A temporary folder on the data root's own disk, so that a checked file only has to be renamed.
 
-
-class _Lines:
-    """A log line every ten seconds."""
-
-    def __init__(self, remote: Remote) -> None:
-        self._remote = remote
-        self._last = time.monotonic()
-
-    def __call__(self, num_bytes: int) -> None:
-        if time.monotonic() - self._last >= _SECONDS_BETWEEN_LINES:
-            self._last = time.monotonic()
-            logger.info("%s: %.0f %%", self._remote.url, 100 * num_bytes / self._remote.num_bytes)
+    Folders made on the way go again if nothing was put in them.
+    """
+    made = [folder for folder in (root, *root.parents) if not folder.exists()]
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".download-", dir=root) as stage:
+            yield Path(stage)
+    finally:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()

@@ -48,7 +48,7 @@ class TableColumns(BaseModel):
 
     Attributes:
         id: the nodes' names; None if they are called by their row's number.
-        label: the classes; blank where unknown.
+        label: the classes or numbers to predict; blank where unknown.
         numbers: the numeric features, in the order of the model's input.
         categories: the text features, whose columns follow those of `numbers`.
         source: one end of an edge; None if there is no table of edges.

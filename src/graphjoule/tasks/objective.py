@@ -71,9 +71,9 @@ def _r2_sums(output: Tensor, target: Tensor) -> Tensor:
 
 def _r2(total: Tensor, count: int) -> Tensor:
     """``1 - sum (y - f)^2 / sum (y - mean)^2``, the mean over targets; 0 where a target does not vary."""
-    error, value, square = total.unflatten(-1, (-1, 3)).unbind(dim=-1)
+    error, value, square = torch.unflatten(total, -1, (-1, 3)).unbind(dim=-1)
     spread = square - value.square() / count
-    flat = spread <= 1e-12 * square
+    flat = spread <= 1e-14 * square
     return torch.where(flat, 0.0, 1 - error / torch.where(flat, 1.0, spread)).mean(dim=-1)
 
 
@@ -128,16 +128,25 @@ class Objective(ABC):
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have a target, bool, shape ``[num_nodes]``."""
 
+    @abstractmethod
+    def unknown(self, num_nodes: int) -> Tensor:
+        """The targets of nodes of which nothing is known."""
+
     def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """The group of every node, -1 without a target, and the groups' names: a random split divides each alike."""
         return self.is_known(targets).long() - 1, ("all",)
 
-    def moments(self, targets: Tensor) -> Tensor:
-        """Sums over training nodes from which `prepare` knows their targets; by default nothing."""
-        return torch.zeros(0)
+    def prepare(  # noqa: B027 - nothing is right for most
+        self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Set what a model must know of its training targets before it trains; by default nothing.
 
-    def prepare(self, model: nn.Module, moments: Tensor, count: int) -> None:  # noqa: B027 - nothing is right for most
-        """Set what a model must know of so many training targets before it trains; by default nothing."""
+        Args:
+            model: the model.
+            targets: of the training nodes that are here.
+            count: how many training nodes there are, here and elsewhere.
+            total: adds a tensor up over all places.
+        """
 
     @property
     def headline(self) -> Metric:
@@ -204,6 +213,10 @@ class Classification(Objective):
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have a label."""
         return targets >= 0
+
+    def unknown(self, num_nodes: int) -> Tensor:
+        """-1 for every node."""
+        return torch.full((num_nodes,), -1)
 
     def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
         """Every class is a group."""
@@ -278,17 +291,17 @@ class Regression(Objective):
         """Which nodes have all their targets."""
         return ~_columns(targets).isnan().any(dim=1)
 
-    def moments(self, targets: Tensor) -> Tensor:
-        """Sums of the targets and of their squares, shape ``[2, num_targets]``."""
-        values = _columns(targets).double()
-        return torch.stack([values.sum(dim=0), values.square().sum(dim=0)])
+    def unknown(self, num_nodes: int) -> Tensor:
+        """NaN for every node and target."""
+        return torch.full((num_nodes,) if self.num_targets == 1 else (num_nodes, self.num_targets), torch.nan)
 
-    def prepare(self, model: nn.Module, moments: Tensor, count: int) -> None:
+    def prepare(self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]) -> None:
         """Give a model mean and standard deviation of the training targets, see `graphjoule.nn.OutputScale`."""
-        mean, square = moments / count
-        variance = square - mean.square()
-        is_flat = variance <= 1e-12 * square
-        model.set_scale(mean, torch.where(is_flat, 1.0, variance).sqrt())  # type: ignore[operator]
+        values = _columns(targets).double()
+        mean = total(values.sum(dim=0)) / count
+        std = (total((values - mean).square().sum(dim=0)) / count).sqrt()
+        is_flat = std <= 1e-12 * mean.abs()
+        model.set_scale(mean, torch.where(is_flat, 1.0, std))  # type: ignore[operator]
 
     def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
         """Floating-point numbers, finite or NaN, a row per node."""

@@ -16,8 +16,7 @@ from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.objective import Classification, Objective, Regression
-from graphjoule.tasks.rules import RULES, draw_split, is_rule
-from graphjoule.tasks.splits import PARTS, Split, check_labelled, split_of_masks
+from graphjoule.tasks.splits import PARTS, RULES, Split, check_labelled, draw_split, is_rule, split_of_masks
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

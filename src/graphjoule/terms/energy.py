@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
-from graphjoule.terms.embeddings import EmbeddingHooks, graph_layers
+from graphjoule.terms.embeddings import EmbeddingHooks
+from graphjoule.terms.settings import check_settings
 from graphjoule.terms.term import Term
 from graphjoule.trace.watch import Watch
 
@@ -52,20 +52,6 @@ METHODS = {
         _augmented_lagrangian, lambda gaps, multipliers, rho: torch.relu(multipliers + rho * gaps)
     ),
 }
-
-
-def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:
-    """Refuse settings that no network could satisfy, and unknown methods."""
-    if not 0 < c_min < 1:
-        raise GraphjouleError(f"c_min is {c_min}; it must be between 0 and 1.")
-    if not c_min <= c_max < float("inf"):
-        raise GraphjouleError(
-            f"c_max is {c_max}; it must be a number from c_min = {c_min} on, or no energy is within both limits."
-        )
-    if method not in METHODS:
-        raise GraphjouleError(f"method is {method!r}; the choices are: {choices(METHODS)}.")
-    if not 0 < rho < float("inf"):
-        raise GraphjouleError(f"rho is {rho}; it must be positive.")
 
 
 @dataclass(frozen=True)
@@ -328,32 +314,3 @@ class EnergyConstraint(Term):
                 f"shape {list(gaps.shape)}: the model must call the same layers every time."
             )
         return self.multipliers.to(gaps.device)
-
-
-class EnergySettings(BaseModel):
-    """An `EnergyConstraint` on every graph layer, as a recipe or `fit` takes it.
-
-    Attributes:
-        method: a key of `METHODS`.
-        c_min: factor of the lower limit.
-        c_max: factor of the upper limit.
-        rho: how hard a broken limit pushes back.
-        every: epochs between two updates of the multipliers.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    method: Literal["penalty", "augmented_lagrangian"] = "augmented_lagrangian"
-    c_min: float = 0.2
-    c_max: float = 1.0
-    rho: float = 0.1
-    every: int = Field(default=1, ge=1)
-
-    @model_validator(mode="after")
-    def _can_be_satisfied(self) -> Self:
-        check_settings(self.c_min, self.c_max, self.method, self.rho)
-        return self
-
-    def __call__(self, model: nn.Module, graph: Propagation) -> EnergyConstraint:
-        """The term for one model: on its ``convs.*`` where it has such layers, else on those that `Trace` watches."""
-        return EnergyConstraint(model, graph, layers=graph_layers(model), **self.model_dump())

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
-from graphjoule.terms.embeddings import graph_layers
 from graphjoule.terms.term import Term
 from graphjoule.trace.watch import Watch, watched_modules
 
@@ -78,32 +75,3 @@ class OrthogonalPenalty(Term):
     def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `Term.value`; there is no state."""
         return self(), state
-
-
-class OrthogonalSettings(BaseModel):
-    """An `OrthogonalPenalty` on every graph layer, as a recipe or `fit` takes it.
-
-    Attributes:
-        gamma: factor of the penalty.
-        c_max: factor of the upper limit.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    gamma: float = Field(default=20.0, ge=0)
-    c_max: float = Field(default=1.0, gt=0)
-
-    def __call__(self, model: nn.Module, graph: Propagation) -> OrthogonalPenalty:
-        """The penalty for one model.
-
-        Raises:
-            GraphjouleError: no graph layer has a square weight. One or two layers may have none because they lead in
-                and out; of them the penalty is zero.
-        """
-        penalty = OrthogonalPenalty(model, layers=graph_layers(model), gamma=self.gamma, c_max=self.c_max)
-        if not penalty.names and len(watched_modules(model, graph_layers(model))) > 2:
-            raise GraphjouleError(
-                f"terms.orthogonal.gamma is {self.gamma}, but no graph layer of {type(model).__name__} has a square "
-                "weight that could be pulled to the identity; leave it out or choose another model or depth."
-            )
-        return penalty

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,17 +13,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
+from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import MODELS, GraphModel, OutputScale
 from graphjoule.tasks.objective import Objective, Regression
 from graphjoule.tasks.task import Task
 from graphjoule.trace.watch import watched_modules
-from graphjoule.training.recipe import ModelSettings, Recipe
+from graphjoule.training.recipe import ModelSettings, Recipe, explain
 
 Builder = Callable[..., nn.Module]
 
@@ -50,19 +53,36 @@ class Architecture:
             return self.make(in_channels, out_channels)
 
     def for_task(self, objective: Objective, in_channels: int, seed: int) -> GraphModel:
-        """The same for an objective: a regression's network knows the unit of its targets."""
-        model = self.initialised(in_channels, objective.out_channels, seed)
-        return OutputScale(model) if isinstance(objective, Regression) else model
+        """The same for an objective, see `in_units_of`."""
+        return in_units_of(objective, self.initialised(in_channels, objective.out_channels, seed))
+
+
+def in_units_of(objective: Objective, model: GraphModel) -> GraphModel:
+    """A network that gives what an objective asks for: of a regression one that knows the unit of its targets."""
+    return OutputScale(model) if isinstance(objective, Regression) else model
+
+
+def inner_network(model: nn.Module) -> nn.Module:
+    """What terms and instruments look at: the network itself, ours or the user's, without what we put around it."""
+    model = model.model if isinstance(model, OutputScale) else model
+    return model.module if isinstance(model, OwnModel) else model
+
+
+def user_module(model: GraphModel) -> nn.Module:
+    """What the user built, without our wrapper; a network of ours, or of a regression, as it is."""
+    return model.module if isinstance(model, OwnModel) else model
 
 
 def architecture_of(recipe: Recipe) -> Architecture:
     """The network of a recipe's model, which must be one of `MODELS`."""
-    settings = recipe.model
-    if settings.is_own:
+    if recipe.model.is_own:
         raise GraphjouleError(
-            f"The model {settings.name} is not one of graphjoule's; pass the function or class that builds it."
+            f"The model {recipe.model.name} is not one of graphjoule's; pass the function or class that builds it."
         )
+    return _of_the_zoo(recipe.model)
 
+
+def _of_the_zoo(settings: ModelSettings) -> Architecture:
     def make(in_channels: int, out_channels: int) -> GraphModel:
         width = settings.hidden_channels or 1
         return MODELS[settings.name](in_channels, width, out_channels, settings.num_layers, **settings.options)
@@ -78,57 +98,76 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
             do; else with the task if it takes one argument, else with nothing. Options go in by `functools.partial`.
         task: what it will be trained on.
     """
-    function = build.func if isinstance(build, functools.partial) else build
-    options = dict(build.keywords) if isinstance(build, functools.partial) else {}
+    function, positional, options = build, (), {}
+    if isinstance(build, functools.partial):
+        function, positional, options = build.func, build.args, dict(build.keywords)
     name = next((name for name, known in MODELS.items() if known is function), None)
     if name is not None:  # one of ours, by its class: the same as by a recipe
-        try:
-            settings = ModelSettings(
-                name=name,
-                num_layers=options.pop("num_layers"),
-                hidden_channels=options.pop("hidden_channels", 64),
-                options=options,
-            )
-        except KeyError as error:
-            raise GraphjouleError(f"{function.__name__} needs num_layers; add it with functools.partial.") from error
-        width = settings.hidden_channels or 1
-        known = MODELS[name]
-        return Architecture(settings, lambda i, o: known(i, width, o, settings.num_layers, **settings.options))
+        if positional:
+            raise GraphjouleError(f"The options of {function.__name__} need their names: use num_layers=16 and so on.")
+        if "num_layers" not in options:
+            raise GraphjouleError(f"{function.__name__} needs num_layers; add it with functools.partial.")
+        own = {key: options.pop(key) for key in ("num_layers", "hidden_channels") if key in options}
+        return _of_the_zoo(_checked(name=name, options=options, **own))
     make = functools.partial(_make_own, build, task)
     with draws_from(Draws(0)):
         model = make(task.num_features, task.out_channels)
-    settings = ModelSettings(
+    depth, width = (options.get(key) for key in ("num_layers", "hidden_channels"))
+    plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
+    settings = _checked(
         name=qualified_name(function),
-        num_layers=model.num_layers,
-        hidden_channels=options.get("hidden_channels"),
-        options={
-            **{key: value for key, value in options.items() if isinstance(value, bool | int | float | str)},
-            "architecture": hashlib.sha256(repr(model.module).encode()).hexdigest()[:16],
-        },
+        num_layers=depth if type(depth) is int and depth > 0 else _depth(model.module),
+        hidden_channels=width if type(width) is int and width > 0 else None,
+        options={key: value for key, value in plain.items() if key not in ModelSettings.model_fields}
+        | {"architecture": hashlib.sha256(repr(model.module).encode()).hexdigest()[:16]},
     )
     return Architecture(settings, make)
 
 
+def _checked(**settings: Any) -> ModelSettings:
+    try:
+        return ModelSettings(**settings)
+    except ValidationError as error:
+        raise GraphjouleError(explain(error)[1]) from error
+
+
+def _depth(module: nn.Module) -> int:
+    """The number of layers that pass messages; where nobody can see which do, of those that a trace watches."""
+    passing = sum(callable(getattr(m, "propagate", None)) for m in module.modules())
+    layers = watched_modules(module, None).values()
+    return passing or max(1, sum(not isinstance(m, nn.ModuleList | nn.Sequential | nn.ModuleDict) for m in layers))
+
+
 def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -> OwnModel:
-    parameters = inspect.signature(build).parameters
-    needed = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    if {"in_channels", "out_channels"} <= parameters.keys():
-        module = build(in_channels=in_channels, out_channels=out_channels)
-    elif len(needed) <= 1:
-        module = build(task) if needed else build()
-    else:
+    signature = inspect.signature(build)
+    needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    given: dict[str, Any] = {}
+    if {"in_channels", "out_channels"} <= signature.parameters.keys():
+        given = {"in_channels": in_channels, "out_channels": out_channels}
+    positional = [] if given or not needed else [task]
+    try:
+        signature.bind(*positional, **given)
+    except TypeError as error:
         raise GraphjouleError(
-            f"{build!r} takes {', '.join(needed)}; expected a function of the task, or one with in_channels and "
+            f"{build!r} needs {', '.join(needed)}; expected a function of the task, or one with in_channels and "
             "out_channels whose other arguments are filled in, such as functools.partial(GAT, hidden_channels=64, "
             "num_layers=4)."
-        )
+        ) from error
+    module = build(*positional, **given)
     if not isinstance(module, nn.Module):
         raise GraphjouleError(f"{build!r} returned {type(module).__name__}; expected a torch.nn.Module.")
-    return OwnModel(module, in_channels, out_channels)
+    model = OwnModel(module, in_channels, out_channels)
+    if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
+        with torch.no_grad():  # layers whose sizes are left open, such as GCNConv(-1, 16), learn them from a call
+            model.eval()(task.features, task.graph)
+        model.train()
+    kinds = {p.dtype for p in module.parameters()}
+    if len(kinds) != 1 or not next(iter(kinds)).is_floating_point:
+        found = ", ".join(sorted(map(str, kinds))) or "none"
+        raise GraphjouleError(
+            f"The parameters of {type(module).__name__} have the dtypes {found}; expected one floating-point dtype."
+        )
+    return model
 
 
 class OwnModel(GraphModel):
@@ -145,13 +184,15 @@ class OwnModel(GraphModel):
     is_stackable = False  # its random numbers come from torch, and nobody promises that vmap understands it
 
     def __init__(self, module: nn.Module, in_channels: int, out_channels: int) -> None:
-        super().__init__(in_channels, 1, out_channels, max(1, len(watched_modules(module, None))))
+        super().__init__(in_channels, 1, out_channels, 1)
         self.module = module
         names = inspect.signature(module.forward).parameters
         self._takes_edges, self._takes_weights = "edge_index" in names, "edge_weight" in names
 
-    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
+        """The module's output; `key` is for our own dropout and not used here."""
         x = x.to_dense() if isinstance(x, SparseFeatures) else x
+        graph = as_propagation(graph, x.size(0), like=x)
         if not self._takes_edges:
             output = self.module(x, graph)
         elif self._takes_weights and graph.is_weighted:
@@ -172,8 +213,8 @@ class OwnModel(GraphModel):
         return own() if callable(own) else super().penalty()
 
     def parameter_group(self, name: str) -> str:
-        """One group for all parameters."""
-        return "all"
+        """One group for all parameters but those that the user has frozen."""
+        return "all" if self.get_parameter(name).requires_grad else "frozen"
 
 
 def qualified_name(function: Any) -> str:
@@ -182,17 +223,19 @@ def qualified_name(function: Any) -> str:
     return f"{getattr(function, '__module__', 'function')}.{name}"
 
 
-def user_module(model: GraphModel) -> nn.Module:
-    """What the user built, without our wrapper; a network of ours, or of a regression, as it is."""
-    return model.module if isinstance(model, OwnModel) else model
-
-
 _TAKE_A_GENERATOR = {
     *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal),
     *(torch.bernoulli, torch.multinomial, torch.poisson, Tensor.bernoulli, Tensor.multinomial),
     *(Tensor.uniform_, Tensor.normal_, Tensor.random_, Tensor.bernoulli_, Tensor.exponential_, Tensor.log_normal_),
     *(Tensor.cauchy_, Tensor.geometric_),
 }
+# These draw inside, where no generator can be handed to them.
+_DRAW_INSIDE = {
+    *(torch.rand_like, torch.randn_like, torch.randint_like),
+    *(F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, F.gumbel_softmax),
+    *(F.multi_head_attention_forward, F.scaled_dot_product_attention),
+}
+_GLOBAL_GENERATOR = threading.Lock()
 
 
 class Draws:
@@ -233,8 +276,10 @@ class _DrawMode(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.dropout:
+        if func is F.dropout or func is torch.dropout:
             return self._dropout(*args, **kwargs)
+        if func in _DRAW_INSIDE:
+            return self._borrowing_the_global_generator(func, args, kwargs)
         # `torch.nn.init` says generator=None
         if kwargs.get("generator") is None and ("generator" in kwargs or func in _TAKE_A_GENERATOR):
             kwargs = {**kwargs, "generator": self._draws.on(_device(args, kwargs))}
@@ -242,10 +287,24 @@ class _DrawMode(TorchFunctionMode):
 
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         """Torch's dropout, whose own draws take no generator."""
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         if not training or p == 0:
             return input
         kept = torch.empty_like(input).bernoulli_(1 - p, generator=self._draws.on(input.device))
-        return input * (kept / (1 - p) if p < 1 else kept)
+        factor = kept / (1 - p) if p < 1 else kept
+        return input.mul_(factor) if inplace else input * factor
+
+    def _borrowing_the_global_generator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call that draws from torch's global generator, which starts from a number of ours and is then put back.
+
+        Another thread that draws in this moment gets other numbers; for the functions above there is no better way.
+        """
+        device = _device(args, kwargs)
+        seed = int(torch.randint(2**62, (), generator=self._draws.on(torch.device("cpu"))))
+        with _GLOBAL_GENERATOR, torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            return func(*args, **kwargs)
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

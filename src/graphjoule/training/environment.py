@@ -1,25 +1,58 @@
 """What a run ran on: package versions and the device, in words for a record."""
 
+import json
 import platform
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.version import __version__
 
-__all__ = ["describe_device", "resolve_device", "versions"]
+__all__ = ["commit", "describe_device", "resolve_device", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """Versions of everything that can change a result, by package."""
+    """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
     packages = {"torch_geometric": "torch-geometric", "numpy": "numpy"}
     return {
         "graphjoule": __version__,
+        **({"commit": found} if (found := commit()) else {}),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
         **{name: metadata.version(package) for name, package in packages.items()},
     }
+
+
+@cache
+def commit() -> str | None:
+    """The commit that this package was checked out or installed from, read from files; None where they do not say."""
+    try:
+        checkout = Path(__file__).parents[3]
+        if (checkout / "pyproject.toml").is_file():
+            return _head(checkout / ".git")
+        origin = metadata.distribution("graphjoule").read_text("direct_url.json")
+        return str(json.loads(origin or "{}")["vcs_info"]["commit_id"])
+    except (OSError, KeyError, ValueError, metadata.PackageNotFoundError):
+        return None
+
+
+def _head(git: Path) -> str | None:
+    """The commit of a checkout, or of one of several working trees of a repository."""
+    if git.is_file():
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head
+    name = head.removeprefix("ref: ")
+    shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+    for place in (git / name, shared / name):
+        if place.is_file():
+            return place.read_text().strip()
+    packed = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
+    return next((line[0] for line in packed if line[1:] == [name]), None)
 
 
 def describe_device(device: torch.device) -> str:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphjoule.graph.features import normalize_rows
 from graphjoule.measures import DEFAULT_MEASURES
-from graphjoule.nn import GraphModel
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
 from graphjoule.trace.limits import Limits, limits
+from graphjoule.training.build import inner_network
 from graphjoule.training.environment import resolve_device
 from graphjoule.training.recipe import Recipe
 
@@ -48,7 +47,7 @@ class Examination:
 
 
 def examine(
-    model: GraphModel,
+    model: nn.Module,
     recipe: Recipe,
     given: ModelInput,
     *,
@@ -60,17 +59,18 @@ def examine(
     """Trace one pass of a network in evaluation mode and judge it.
 
     Args:
-        model: the network; it is moved to the device, its mode is as before afterwards.
+        model: the network; it is moved to the device, its mode is as before afterwards. Of a regression the network
+            within, before its numbers get the unit of the targets.
         recipe: says whether rows of features are normalised, and holds ``c_min`` and ``c_max`` where there are any.
         given: the graph and the features.
         measures: what to record.
         watch: names of modules to record, with ``*`` as a wildcard; by default see `Trace`.
-        gradients: record gradients too, of a cross entropy against classes drawn at random: how far a gradient reaches
-            does not depend on the labels, so none is read.
+        gradients: record gradients too, of a random sum of the outputs: how far a gradient reaches does not depend on
+            the targets, so none is read.
         device: "auto", "cpu" or "cuda".
     """
     where = resolve_device(device)
-    given, model = given.to(where), model.to(where)
+    given, model = given.to(where), inner_network(model.to(where))
     x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
     if gradients:
         trace: TraceView = _with_gradients(model, x, given, measures, watch)
@@ -91,15 +91,15 @@ def graph_layers(trace: TraceView) -> RecordedTrace:
 
 
 def _with_gradients(
-    model: GraphModel, x: Any, given: ModelInput, measures: Sequence[str], watch: Sequence[str] | None
+    model: nn.Module, x: Any, given: ModelInput, measures: Sequence[str], watch: Sequence[str] | None
 ) -> Trace:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with Trace(model, given.graph, measures, watch, gradients=True) as trace:
             scores: Tensor = model(x, given.graph)
-            drawn = torch.randint(scores.size(1), (scores.size(0),), generator=torch.Generator().manual_seed(0))
-            F.cross_entropy(scores, drawn.to(scores.device)).backward()  # type: ignore[no-untyped-call]
+            drawn = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)) / len(scores)
+            scores.backward(drawn.to(scores))  # type: ignore[no-untyped-call]
     finally:
         model.zero_grad()
         for module, mode in modes.items():

@@ -138,7 +138,7 @@ def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
 
 def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunResult:
     """Close one run: read its curve, and now, for the first and only time, the test targets."""
-    state = {name: value[run].tolist() for name, value in batch.selection.state.items()}
+    state: dict[str, Any] = {name: value[run].tolist() for name, value in batch.selection.state.items()}
     seed, epochs_run = batch.seeds[run], state["last_epoch"] + 1
     names = _score_names(batch)
     curves = batch.curve[run, :epochs_run].T.tolist()
@@ -259,11 +259,12 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
         model.train(training)
         handles = [m.register_forward_hook(partial(_note, seen, name)) for name, m in model.named_modules() if name]
         try:
-            model(batch.features, batch.task.graph, key=key)
+            with batch._random_numbers():
+                model(batch.features, batch.task.graph, key=key)
         finally:
             for handle in handles:
                 handle.remove()
-        # Modules finish in the same order on every part of a graph; rows that are not finite may be on one of them only.
+        # Modules finish in the same order on every part of a graph; rows that are not finite may be on one part alone.
         flags = torch.tensor([bad for _, bad in seen], dtype=torch.float64, device=batch.task.targets.device)
         is_bad = batch._total(flags).tolist()
         if first := next((name for (name, _), bad in zip(seen, is_bad, strict=True) if bad), None):

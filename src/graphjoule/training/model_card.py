@@ -2,14 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
+
+from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
-from graphjoule.tasks.facts import Source, TableColumns, TaskFacts
+from graphjoule.tasks.facts import TaskFacts
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, summarise
 
 _MOST_CLASSES = 50
+
+_CARD = """\
+# {{ recipe.model.name | plain }}, {{ counted(recipe.model.num_layers, "layer") }}, trained on \
+{{ recipe.data.name | plain }}
+
+{% if summary.val_mean is none -%}
+No run finished: {{ summary.num_failed }} failed.
+{%- else -%}
+{% if summary.test_mean is not none -%}
+Test {{ metric.name }} {{ metric.text(summary.test_mean, summary.test_std) }}, validation
+{%- else -%}
+Validation
+{%- endif %} {{ metric.name }} {{ metric.text(summary.val_mean, summary.val_std) }} ({{ counted(summary.n, "run") }}
+{%- if summary.num_failed %}; {{ summary.num_failed }} failed and count in no mean{% endif %}).
+{%- if summary.test_mean is none %} No node was held back to test.{% endif %}
+{%- endif %}
+
+## Data
+
+{% if data is none -%}
+The dataset {{ recipe.data.name | code }}.
+{%- else -%}
+{{ data.name | code }}: {{ counted(data.num_nodes, "node") }}, {{ counted(data.num_edges, "edge") }}, \
+{{ counted(data.num_features, "feature") }}; {{ asked }}.
+
+SHA-256 of features, graph and targets: `{{ data.sha256 }}`.
+{%- if data.source %}
+
+| file | path | SHA-256 |
+| --- | --- | --- |
+{% for file in data.source.files -%}
+| {{ file.role }} | {{ file.path | code }} | `{{ file.sha256 }}` |
+{% endfor %}
+{%- set columns = data.source.columns %}
+{%- if columns %}
+Nodes are called by {% if columns.id %}{{ columns.id | code }}{% else %}the row's number{% endif %}, their \
+{{ "target" if is_regression else "class" }} is {{ columns.label | code }};
+{%- if columns.knn is not none %} every node is linked with its {{ columns.knn }} nearest in the features.
+{%- else %} an edge joins {{ columns.source | code }} and {{ columns.target | code }}
+{%- if columns.weight %}, weighted by {{ columns.weight | code }}{% endif %}, in both directions.
+{%- endif %}
+{%- if columns.numbers %}
+
+| numeric column | mean | standard deviation |
+| --- | --- | --- |
+{%- for column in columns.numbers %}
+| {{ column.name | code }} | {{ "%.6g" | format(column.mean) }} | {{ "%.6g" | format(column.std) }} |
+{%- endfor %}
+{%- endif %}
+{%- if columns.categories %}
+{% for column in columns.categories %}
+- {{ column.name | code }}, one-hot: {{ counted(column.categories | length, "category", "categories") }}
+{%- endfor %}
+{%- endif %}
+{%- endif %}
+{%- endif %}
+{%- endif %}
+
+## Runs
+
+| seed | status | selected epoch | epochs | validation {{ metric.name }} | test {{ metric.name }} | seconds |
+| --- | --- | --- | --- | --- | --- | --- |
+{% for r in records -%}
+| {{ r.seed }} | {{ r.status }} | {{ "" if r.selected_epoch is none else r.selected_epoch }} | {{ r.epochs_run }} | \
+{{ metric.text(r.val_score) }} | {{ metric.text(r.test_score) }} | {{ "%.1f" | format(r.seconds) }} |
+{% endfor %}
+{%- if records %}
+Split: {{ records[0].split | code }}. Device: {{ devices | join(", ") | plain }}. Versions:
+{%- for name, number in records[-1].versions.items() %} {{ name }} {{ number }}{{ "." if loop.last else "," }}
+{%- endfor %}
+{% endif %}
+## Settings
+
+| setting | value | from |
+| --- | --- | --- |
+{% for name, value in recipe.settings().items() -%}
+| {{ name | code }} | {{ value | code }} | {{ recipe.sources.get(name, "chosen") }} |
+{% endfor %}
+## Use
+
+{% set file = "THIS_FOLDER/model-seed-%d.safetensors" | format(records[0].seed if records else 0) -%}
+{% if recipe.model.is_own -%}
+```python
+from graphjoule.training import load_model
+
+model = load_model("{{ file }}", model=new)    # new: one more from {{ recipe.model.name | plain }}
+```
+{%- else -%}
+```console
+graphjoule predict THIS_FOLDER --out predictions.csv    # on the training graph
+{%- if data and data.source and data.source.columns %}
+graphjoule predict THIS_FOLDER --nodes NODES{% if data.source.columns.source %} --edges EDGES{% endif %} \
+--out new.csv    # on another graph with the same columns
+{%- endif %}
+```
+
+```python
+from graphjoule import load
+
+model = load("THIS_FOLDER")    # the run that validated best, on the CPU
+model = load("{{ file }}", device="cuda")
+```
+{%- endif %}
+
+The models are safetensors files: loading one executes nothing. `records.jsonl` holds every run's curve.
+
+## Limits
+
+Validation chose the epoch by `{{ recipe.train.select_on }}`, so the validation {{ metric.name }} is a little too \
+good; a score holds for nodes drawn as those with a known target were.
+{%- if is_regression %} Predictions are the mean over the runs.
+{%- else %} Probabilities are the mean of the runs' softmax and have not been calibrated.
+{%- endif %}
+"""
 
 
 def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None) -> str:
@@ -24,136 +142,56 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         Markdown; the same files give the same text.
     """
     records = sorted(records, key=lambda record: record.seed)
-    parts = [
-        f"# {recipe.model.name}, {recipe.model.num_layers} layers, trained on {recipe.data.name}",
-        _result(records),
-        "## Data\n\n" + (_data(data) if data else f"The dataset `{recipe.data.name}`."),
-        "## Runs\n\n" + _runs(records),
-        "## Settings\n\n" + _settings(recipe),
-        "## Use\n\n" + _use(records, data),
-        "## Limits\n\n" + _limits(records),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
-def _with_spread(mean: float, std: float | None) -> str:
-    return f"{_percent(mean)}{f' ± {_percent(std)}' if std is not None else ''} %"
-
-
-def _result(records: Sequence[Record]) -> str:
-    """The result in one sentence."""
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters |= {"plain": _plain, "code": _code}
     summary = summarise(records)
-    failed = f"; {summary.num_failed} failed and count in no mean" if summary.num_failed else ""
-    if summary.val_mean is None:
-        return f"No run finished: {summary.num_failed} failed."
-    validation = f"validation accuracy {_with_spread(summary.val_mean, summary.val_std)}"
-    runs = f"{summary.n} run{'s' if summary.n > 1 else ''}{failed}"
-    if summary.test_mean is None:
-        return f"{validation.capitalize()} ({runs}). No node was held back to test."
-    return f"Test accuracy {_with_spread(summary.test_mean, summary.test_std)}, {validation} ({runs})."
-
-
-def _data(data: TaskFacts) -> str:
-    names = data.classes[:_MOST_CLASSES]
-    more = f" and {data.num_classes - len(names):,} more" if data.num_classes > len(names) else ""
-    lines = [
-        f"`{data.name}`: {counted(data.num_nodes, 'node')}, {counted(data.num_edges, 'edge')}, "
-        f"{counted(data.num_features, 'feature')}; {counted(data.num_labels, 'labelled node')} of "
-        f"{counted(data.num_classes, 'class', 'classes')}: {', '.join(names)}{more}.",
-        "",
-        f"SHA-256 of features, graph and labels: `{data.sha256}`.",
-    ]
-    return "\n".join([*lines, *(_source(data.source) if data.source else [])])
-
-
-def _source(source: Source) -> list[str]:
-    rows = [(file.role, f"`{file.path}`", f"`{file.sha256}`") for file in source.files]
-    columns = _columns(source.columns) if source.columns else []
-    return ["", *_table(("file", "path", "SHA-256"), rows), *columns]
-
-
-def _columns(columns: TableColumns) -> list[str]:
-    ends = f"`{columns.source}` and `{columns.target}`"
-    weight = f", weighted by `{columns.weight}`" if columns.weight else ""
-    graph = (
-        f"every node is linked with its {columns.knn} nearest in the features"
-        if columns.knn is not None
-        else f"an edge joins {ends}{weight}, in both directions"
-    )
-    numbers = [(f"`{c.name}`", f"{c.mean:.6g}", f"{c.std:.6g}") for c in columns.numbers]
-    texts = [
-        f"- `{c.name}`, one-hot: {counted(len(c.categories), 'category', 'categories')}" for c in columns.categories
-    ]
-    rows = _table(("numeric column", "mean", "standard deviation"), numbers) if numbers else []
-    id_column = f"`{columns.id}`" if columns.id else "the row's number"
-    head = f"Nodes are called by {id_column}, their class is `{columns.label}`; {graph}."
-    return ["", head, *([""] if rows else []), *rows, *([""] if texts else []), *texts]
-
-
-def _runs(records: Sequence[Record]) -> str:
-    rows = [
-        (
-            str(record.seed),
-            record.status,
-            "" if record.selected_epoch is None else str(record.selected_epoch),
-            str(record.epochs_run),
-            _percent(record.val_score),
-            _percent(record.test_score),
-            f"{record.seconds:.1f}",
-        )
-        for record in records
-    ]
-    head = ("seed", "status", "selected epoch", "epochs", "validation %", "test %", "seconds")
-    split = f"Split: `{records[0].split}`. " if records else ""
-    devices = ", ".join(dict.fromkeys(record.device for record in records))
-    versions = ", ".join(f"{name} {number}" for name, number in (records[-1].versions if records else {}).items())
-    return "\n".join([*_table(head, rows), "", f"{split}Device: {devices}. Versions: {versions}."])
-
-
-def _settings(recipe: Recipe) -> str:
-    rows = [
-        (f"`{name}`", f"`{value}`", recipe.sources.get(name, "chosen")) for name, value in recipe.settings().items()
-    ]
-    return "\n".join(_table(("setting", "value", "from"), rows))
-
-
-def _use(records: Sequence[Record], data: TaskFacts | None) -> str:
-    columns = data.source.columns if data is not None and data.source is not None else None
-    new = f" --nodes NODES{' --edges EDGES' if columns.source else ''}" if columns is not None else ""
-    seed = records[0].seed if records else 0
-    other = [f"graphjoule predict THIS_FOLDER{new} --out new.csv    # on another graph with the same columns"]
-    lines = [
-        "```console",
-        "graphjoule predict THIS_FOLDER --out predictions.csv    # on the training graph",
-        *(other if new else []),
-        "```",
-        "",
-        "```python",
-        "from graphjoule import load",
-        "",
-        'model = load("THIS_FOLDER")    # the run that validated best, on the CPU',
-        f'model = load("THIS_FOLDER/model-seed-{seed}.safetensors", device="cuda")',
-        "```",
-        "",
-        "The models are safetensors files: loading one executes nothing. `records.jsonl` holds every run's curve.",
-    ]
-    return "\n".join(lines)
-
-
-def _limits(records: Sequence[Record]) -> str:
-    chosen = records[0].recipe.get("select_on") if records else None
-    by = f" by `{chosen}`" if chosen else ""
-    return (
-        f"Validation chose the epoch{by}, so the validation accuracy is a little too good; an accuracy holds for nodes "
-        "drawn as the labelled ones were. Probabilities are the mean of the runs' softmax and have not been calibrated."
+    return environment.from_string(_CARD).render(
+        recipe=recipe,
+        records=records,
+        data=data,
+        asked=_asked(data),
+        summary=summary,
+        metric=summary.metric,
+        is_regression=data is not None and isinstance(data.objective, Regression),
+        devices=list(dict.fromkeys(record.device for record in records)),
+        counted=counted,
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A Markdown table; a bar within a cell would end it."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return [f"| {' | '.join(line)} |" for line in lines]
+def _asked(data: TaskFacts | None) -> str:
+    """What is predicted, of how many nodes it is known, and the names of the classes or targets."""
+    if data is None:
+        return ""
+    if isinstance(data.objective, Classification):
+        names: Sequence[str] = data.objective.classes
+        known = f"{counted(data.num_labels, 'labelled node')} of {counted(len(names), 'class', 'classes')}"
+    else:
+        names = getattr(data.objective, "target_names", None) or ()
+        known = f"{counted(data.num_labels, 'node')} with {counted(data.objective.out_channels, 'known target')}"
+    more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
+    listed = ", ".join(_plain(name) for name in names[:_MOST_CLASSES])
+    return known + (f": {listed}{more}" if names else "")
+
+
+# Names come from the user's files, where anything may stand: none of it may become a table, a heading or a tag.
+
+
+def _plain(text: object) -> str:
+    r"""Text that Markdown shows as it is.
+
+    >>> print(_plain("a|b <i>"), _plain("x_1"))
+    a\|b \<i\> x\_1
+    """
+    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(text).split()))
+
+
+def _code(text: object) -> str:
+    r"""Text as code, also within a table; the fence is longer than any run of backticks within.
+
+    >>> print(_code("a|b"), _code("x`y"))
+    `a\|b` ``x`y``
+    """
+    line = " ".join(str(text).split()).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    space = " " if line[:1] == "`" or line[-1:] == "`" else ""
+    return f"{fence}{space}{line}{space}{fence}"

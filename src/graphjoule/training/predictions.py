@@ -1,4 +1,4 @@
-"""Predictions as a table: every node's class, how sure the model is, and whether the class was known before."""
+"""Predictions as a table: what a model says about every node, and whether that was known before."""
 
 from __future__ import annotations
 
@@ -10,41 +10,64 @@ from pathlib import Path
 from torch import Tensor
 
 from graphjoule.files import write_text
+from graphjoule.tasks.objective import Classification, Objective, Regression
 
 
 def write_predictions(
-    path: str | Path, ids: Sequence[str], probabilities: Tensor, labels: Tensor, classes: Sequence[str]
+    path: str | Path, ids: Sequence[str], predictions: Tensor, targets: Tensor, objective: Objective
 ) -> None:
     """Write a CSV file, whole or not at all.
 
-    The columns are ``id``; ``label``, the most probable class; ``given``, true where the label was known, so that the
-    model may have learnt it; and ``probability_CLASS`` for every class.
+    The first column is ``id``. Of a classification follow ``label``, the most probable class, ``given``, and
+    ``probability_CLASS`` for every class. Of a regression follow ``prediction``, or ``prediction_TARGET`` for every
+    target where they have names, and ``given``. ``given`` is true where the target was known, so that the model may
+    have learnt it.
 
     Args:
         path: the file; its folder must exist.
         ids: name of every node.
-        probabilities: shape ``[num_nodes, num_classes]``.
-        labels: class of every node, -1 where unknown.
-        classes: name of every class.
+        predictions: as `Objective.prediction` makes them, shape ``[num_nodes, out_channels]``.
+        targets: what is known of every node.
+        objective: what was asked.
     """
-    write_text(path, predictions_csv(ids, probabilities, labels, classes))
+    write_text(path, predictions_csv(ids, predictions, targets, objective))
 
 
-def predictions_csv(ids: Sequence[str], probabilities: Tensor, labels: Tensor, classes: Sequence[str]) -> str:
+def predictions_csv(ids: Sequence[str], predictions: Tensor, targets: Tensor, objective: Objective) -> str:
     """The text of the table; see `write_predictions`.
 
     >>> import torch
-    >>> print(predictions_csv(["a"], torch.tensor([[0.25, 0.75]]), torch.tensor([-1]), ["cat", "dog"]), end="")
+    >>> pets, sizes = Classification(2, ("cat", "dog")), Regression()
+    >>> print(predictions_csv(["a"], torch.tensor([[0.25, 0.75]]), torch.tensor([-1]), pets), end="")
     id,label,given,probability_cat,probability_dog
     a,dog,false,0.25,0.75
+    >>> print(predictions_csv(["a"], torch.tensor([[1.5]]), torch.tensor([1.4]), sizes), end="")
+    id,prediction,given
+    a,1.5,true
     """
-    text = io.StringIO()
+    # Nine digits: more than a float32 network means, and enough to tell two of its numbers apart.
+    numbers = [[f"{value:.9g}" for value in row] for row in predictions.tolist()]
+    known = [str(is_given).lower() for is_given in objective.is_known(targets).tolist()]
+    if isinstance(objective, Classification):
+        names: Sequence[str] = objective.classes
+        head = ["id", "label", "given", *(f"probability_{name}" for name in names)]
+        labels = [names[winner] for winner in predictions.argmax(dim=1).tolist()]
+        rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
+    else:
+        names = _target_names(objective)
+        head = ["id", *(f"prediction{name}" for name in names), "given"]
+        rows = [[row[0], *row[1], row[2]] for row in zip(ids, numbers, known, strict=True)]
     # Python quotes a line break only if it is the one between its rows, so a name with another needs quotes everywhere.
-    needs_quotes = any("\r" in name for name in (*ids, *classes))
+    needs_quotes = any("\r" in name for name in (*ids, *names))
+    text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL if needs_quotes else csv.QUOTE_MINIMAL, lineterminator="\n")
-    writer.writerow(["id", "label", "given", *(f"probability_{name}" for name in classes)])
-    best, known = probabilities.argmax(dim=1).tolist(), (labels >= 0).tolist()
-    for name, winner, is_given, row in zip(ids, best, known, probabilities.tolist(), strict=True):
-        # Nine digits: more than a float32 network means, and enough to tell two of its numbers apart.
-        writer.writerow([name, classes[winner], str(is_given).lower(), *(f"{value:.9g}" for value in row)])
+    writer.writerows([head, *rows])
     return text.getvalue()
+
+
+def _target_names(objective: Objective) -> list[str]:
+    """What follows "prediction" in the head: nothing for a single target without a name."""
+    names = objective.target_names if isinstance(objective, Regression) else None
+    if names is None:
+        names = () if objective.out_channels == 1 else tuple(map(str, range(objective.out_channels)))
+    return [f"_{name}" for name in names] or [""]

@@ -1,47 +1,59 @@
-"""A recipe: every setting of one training, nested as the things are, checked, and marked with where it comes from.
+"""A recipe: every setting of one training, checked, and marked with where it comes from; and the files of recipes."""
 
-Settings have dotted names: ``model.c_min``, ``train.lr``, ``data.split``, ``terms.energy.c_max``. Recipe files and
-overrides may leave out the first part where that is clear: ``c_min`` is looked for in model, train, data, then terms.
-"""
-
-import difflib
 import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graphjoule.errors import GraphjouleError, choices, counted
+from graphjoule.errors import GraphjouleError, choices, counted, unknown
 from graphjoule.files import json_text, reason
-from graphjoule.nn import MODELS
-from graphjoule.terms import TERMS
+from graphjoule.nn.table import MODELS
+from graphjoule.terms.settings import TERMS
+from graphjoule.training.settings import (
+    STRICT,
+    ClusterSettings,
+    DataSettings,
+    ModelSettings,
+    TrainSettings,
+    explain,
+    flatten,
+    model_options,
+    parameter_groups,
+    parse_overrides,
+    resolve,
+    setting_names,
+)
 
 if TYPE_CHECKING:
     from graphjoule.tasks.task import Task
 
-__all__ = ["Block", "ClusterSettings", "Recipe", "load_recipe", "model_options", "parse_blocks", "parse_overrides"]
+__all__ = [
+    "Block",
+    "ClusterSettings",
+    "DataSettings",
+    "ModelSettings",
+    "Recipe",
+    "TrainSettings",
+    "explain",
+    "load_recipe",
+    "model_options",
+    "parse_blocks",
+    "parse_overrides",
+    "resolve",
+    "setting_names",
+    "unknown",
+]
 
 Source = Literal["paper", "released code", "ours", "default", "override"]
 Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# "0.3" in quotes is a mistake in a file, not a number. An integer where a float is meant is fine.
-_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 # What a run is chosen by. These are arguments and not settings, so that a recipe is never about another run.
 _CHOSEN = {
     "model.name": "model",
@@ -53,118 +65,6 @@ _CHOSEN = {
     "layers": "num_layers",
     "seeds": "seeds",
 }
-
-
-class ModelSettings(BaseModel):
-    """Which network.
-
-    Attributes:
-        name: A key of `MODELS`, or for a model of the user's own where it is defined, such as "mine.build".
-        num_layers: The depth, K in the paper; of a model of the user's own the number of layers that a trace watches.
-        hidden_channels: The width; None where a model of the user's own does not say.
-        options: Keyword options of the constructor, all of them.
-    """
-
-    model_config = _STRICT
-
-    name: str
-    num_layers: int = Field(ge=1)
-    hidden_channels: Annotated[int, Field(ge=1)] | None = 64
-    options: dict[str, Any] = Field(default={}, validate_default=True)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is a model of the user's and not one of `MODELS`."""
-        return "." in self.name
-
-    @field_validator("name")
-    @classmethod
-    def _known_model(cls, name: str) -> str:
-        if name not in MODELS and "." not in name:
-            raise GraphjouleError(unknown(name, MODELS, "model"))
-        return name
-
-    @field_validator("options")
-    @classmethod
-    def _complete_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if info.data.get("name") not in MODELS:  # the user's own, or refused already
-            return options
-        return model_options(info.data["name"]).model_validate(options).model_dump()
-
-
-class DataSettings(BaseModel):
-    """What is trained on.
-
-    Attributes:
-        name: The dataset's name.
-        split: The rule that divides the nodes, see `Task.split`; "default" is the task's own.
-        split_seed: What a random split is drawn from; None is the run's own seed, so a new split per seed.
-        normalize_features: Whether each row of features is scaled to the sum 1.
-    """
-
-    model_config = _STRICT
-
-    name: str = Field(min_length=1)
-    split: str = Field(min_length=1)
-    split_seed: int | None = Field(default=None, ge=0)
-    normalize_features: bool
-
-
-class ClusterSettings(BaseModel):
-    """How nodes are cut into clusters and how an epoch goes over them.
-
-    Attributes:
-        parts: Number of clusters.
-        per_step: Clusters that are joined for one step; the last step of an epoch may have fewer.
-        accumulate: Groups whose gradients one Adam step takes the mean of; several processes share them.
-        method: How the nodes are cut, see `graphjoule.parallel.cut_nodes`.
-        validate_every: Epochs between two validations, each a pass over the whole graph; the last epoch is always
-            validated.
-    """
-
-    model_config = _STRICT
-
-    parts: int = Field(ge=1)
-    per_step: int = Field(default=1, ge=1)
-    accumulate: int = Field(default=1, ge=1)
-    method: Literal["metis", "blocks"] = "metis"
-    validate_every: int = Field(default=1, ge=1)
-
-    @model_validator(mode="after")
-    def _has_so_many(self) -> Self:
-        if self.per_step > self.parts:
-            raise GraphjouleError(
-                f"train.clusters.per_step is {self.per_step}, but there are {self.parts} clusters: it must be from 1 "
-                f"to {self.parts}."
-            )
-        return self
-
-
-class TrainSettings(BaseModel):
-    """How it is trained.
-
-    Attributes:
-        lr: Adam's learning rate.
-        weight_decay: L2 penalty for each parameter group of the model.
-        epochs: The most epochs a run may take.
-        patience: Epochs without a better `select_on` after which a run stops.
-        select_on: What chooses the epoch on the validation nodes: "loss", or a metric of the task's objective.
-        clusters: The clusters of nodes that training goes over, for large graphs; None is the whole graph.
-    """
-
-    model_config = _STRICT
-
-    lr: float = Field(gt=0)
-    weight_decay: dict[str, Annotated[float, Field(ge=0)]]
-    epochs: int = Field(ge=1)
-    patience: int = Field(ge=1)
-    select_on: str = Field(min_length=1)
-    clusters: ClusterSettings | None = None
-
-    @field_validator("select_on")
-    @classmethod
-    def _as_spelled_now(cls, select_on: str) -> str:
-        return select_on.removeprefix("val_")  # as files of before say
 
 
 class Recipe(BaseModel):
@@ -179,7 +79,7 @@ class Recipe(BaseModel):
         sources: Where each setting comes from, by the keys of `settings`.
     """
 
-    model_config = _STRICT
+    model_config = STRICT
 
     model: ModelSettings
     data: DataSettings
@@ -190,13 +90,16 @@ class Recipe(BaseModel):
     @field_validator("terms")
     @classmethod
     def _complete_terms(cls, terms: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name in terms:
-            if name not in TERMS and "." not in name:
+        complete = dict(terms)  # of a term of the user's own, whose name has a dot, as it is
+        for name, given in terms.items():
+            if name in TERMS:
+                try:
+                    complete[name] = TERMS[name].model_validate(given).model_dump()
+                except ValidationError as error:
+                    raise GraphjouleError(f"terms.{name}.{explain(error)[1]}") from error
+            elif "." not in name:
                 raise GraphjouleError(unknown(name, TERMS, "term"))
-        return {
-            name: TERMS[name].model_validate(given).model_dump() if name in TERMS else given
-            for name, given in terms.items()
-        }
+        return complete
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -227,9 +130,13 @@ class Recipe(BaseModel):
             changes: new values by name, as `load_recipe` takes overrides; a name that stands for several settings is
                 for those that are not also named by themselves.
         """
-        flat = resolve(changes, setting_names(self.model.name), self.model.name)
-        settled: Settled = {name: (value, self.sources.get(name, "default")) for name, value in self.settings().items()}
-        return type(self)(**_nested(settled | {name: (value, "override") for name, value in flat.items()}))
+        _check_overrides(changes)
+        flat = resolve(changes, setting_names(self.model.name), self.model.name, self.terms)
+        fields = _assembled(self.model_dump(), {name: (value, "override") for name, value in flat.items()})
+        try:
+            return type(self)(**fields)
+        except ValidationError as error:
+            raise GraphjouleError(explain(error)[1]) from error
 
     def settings(self) -> dict[str, Any]:
         """All settings in one flat dict by their dotted names."""
@@ -237,7 +144,8 @@ class Recipe(BaseModel):
         fields["model"] |= fields["model"].pop("options")
         if fields["train"]["clusters"] is None:
             del fields["train"]["clusters"]
-        return dict(_flatten(fields))
+        fields["terms"] = {name: given or True for name, given in fields["terms"].items()}
+        return dict(flatten(fields))
 
     def differences(self, other: "Recipe") -> list[str]:
         """What changes from this recipe to the other, such as "model.c_min: 0.2 -> 0.3"; empty if nothing does."""
@@ -284,6 +192,8 @@ class Recipe(BaseModel):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise GraphjouleError(f"This is not a recipe graphjoule can use: {explain(error)[1]}") from error
+        except (AttributeError, TypeError) as error:
+            raise GraphjouleError("This is not a recipe graphjoule can use: its settings are no tables.") from error
 
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
@@ -334,151 +244,6 @@ def _from_format_1(fields: dict[str, Any]) -> dict[str, Any]:
 
     sources = {renamed(name): source for name, source in given.pop("sources", {}).items()}
     return {"model": model, "data": data, "train": train, "terms": terms, "sources": sources, **given}
-
-
-# Names of settings, and what people type for them.
-
-
-def model_options(model: str) -> type[BaseModel]:
-    """The checks for a model's options, read from the keyword-only parameters of its constructor."""
-    options, _ = MODELS.signature(model)
-    return _options_of(model, tuple(options.items()))
-
-
-@cache  # a study asks thousands of times; not by the key of `MODELS` alone, which may get another model
-def _options_of(model: str, options: tuple[tuple[str, tuple[Any, Any]], ...]) -> type[BaseModel]:
-    fields: dict[str, Any] = dict(options)
-    return create_model(f"{model}_options", __config__=_STRICT, **fields)
-
-
-def parameter_groups(model: str) -> tuple[str, ...]:
-    """The names of a model's parameter groups; a model of the user's own has one."""
-    return MODELS.signature(model)[1] if model in MODELS else ("all",)
-
-
-def setting_names(model: str) -> list[str]:
-    """The dotted names that a file or an override may set for a model, in the order in which a short name is found."""
-    options = list(model_options(model).model_fields) if model in MODELS else []
-    groups = parameter_groups(model)
-    train = [name for name in TrainSettings.model_fields if name not in ("weight_decay", "clusters")]
-    return [
-        *(f"model.{name}" for name in ("hidden_channels", *options)),
-        *(f"train.{name}" for name in train),
-        *(f"train.weight_decay.{group}" for group in groups),
-        *(f"train.clusters.{name}" for name in ClusterSettings.model_fields),
-        *(f"data.{name}" for name in DataSettings.model_fields if name != "name"),
-        *(f"terms.{term}.{name}" for term, settings in TERMS.items() for name in settings.model_fields),
-    ]
-
-
-def resolve(given: Mapping[str, Any], names: Sequence[str], model: str) -> dict[str, Any]:
-    """Values by their full dotted names, from names as people type them.
-
-    A short name means the first setting that ends in it. `weight_decay = x` stands for every group that is not also
-    named by itself, and a table such as ``train = { lr = 0.1 }`` for what is in it.
-
-    >>> resolve({"c_min": 0.3}, ["model.c_min", "terms.energy.c_min"], "egnn")
-    {'model.c_min': 0.3}
-    """
-    exact: dict[str, Any] = {}
-    spread: dict[str, Any] = {}
-    for key, value in _flatten(given):
-        full = _full_name(key, names)
-        below = [name for name in names if name.startswith(f"{full}.")]
-        if full.startswith("train.weight_decay") and below:
-            spread |= dict.fromkeys(below, value)
-        elif value is None and full in ("train.clusters", *(f"terms.{term}" for term in TERMS)):
-            exact[full] = None
-        elif full not in names:
-            raise GraphjouleError(unknown(key, _short_names(names), f"setting of {model}"))
-        elif full in exact:
-            raise GraphjouleError(f"{key} is set twice, to {exact[full]!r} and to {value!r}: give it once.")
-        else:
-            exact[full] = value
-    return spread | exact
-
-
-def _full_name(key: str, names: Sequence[str]) -> str:
-    starts = dict.fromkeys(part for name in names for part in (name, *_parents(name)))
-    if key in starts:
-        return key
-    return next((name for name in starts if name.endswith(f".{key}")), key)
-
-
-def _parents(name: str) -> Iterator[str]:
-    """What a dotted name is part of, ``train.clusters`` for ``train.clusters.parts``; the rooms themselves are none."""
-    above = name.rpartition(".")[0]
-    if "." in above:
-        yield above
-        yield from _parents(above)
-
-
-def _short_names(names: Sequence[str]) -> list[str]:
-    """Every name as short as it may be typed."""
-    tails = [(name, name.partition(".")[2]) for name in names]
-    return [tail if _full_name(tail, names) == name else name for name, tail in tails]
-
-
-def _flatten(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
-
-
-def _nested(settled: Settled) -> dict[str, Any]:
-    """The fields of a `Recipe` from values by dotted names."""
-    dropped = [name for name, (value, _) in settled.items() if value is None and name.count(".") == 1]
-    dropped = [name for name in dropped if name == "train.clusters" or name.startswith("terms.")]
-    kept = {n: s for n, s in settled.items() if not any(n == gone or n.startswith(f"{gone}.") for gone in dropped)}
-    fields: dict[str, Any] = {"model": {}, "data": {}, "train": {}, "terms": {}}
-    for name, (value, _) in kept.items():
-        table, *path, last = name.split(".")
-        place = fields[table]
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    options = {
-        name: fields["model"].pop(name) for name in list(fields["model"]) if name not in ModelSettings.model_fields
-    }
-    fields["model"]["options"] = options
-    return fields | {"sources": {name: source for name, (_, source) in kept.items()}}
-
-
-def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
-    """Overrides from texts such as "c_min=0.3"; a key given twice is refused rather than decided by order.
-
-    Values are read as TOML, so that a number is a number; a bare word is a string, and none is None.
-
-    >>> parse_overrides(["c_min=0.3", "activation=relu", "train.weight_decay.conv=0"])
-    {'c_min': 0.3, 'activation': 'relu', 'train.weight_decay.conv': 0}
-    """
-    overrides: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not key or not equals:
-            raise GraphjouleError(f"{text!r} is not a setting: expected key=value, such as c_min=0.3.")
-        parsed = _parse_value(value)
-        if key in overrides:
-            raise GraphjouleError(f"{key} is set twice, to {overrides[key]!r} and to {parsed!r}: give it once.")
-        overrides[key] = parsed
-    return overrides
-
-
-def _parse_value(text: str) -> Any:
-    if text == "none":  # TOML has no word for it, and split_seed needs one
-        return None
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        parsed = {}
-    if list(parsed) == ["value"]:
-        return parsed["value"]
-    try:
-        return float(text)  # ".5" and "1." are numbers to people, not to TOML
-    except ValueError:
-        return text
 
 
 # Recipe files: blocks of settings, each under the source it comes from.
@@ -567,9 +332,7 @@ def load_recipe(
     """
     if model not in MODELS:
         raise GraphjouleError(unknown(model, MODELS, "model"))
-    for key in overrides:
-        if key in _CHOSEN:
-            raise GraphjouleError(f"{key} is not a setting to override: choose it with `{_CHOSEN[key]}`.")
+    _check_overrides(overrides)
     names = setting_names(model)
     settled = _defaults(model)
     blocks = _read_recipe_file(model, file)
@@ -579,8 +342,24 @@ def load_recipe(
             settled |= settings
     if file is not None and num_layers >= 1:  # a depth below 1 is refused below
         _check_applies(blocks, dataset, num_layers, file)
-    settled |= {key: (value, "override") for key, value in resolve(overrides, names, model).items()}
-    return _build(model, dataset, num_layers, settled, str(file or f"{model}.toml"))
+    terms = {name.split(".")[1] for name in settled if name.startswith("terms.")}
+    settled |= {key: (value, "override") for key, value in resolve(overrides, names, model, terms).items()}
+    empty = {"model": {"name": model, "num_layers": num_layers, "options": {}}, "data": {"name": dataset}}
+    fields = _assembled(empty | {"train": {}, "terms": {}, "sources": {}}, settled)
+    try:
+        return Recipe(**fields)
+    except ValidationError as error:
+        key, sentence = explain(error)
+        table = key.rpartition(".")[0] or key  # where a setting is missing, another of its table asked for it
+        at = [name for name in settled if not key or f".{table}." in f".{name}."]
+        in_file = key not in _CHOSEN and not any(settled[name][1] == "override" for name in at)
+        raise GraphjouleError(f"{file or f'{model}.toml'}: {sentence}" if in_file else sentence) from error
+
+
+def _check_overrides(overrides: Mapping[str, Any]) -> None:
+    for key in overrides:
+        if key in _CHOSEN:
+            raise GraphjouleError(f"{key} is not a setting to override: choose it with `{_CHOSEN[key]}`.")
 
 
 def _defaults(model: str) -> Settled:
@@ -590,29 +369,38 @@ def _defaults(model: str) -> Settled:
     return found | {"model.hidden_channels": (64, "default"), "data.split_seed": (None, "default")}
 
 
-def _build(model: str, dataset: str, num_layers: int, settled: Settled, file: str) -> Recipe:
-    fields = _nested(settled)
-    fields["model"] |= {"name": model, "num_layers": num_layers}
-    fields["data"]["name"] = dataset
+def _assembled(fields: dict[str, Any], settled: Settled) -> dict[str, Any]:
+    """The fields of a `Recipe` with settings put in by their dotted names, and with what these leave open."""
+    sources = fields["sources"]
+    for name, (value, source) in settled.items():
+        table, *path, last = name.split(".")
+        if table == "model" and last not in ModelSettings.model_fields:
+            path = ["options"]
+        place = fields[table]
+        for part in path:
+            place[part] = place.get(part) or {}
+            place = place[part]
+        if value is None and (name == "train.clusters" or (name.count(".") == 1 and table == "terms")):
+            place.pop(last, None)
+            for gone in [other for other in sources if other.startswith(f"{name}.")]:
+                del sources[gone]
+        else:
+            place[last], sources[name] = value, source
+
+    def complete(place: dict[str, Any], settings: type[BaseModel], before: str) -> None:
+        for name, field in settings.model_fields.items():
+            if name not in place and not field.is_required():
+                # The limits of a term are those of the model where it has settings of that name.
+                own = fields["model"]["options"] if name.startswith("c_") else {}
+                place[name] = own.get(name, field.default)
+                sources[f"{before}.{name}"] = sources.get(f"model.{name}", "default") if name in own else "default"
+
     for term, given in fields["terms"].items():
-        # The limits of a term are those of the model where it has settings of that name.
-        for name, field in TERMS[term].model_fields.items():
-            if name not in given and not field.is_required():
-                own = settled.get(f"model.{name}", (field.default, "default")) if name.startswith("c_") else None
-                value, source = own or (field.default, "default")
-                given[name], fields["sources"][f"terms.{term}.{name}"] = value, source
-    if "clusters" in fields["train"]:
-        for name, field in ClusterSettings.model_fields.items():
-            if not field.is_required():
-                fields["train"]["clusters"].setdefault(name, field.default)
-                fields["sources"].setdefault(f"train.clusters.{name}", "default")
-    try:
-        return Recipe(**fields)
-    except ValidationError as error:
-        key, sentence = explain(error)
-        at = [name for name in settled if name.endswith(f".{key}") or name == key]
-        in_file = key not in _CHOSEN and not any(settled[name][1] == "override" for name in at)
-        raise GraphjouleError(f"{file}: {sentence}" if in_file else sentence) from error
+        if term in TERMS:
+            complete(given, TERMS[term], f"terms.{term}")
+    if fields["train"].get("clusters") is not None:
+        complete(fields["train"]["clusters"], ClusterSettings, "train.clusters")
+    return fields
 
 
 def _read_recipe_file(model: str, file: Path | None) -> list[Block]:
@@ -677,31 +465,3 @@ def _parse_block(raw: Any, where: str) -> Block:
             f"{where} applies to no depth: min_layers = {block.min_layers} is above max_layers = {block.max_layers}."
         )
     return block
-
-
-def unknown(name: str, names: Iterable[str], what: str) -> str:
-    """The sentences for a name that is not among the known ones.
-
-    >>> unknown("cmin", ["c_min", "beta"], "setting")
-    '"cmin" is not a setting, did you mean "c_min"? The choices are: beta, c_min.'
-    """
-    names = list(names)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f', did you mean "{near[0]}"?' if near else "."
-    return f'"{name}" is not a {what}{hint} The choices are: {choices(names)}.'
-
-
-def explain(error: ValidationError) -> tuple[str, str]:
-    """The first thing that is wrong, as the setting's name and a sentence with the value and what was expected."""
-    first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"] if part != "options"]
-    key = ".".join(path[1:] if path and path[0] in ("model", "data", "train") and len(path) > 1 else path)
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, GraphjouleError):
-        return key, str(cause)
-    if first["type"] == "missing":
-        return key, f"{key} is not given, and it has no default."
-    if first["type"] == "extra_forbidden":
-        return key, f"{key} = {first['input']!r} cannot be used: there is no such setting."
-    expected = re.sub(r"^\w+ should", "it should", first["msg"]).replace("a valid boolean", "true or false")
-    return key, f"{key} = {first['input']!r} cannot be used: {expected}." if key else f"{expected}."

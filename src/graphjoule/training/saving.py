@@ -10,8 +10,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.objective import Classification
-from graphjoule.training.build import architecture_of
+from graphjoule.training.build import OwnModel, in_units_of, initialised, user_module
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.tensorfile import read_tensors, write_tensors
 
@@ -65,16 +64,10 @@ def load_model(
     Args:
         path: the file.
         device: where to put it.
-        model: for a model of your own, one of its kind, freshly built: it gets the parameters and is returned.
+        model: for a model of your own, one of its kind, freshly built: it gets the parameters and is returned, for a
+            regression within a network that gives numbers in the unit of the targets.
     """
-    if model is None:
-        return read_model(path, device).model
-    tensors, _ = read_tensors(path, "model")
-    try:
-        model.load_state_dict({name.removeprefix("module."): value for name, value in tensors.items()})
-    except RuntimeError as error:
-        raise GraphjouleError(f"{path} does not hold the parameters of a {type(model).__name__}: {error}") from error
-    return model.to(device).eval()
+    return user_module(_read(path, device, model).model)
 
 
 def load_parameters(path: str | os.PathLike[str], model: GraphModel) -> GraphModel:
@@ -86,17 +79,25 @@ def load_parameters(path: str | os.PathLike[str], model: GraphModel) -> GraphMod
 
 def read_model(path: str | os.PathLike[str], device: torch.device | str = "cpu") -> SavedModel:
     """The model of a file with what the file says about it."""
+    return _read(path, device, None)
+
+
+def _read(path: str | os.PathLike[str], device: torch.device | str, own: torch.nn.Module | None) -> SavedModel:
     tensors, about = read_tensors(path, "model")
     try:
         recipe = Recipe.from_fields(about["recipe"])
         data = TaskFacts.model_validate(about["data"]) if "data" in about else None
-        objective = data.objective if data is not None else Classification(about["out_channels"])
-        if recipe.model.is_own:
+        sizes = about["in_channels"], about["out_channels"]
+        if own is not None:
+            model: GraphModel = OwnModel(own, *sizes)
+        elif recipe.model.is_own:
             raise GraphjouleError(
                 f"the model {recipe.model.name} is the user's own; pass a new one to "
                 "graphjoule.training.load_model as `model`"
             )
-        model = architecture_of(recipe).for_task(objective, about["in_channels"], seed=0)
+        else:
+            model = initialised(recipe, *sizes, seed=0)
+        model = in_units_of(data.objective, model) if data is not None else model
         model.load_state_dict(tensors)
         seed = int(about["seed"])
         status = str(about.get("status", "done"))  # older files do not say

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
@@ -19,7 +20,7 @@ from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Objective
 from graphjoule.terms import ModelPenalty, Term
-from graphjoule.training.build import Architecture, Draws, draws_from
+from graphjoule.training.build import Architecture, Draws, draws_from, inner_network
 from graphjoule.training.optimizer import Layout, adam_step
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.selection import Selection
@@ -76,6 +77,7 @@ class SeedBatch:
         seeds: one run each; a network that is not stackable takes one.
         splits: the split of each run.
         terms: what is added to the loss, besides the model's own penalty.
+        built: initial models that are there already, by seed; those that are used are taken out.
 
     Attributes:
         seeds: the seed of every run.
@@ -105,24 +107,29 @@ class SeedBatch:
         seeds: Sequence[int],
         splits: Sequence[Split],
         terms: Mapping[str, TermBuilder] | None = None,
+        built: dict[int, GraphModel] | None = None,
     ) -> None:
         self.architecture, self.recipe, self.task, self.seeds = architecture, recipe, task, list(seeds)
         self.objective = task.objective
         self._split_of = dict(zip(self.seeds, splits, strict=True))
         device = task.targets.device
-        models = [self._initial_model(seed).to(device) for seed in seeds]
+        models = [self._initial_model(seed, built or {}).to(device) for seed in seeds]
         self.model = models[0]
         self.layout = Layout.of(self.model)
         self.features = normalize_rows(task.features) if recipe.data.normalize_features else task.features
         if not self.model.is_stackable:
             self.is_capturable = False
-            self.draws = Draws(self.seeds[0])
+            # Another number than the seed, from which the parameters were drawn.
+            self.draws = Draws(int(fold_in(make_key(self.seeds[0]), 1)[0]) % 2**32)
             if isinstance(self.features, SparseFeatures):
                 self.features = self.features.to_dense()
         # Two copies, because changing the mode of some hundred modules twice an epoch takes a millisecond.
         self._eval_loss = TrainingLoss(copy.deepcopy(self.model), self.objective).eval()
         self.terms: dict[str, Term] = {"penalty": ModelPenalty(self.model)}
-        self.terms |= {name: build(self.model, task.graph) for name, build in (terms or {}).items()}
+        for name, build in (terms or {}).items():
+            self.terms[name] = build(inner_network(self.model), task.graph)
+            if not isinstance(self.terms[name], Term):
+                raise GraphjouleError(f"{name} returned {type(self.terms[name]).__name__}; expected a Term.")
         self._train_loss = TrainingLoss(self.model, self.objective, self.terms).train()
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
@@ -145,11 +152,10 @@ class SeedBatch:
         self.keys = make_key(torch.tensor(self.seeds)).to(device)
         self.train_index, self.val_index = self._indices(self.seeds)
 
-    def _initial_model(self, seed: int) -> GraphModel:
-        model = self.architecture.for_task(self.objective, self.task.num_features, seed)
+    def _initial_model(self, seed: int, built: dict[int, GraphModel]) -> GraphModel:
+        model = built.pop(seed, None) or self.architecture.for_task(self.objective, self.task.num_features, seed)
         split = self._split_of[seed]
-        moments = self._total(self.objective.moments(self.task.targets[split.train]))
-        self.objective.prepare(model, moments.cpu(), split.sizes[0])
+        self.objective.prepare(model, self.task.targets[split.train], split.sizes[0], self._total)
         return model
 
     def _indices(self, seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -257,11 +263,13 @@ class SeedBatch:
             losses, output, _, _ = self._call(self._eval_loss, flat, buffers, index)
             return self._node_sums(self._statistics(losses, output, self._targets(index)), index)
 
-        total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
+        with self._random_numbers():
+            total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
         return self._finish(total, self._counts[1]).to(self.curve.dtype)
 
     def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
         """Of every node what losses and metrics are made from, shape ``[n, k]``, float64."""
+        output, target = self.model.centered(output), self.model.centered(target)
         columns = [losses[:, None], *(metric.sums(output, target) for metric in self.objective.metrics)]
         return torch.cat([column.double() for column in columns], dim=1)
 
@@ -288,7 +296,7 @@ class SeedBatch:
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
         inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
         out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]] = functional_call(
-            module, state, inputs, tie_weights=False
+            module, state, inputs, tie_weights=not self.model.is_stackable
         )
         return out
 
@@ -304,7 +312,8 @@ class SeedBatch:
     def selected_output(self, run: int) -> Tensor:
         """Outputs for all nodes from one run's selected parameters, shape ``[num_nodes, out_channels]``."""
         model = self.selected_model(run).to(self.task.targets.device).eval()
-        output: Tensor = model(self.features, self.task.graph)
+        with self._random_numbers():
+            output: Tensor = model(self.features, self.task.graph)
         return output
 
     @torch.no_grad()
@@ -339,9 +348,15 @@ class SeedBatch:
 
     def _model_from(self, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> GraphModel:
         model = copy.deepcopy(self._eval_loss.model)
-        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
-        model.load_state_dict({name: value.clone() for name, value in state.items()})
+        self._fill(model, run, parameters, buffers)
         return model.cpu().train()
+
+    @torch.no_grad()
+    def _fill(self, model: GraphModel, run: int, parameters: Tensor, buffers: dict[str, Tensor]) -> None:
+        """Put one run's numbers into a model; `load_state_dict` would miss buffers that are not persistent."""
+        state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            value.copy_(state[name])
 
     # Checkpoints, and runs that leave.
 
@@ -368,7 +383,6 @@ class SeedBatch:
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with only some of the runs."""
         index = torch.tensor(rows)
-        self.states = {name: state[: len(rows)] for name, state in self.states.items()}
         self.restore({name: value[index.to(value.device)] for name, value in self.snapshot().items()})
 
     def restore(self, state: dict[str, Tensor]) -> None:

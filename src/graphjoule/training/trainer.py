@@ -12,9 +12,9 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
-from graphjoule.ops import body_for
+from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
-from graphjoule.training.build import Architecture
+from graphjoule.training.build import Architecture, Draws, draws_from
 from graphjoule.training.environment import describe_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress, RunResult, train
@@ -70,9 +70,8 @@ class Trainer:
             raise GraphjouleError(
                 f"The split {self.recipe.data.split!r} of {self.task.name} has no validation nodes to select by."
             )
-        # Settings that a model or a term refuses are refused here, before the output folder is made. It is the batch
-        # that trains first, unless an earlier call left other groups or a checkpoint.
-        self._first = self.make_batch(self.seeds[:1])
+        self._built: dict[int, GraphModel] = {}
+        self._next: SeedBatch | None = None
 
     def check(self) -> None:
         """Refuse what cannot be trained together; here all can."""
@@ -81,45 +80,71 @@ class Trainer:
     def make_batch(self, seeds: list[int]) -> SeedBatch:
         """The state of some runs before their first epoch."""
         splits = [self.split_of[seed] for seed in seeds]
-        return SeedBatch(self.architecture, self.recipe, self.task, seeds, splits, self.terms)
+        return SeedBatch(self.architecture, self.recipe, self.task, seeds, splits, self.terms, self._built)
 
     def draw_split(self, seed: int) -> Split:
         """The split of any seed, one of this call or not."""
         data = self.recipe.data
         return self.task.split(data.split, seed if data.split_seed is None else data.split_seed)
 
-    def run(self, runs_at_once: int | None) -> None:
-        """Train every group of seeds that has a seed without a record."""
+    def prepare(self, runs_at_once: int | None) -> None:
+        """Plan which seeds train together, and build those that train first.
+
+        So settings that a model or a term refuses are refused before the output folder is made.
+        """
         if self.folder is not None and self.folder.is_taken:
             self.records = {seed: r for seed, r in self.folder.records().items() if seed in self.split_of}
             # A group is taken up as it was, with its checkpoint, unless a seed of it is no longer asked for.
             self.groups = [group for group in self.folder.about().groups if self.split_of.keys() >= set(group)]
         planned = {*self.records, *(seed for group in self.groups for seed in group)}
         new = [seed for seed in self.seeds if seed not in planned]
-        at_once = self.most_at_once(runs_at_once)
-        self._plan([*self.groups, *(c for alike in self._alike(new) for c in _chunks(alike, at_once))])
-        while group := next((g for g in self.groups if not self.records.keys() >= set(g)), None):
+        at_once = self.most_at_once(runs_at_once, new[0]) if new else 1
+        self.groups = [*self.groups, *(c for alike in self._alike(new) for c in _chunks(alike, at_once))]
+        if (first := self._next_group()) is not None:
+            self._next = self.make_batch(first)
+            if not (model := self._next.model).is_stackable:  # what a user's module returns only a call can tell
+                with torch.no_grad(), draws_from(Draws(0)):
+                    model.eval()(self._next.features, self.task.graph)
+                model.train()
+
+    def _next_group(self) -> list[int] | None:
+        return next((group for group in self.groups if not self.records.keys() >= set(group)), None)
+
+    def run(self) -> None:
+        """Train every group of seeds that has a seed without a record."""
+        self._plan(self.groups)
+        while (group := self._next_group()) is not None:
             self._train_or_halve(group)
         if self.folder is not None:
             self.folder.drop_checkpoint()
             self.folder.write_card()
 
-    def most_at_once(self, asked: int | None) -> int:
-        """How many runs train together."""
-        return (asked or self._runs_that_fit()) if self._first.model.is_stackable else 1
+    def most_at_once(self, asked: int | None, seed: int) -> int:
+        """How many runs train together; the model of `seed`, one of them, says how much memory one takes."""
+        if self.recipe.model.is_own:
+            return 1
+        return asked or self._runs_that_fit(seed)
 
-    def _runs_that_fit(self) -> int:
+    def _runs_that_fit(self, seed: int) -> int:
         """How many runs fit in the device's free memory."""
-        model, device = self._first.model, self.task.targets.device
+        device = self.task.targets.device
+        model = self.architecture.for_task(self.task.objective, self.task.num_features, seed)
+        self._built[seed] = model
         like = next(model.parameters())
-        backend = body_for(torch.empty(0, dtype=like.dtype, device=device))
         is_held = "energy" in self.terms  # its hooks want to see every layer, and it keeps a product of each
-        is_fused = not is_held and self.can_fuse(backend)
+        is_fused = not is_held and self.can_fuse(self.backend)
         kept = model.kept_activations(is_fused=is_fused) + is_held * model.num_layers
         activation = self.task.num_nodes * model.hidden_channels * like.itemsize
         parameters = sum(parameter.nbytes for parameter in model.parameters())
         per_run = activation * kept + parameters * _COPIES_OF_PARAMETERS
         return max(1, min(len(self.seeds), int(_SHARE * free_bytes(device) / per_run)))
+
+    @property
+    def backend(self) -> str:
+        """Which implementation of the hot loops runs; a model of the user's own is computed by torch itself."""
+        if self.recipe.model.is_own:
+            return "torch"
+        return backend_for(torch.empty(0, device=self.device))
 
     def can_fuse(self, backend: str) -> bool:
         """Whether a backend fuses layers on this graph."""
@@ -169,7 +194,9 @@ class Trainer:
 
     def _train(self, group: list[int]) -> None:
         checkpoint = self.folder.load_checkpoint(self.recipe, group) if self.folder else None
-        batch = self._first if group == self._first.seeds and int(self._first.epoch) == 0 else self.make_batch(group)
+        batch, self._next = self._next, None
+        if batch is None or batch.seeds != group:
+            batch = self.make_batch(group)
         clock = _ShareClock()
         if checkpoint is not None:
             state, clock.share = checkpoint
@@ -206,6 +233,7 @@ class Trainer:
             objective=self.task.objective.name,
             failure=result.failure,
             device=self.describe_device(),
+            backend=self.backend,
             runs_at_once=runs_at_once,
             seconds=seconds,
             peak_bytes=self.peak_bytes(),

@@ -1,223 +1,216 @@
 """Which trial is next: every place of a search is filled exactly once, however many workers there are and die.
 
-A search of N trials has N slots. A slot's trial carries its number and an attempt; where a worker died, or was stopped,
-the next attempt has the same settings. Of two trials with the same slot and attempt, as two workers may make them at
-the same moment, the one that the storage numbered first counts and the other is never started; neither is a trial that
-somebody else's program has put there. Optuna lets one worker start a trial and one finish it, so a slot has one result.
-Where the settings can be counted, no slot has those of another: what repeats is drawn again, as the next attempt.
+A search of N trials has N slots. A slot's trial carries the slot's number and an attempt; after a worker died or was
+stopped, the next attempt has the same settings. Under a lock that is all. Where there is none, in a database, two
+workers may queue the same attempt of the same slot, or the same settings for two slots, at the same moment: then the
+trial with the lower number counts, and the other is dropped as soon as a worker starts it. Optuna lets one worker start
+a trial and one end it, so a slot has one result. Trials that another program has put there have no slot and do not
+count.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from graphjoule.tuning.board import Board
-from graphjoule.tuning.engine import import_optuna, is_taken_over, make_sampler, start_waiting
-from graphjoule.tuning.ranges import Range, count_settings
+import numpy as np
 
-__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "count_begun", "slot_of"]
+from graphjoule.errors import GraphjouleError
+from graphjoule.tuning.ranges import Range, count_settings
+from graphjoule.tuning.storage import SearchStorage, import_optuna, quiet
+
+__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "slot_of"]
 
 _STOPPED = "stopped"
-_REPEATED = "repeated"  # the settings that were drawn are another slot's: the next attempt has others
 MOST_DEATHS = 8
-"""Workers that may die of one trial. One that is killed whenever it is tried, such as by a full memory, must not kill
-every worker that there will ever be."""
+"""Workers that may die of one trial; then it is given up: it may kill every worker, such as by filling the memory."""
 
 
-@dataclass(frozen=True)
 class TrialQueue:
     """The trials of one search, for one worker.
 
-    Attributes:
-        board: the search.
-        num_trials: how many slots there are.
+    Args:
+        storage: the search.
+        num_trials: how many slots there are; at most as many as there are different settings.
         ranges: what is drawn for a trial, by the name of each setting.
         seed: what it is drawn from.
         first: settings of slot 0 that are not drawn.
     """
 
-    board: Board
-    num_trials: int
-    ranges: Mapping[str, Range]
-    seed: int = 0
-    first: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_settings(self) -> int | None:
-        """How many different settings the ranges hold; None where they cannot be counted."""
-        return count_settings(self.ranges)
+    def __init__(
+        self,
+        storage: SearchStorage,
+        num_trials: int,
+        ranges: Mapping[str, Range],
+        seed: int = 0,
+        first: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.storage = storage
+        self.num_trials = min(num_trials, count_settings(ranges) or num_trials)
+        self._distributions = {name: found.distribution() for name, found in ranges.items()}
+        self._seed, self._first = seed, dict(first or {})
+        self._draft: Any = None  # a study in memory, where settings are drawn
+        self._copied: set[int] = set()  # the numbers of the trials with a result that it has
 
     def is_finished(self) -> bool:
         """Whether every slot has its result."""
         attempts = self._attempts()
-        return all(slot in attempts and _is_over(attempts[slot][-1]) for slot in range(self.num_trials))
+        return all(slot in attempts and is_over(attempts[slot][-1]) for slot in range(self.num_trials))
 
     @contextmanager
     def next_trial(self) -> Iterator[Any]:
-        """A trial that is ours while the block lasts, its settings drawn; None if all that is left is with others.
+        """A trial that is ours while the block lasts; None if other workers have all that is left.
 
-        An error in the block, Ctrl-C too, puts it back: whoever comes next shall not have to find out that we are gone.
+        An error in the block, Ctrl-C too, puts it back, so that nobody has to find out that we are gone.
         """
-        trial, is_ours = None, False
+        trial = None
         with ExitStack() as held:
             try:
-                with self.board.leases.turn():
-                    while (trial := self._ask()) is not None:
-                        held.enter_context(self.board.leases.hold(trial))
-                        is_ours = _unless_taken_over(partial(self._draw, trial))
-                        if not (is_ours and self._is_repeated(trial)):
-                            break
-                        self.note(trial, {_REPEATED: True})
-                        self.put_back(trial)
-                yield trial if is_ours else None
+                with self.storage.leases.turn():
+                    trial = self._take()
+                    if trial is not None:
+                        held.enter_context(self.storage.leases.hold(trial))
+                yield trial
             except BaseException:
                 if trial is not None:
-                    self.put_back(trial)
+                    with suppress(GraphjouleError):  # of a storage that has failed: the first error is the one to show
+                        self.put_back(trial)
                 raise
 
-    def note(self, trial: Any, facts: Mapping[str, Any]) -> bool:
-        """Keep facts beside a trial; False if it had been taken for dead and given to another."""
-        return _unless_taken_over(lambda: [trial.set_user_attr(name, value) for name, value in facts.items()])
+    def finish(self, trial: Any, value: float | None, facts: Mapping[str, Any] | None = None) -> bool:
+        """Store the result of a trial; None is for settings that cannot be trained, which are the worst there are.
 
-    def finish(self, trial: Any, value: float) -> bool:
-        """Tell a trial's result; False if it had been taken for dead and given to another."""
-        return self._tell(trial.number, "COMPLETE", value)
-
-    def refuse(self, trial: Any) -> bool:
-        """Tell that a trial's settings cannot be trained; the sampler takes them for the worst there are."""
-        return self._tell(trial.number, "PRUNED")
+        Returns:
+            False if the worker had been taken for dead and the trial given to another.
+        """
+        # The facts come first, so that a trial with a result has them.
+        if facts and not self.storage.note(trial, facts):
+            return False
+        return self.storage.tell(trial.number, "PRUNED" if value is None else "COMPLETE", value)
 
     def put_back(self, trial: Any) -> bool:
-        """Give up a trial of ours, for the next attempt; one that is over stays as it is."""
-        self.note(trial, {_STOPPED: True})
-        return self._tell(trial.number, "FAIL")
+        """Give up a trial of ours, for the next attempt; a trial that is over stays as it is."""
+        return self.storage.note(trial, {_STOPPED: True}) and self.storage.tell(trial.number, "FAIL")
 
-    def _ask(self) -> Any:
+    def _take(self) -> Any:
         """Start the next trial; None if there is none to start."""
         while True:
             self._bury()
             attempts = self._attempts()
-            waiting = [tries[-1] for tries in attempts.values() if _state(tries[-1]) == "WAITING"]
-            if waiting:
-                trial = start_waiting(self.board.study, min(waiting, key=lambda one: int(one.number)))
-                if trial is not None:
-                    return trial
-                continue  # another worker was as quick
-            slot = next((s for s in range(self.num_trials) if s not in attempts or _is_lost(attempts[s][-1])), None)
-            if slot is None:
-                return None
-            self._submit(slot, attempts.get(slot, []))
-
-    def _submit(self, slot: int, tries: list[Any]) -> None:
-        """Put the next attempt of a slot in the storage, with all that has been drawn for it before."""
-        params = dict(self.first) if slot == 0 else {}
-        if any(_is_repeat(trial) for trial in tries):
-            params = self._untried(slot, len(tries))
-        for trial in tries:
-            if not _is_repeat(trial):
-                params |= trial.params
-        self.board.study.enqueue_trial(params, user_attrs={"slot": slot, "attempt": len(tries)})
+            if all(_state(tries[-1]) != "WAITING" for tries in attempts.values()):
+                slots = range(self.num_trials)
+                slot = next((s for s in slots if s not in attempts or _state(attempts[s][-1]) == "FAIL"), None)
+                if slot is None:
+                    return None
+                self._submit(slot, attempts)
+            if any(slot_of(one) < 0 and _state(one) == "WAITING" for one in self.storage.trials()):
+                ref = self.storage.ref  # Optuna would start that one for us
+                raise GraphjouleError(
+                    f"Another program has queued a trial in the search {ref.name!r} in {ref}; choose another `name`."
+                )
+            trial = self.storage.ask()
+            if self._counts(trial):
+                return trial
+            self.storage.tell(trial.number, "FAIL")
 
     def _bury(self) -> None:
-        """Mark the running trials of workers that are gone, so that they can be put back."""
+        """End the running trials of workers that are gone, so that they can be put back."""
         for tries in self._attempts().values():
             trial = tries[-1]
-            if _state(trial) == "RUNNING" and self.board.leases.is_dead(trial):
+            if _state(trial) == "RUNNING" and self.storage.leases.is_dead(trial):
                 deaths = sum(_STOPPED not in one.user_attrs for one in tries)
-                self._tell(trial.number, "FAIL" if deaths < MOST_DEATHS else "PRUNED")
+                self.storage.tell(trial.number, "FAIL" if deaths < MOST_DEATHS else "PRUNED")
 
-    def _draw(self, trial: Any) -> None:
-        self.board.study.sampler = make_sampler(self.seed, slot_of(trial))
-        for name, found in self.ranges.items():
-            found.suggest(trial, name)
+    def _submit(self, slot: int, attempts: Mapping[int, Sequence[Any]]) -> None:
+        """Queue the next attempt of a slot: with the settings it had, unless an earlier trial has them."""
+        tries, owners = attempts.get(slot, []), _owners(attempts)
+        drawn = [one for one in tries if one.params.keys() == self._distributions.keys() and owners[_key(one)] == slot]
+        params = drawn[0].params if drawn else self._draw(slot, attempts)
+        self.storage.add(params, self._distributions, {"slot": slot, "attempt": len(tries)})
 
-    def _is_repeated(self, trial: Any) -> bool:
-        """Whether another slot has the settings already, and there are some that none has.
+    def _draw(self, slot: int, attempts: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
+        """Settings for a slot that no other slot has, by TPE from the search's seed and the slot.
 
-        Of two workers that draw the same at the same moment, the one with the earlier slot keeps it.
+        They are drawn in a study in memory, so that a trial is stored with all its settings at once. One generator for
+        the whole search would start anew when the search continues after a stop, and repeat itself.
         """
-        if self.num_settings is None:
-            return False
-        others, mine = self._others(slot_of(trial)), self._key(trial.params)
-        has_room = len({key for key, _ in others.values()}) < self.num_settings
-        same = [slot for slot, (key, is_over) in others.items() if key == mine and (is_over or slot < slot_of(trial))]
-        return has_room and bool(same)
+        optuna = import_optuna()
+        seed = int(np.random.SeedSequence([self._seed, slot]).generate_state(1)[0])
+        trials, taken = _in_order(attempts), _owners(attempts)
+        with quiet():
+            if self._draft is None:
+                self._draft = optuna.create_study(direction=self.storage.study.direction)
+            draft = self._draft
+            draft.add_trials([one for one in trials if is_over(one) and one.number not in self._copied])
+            self._copied |= {one.number for one in trials if is_over(one)}
+            num_lasting = len(draft.get_trials(deepcopy=False))
+            draft.add_trials([one for one in trials if _state(one) == "RUNNING"])
+            if slot == 0 and self._first:
+                draft.enqueue_trial(self._first)
+            # Several settings are drawn together, and those that others are trying count as bad: they are not repeated.
+            draft.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+            trial = draft.ask(self._distributions)
+            draft.sampler = optuna.samplers.RandomSampler(seed=seed)  # the last of few settings TPE finds by luck only
+            while _key(trial) in taken:
+                trial = draft.ask(self._distributions)
+            for number in range(num_lasting, trial.number + 1):  # the next draw shall not see these
+                draft.tell(number, state=optuna.trial.TrialState.FAIL)
+        return dict(trial.params)
 
-    def _untried(self, slot: int, attempt: int) -> dict[str, Any]:
-        """Any settings that no other slot has: the last of a small space the sampler would find by luck only."""
-        taken = {key for key, _ in self._others(slot).values()}
-        generator = random.Random(f"{self.seed}/{slot}/{attempt}")
-        while True:
-            params = {name: found.pick(generator) for name, found in self.ranges.items()}
-            if self._key(params) not in taken or len(taken) == self.num_settings:
-                return params
-
-    def _others(self, slot: int) -> dict[int, tuple[Any, bool]]:
-        """The settings of every other slot that has drawn them all, and whether it has its result."""
-        found: dict[int, tuple[Any, bool]] = {}
-        for other, tries in self._attempts().items():
-            params = {name: value for trial in tries if not _is_repeat(trial) for name, value in trial.params.items()}
-            if other != slot and params.keys() >= self.ranges.keys():
-                found[other] = (self._key(params), _is_over(tries[-1]))
-        return found
-
-    def _key(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(params[name] for name in self.ranges)
+    def _counts(self, trial: Any) -> bool:
+        """Whether a trial that just began is the first with its slot and attempt, and its settings are its own."""
+        slot, attempts = slot_of(trial), self._attempts()
+        return slot >= 0 and attempts[slot][-1].number == trial.number and _owners(attempts)[_key(trial)] == slot
 
     def _attempts(self) -> dict[int, list[Any]]:
-        return attempts_of(self.board.study)
-
-    def _tell(self, number: int, state: str, value: float | None = None) -> bool:
-        told = import_optuna().trial.TrialState[state]
-        return _unless_taken_over(lambda: self.board.study.tell(number, value, state=told))
+        return attempts_of(self.storage.trials())
 
 
-def _unless_taken_over(act: Callable[[], Any]) -> bool:
-    """Do something to a trial of ours; False if somebody has taken us for dead and finished it."""
-    try:
-        act()
-    except Exception as error:
-        if is_taken_over(error):
-            return False
-        raise
-    return True
+def attempts_of(trials: Sequence[Any]) -> dict[int, list[Any]]:
+    """The trials that count, by slot in the order of their attempts.
 
-
-def attempts_of(study: Any) -> dict[int, list[Any]]:
-    """The trials that count, by slot in the order of their attempts."""
+    Args:
+        trials: all that a storage holds, in the order of their numbers.
+    """
     found: dict[int, dict[int, Any]] = {}
-    for trial in study.get_trials(deepcopy=False):  # in the order of their numbers
+    for trial in trials:
         if (slot := slot_of(trial)) >= 0:
             found.setdefault(slot, {}).setdefault(trial.user_attrs["attempt"], trial)
-    return {slot: [tries[attempt] for attempt in sorted(tries)] for slot, tries in found.items()}
+    return {slot: [tries[attempt] for attempt in sorted(tries)] for slot, tries in sorted(found.items())}
+
+
+def num_begun(slot: int, attempts: Mapping[int, Sequence[Any]]) -> int:
+    """How many times the training of a slot was begun; a trial with the settings of an earlier one is never trained."""
+    owners = _owners(attempts)
+    return sum(owners[_key(trial)] == slot for trial in attempts[slot])
 
 
 def slot_of(trial: Any) -> int:
-    """The place of a trial in its search; -1 for one that somebody else's program has added."""
+    """The place of a trial in its search; -1 if another program has added it."""
     return int(trial.user_attrs.get("slot", -1))
 
 
-def count_begun(tries: Sequence[Any]) -> int:
-    """How many times the training of a slot was begun; settings that are another slot's are never trained."""
-    return sum(not _is_repeat(trial) for trial in tries)
+def is_over(trial: Any) -> bool:
+    """Whether a trial has its result: a value, or that there cannot be one."""
+    return _state(trial) in ("COMPLETE", "PRUNED")
 
 
-def _is_repeat(trial: Any) -> bool:
-    return _REPEATED in trial.user_attrs
+def _owners(attempts: Mapping[int, Sequence[Any]]) -> dict[Any, int]:
+    """The slot of the first trial with certain settings, by these settings."""
+    owners: dict[Any, int] = {}
+    for trial in _in_order(attempts):
+        owners.setdefault(_key(trial), slot_of(trial))
+    return owners
+
+
+def _in_order(attempts: Mapping[int, Sequence[Any]]) -> list[Any]:
+    return sorted((one for tries in attempts.values() for one in tries), key=lambda one: int(one.number))
+
+
+def _key(trial: Any) -> tuple[Any, ...]:
+    return tuple(sorted(trial.params.items()))
 
 
 def _state(trial: Any) -> str:
     return str(trial.state.name)
-
-
-def _is_over(trial: Any) -> bool:
-    return _state(trial) in ("COMPLETE", "PRUNED")
-
-
-def _is_lost(trial: Any) -> bool:
-    return _state(trial) == "FAIL"

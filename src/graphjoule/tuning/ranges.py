@@ -1,18 +1,42 @@
-"""What is searched: for each setting an interval or some choices, as people type them."""
+"""What is searched: for each setting an interval or some choices, and which settings of a recipe they stand for."""
 
 from __future__ import annotations
 
 import math
-import random
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
-from graphjoule.errors import GraphjouleError
-from graphjoule.training.recipes.overrides import parse_override
+import torch
 
-__all__ = ["Choices", "Interval", "Range", "count_settings", "parse_range", "parse_ranges"]
+from graphjoule.errors import GraphjouleError, unknown
+from graphjoule.graph import Propagation
+from graphjoule.nn import MODELS
+from graphjoule.terms import TERMS
+from graphjoule.training.build import initialised
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.settings import parse_overrides, resolve, setting_names
+from graphjoule.tuning.storage import import_optuna
 
+__all__ = [
+    "Choices",
+    "Interval",
+    "Range",
+    "count_settings",
+    "default_ranges",
+    "fit_ranges",
+    "own_values",
+    "parse_range",
+    "parse_ranges",
+    "spelled",
+    "with_settings",
+]
+
+# What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.
+_ARGUMENTS = ("model", "dataset", "num_layers", "layers", "seeds", "constraint")
+_CHOSEN = ("train.select_on", "data.split", "terms.energy.method", "train.clusters")
 _EXPECTED = "expected key=low..high, key=low..high:log or key=one,another"
 
 
@@ -63,21 +87,11 @@ class Interval:
         """
         return int(self.high) - int(self.low) + 1 if self.is_whole else None
 
-    def pick(self, generator: random.Random) -> float:
-        """Any of its values, none more likely than another."""
-        if self.is_whole:
-            return generator.randint(int(self.low), int(self.high))
-        return generator.uniform(self.low, self.high)
-
-    def suggest(self, trial: Any, name: str) -> float:
-        """A value for an Optuna trial."""
-        if self.is_whole:
-            return int(trial.suggest_int(name, int(self.low), int(self.high), log=self.log))
-        return float(trial.suggest_float(name, self.low, self.high, log=self.log))
-
-    def of_whole_numbers(self) -> Interval:
-        """The same for a setting that takes whole numbers only."""
-        return replace(self, low=int(self.low), high=int(self.high), is_whole=True)
+    def distribution(self) -> Any:
+        """The same for Optuna."""
+        distributions = import_optuna().distributions
+        kind = distributions.IntDistribution if self.is_whole else distributions.FloatDistribution
+        return kind(self.low, self.high, log=self.log)
 
 
 @dataclass(frozen=True)
@@ -109,13 +123,9 @@ class Choices:
         """How many values there are."""
         return len(set(self.values))
 
-    def pick(self, generator: random.Random) -> Any:
-        """Any of its values, none more likely than another."""
-        return generator.choice(self.values)
-
-    def suggest(self, trial: Any, name: str) -> Any:
-        """A value for an Optuna trial."""
-        return trial.suggest_categorical(name, list(self.values))
+    def distribution(self) -> Any:
+        """The same for Optuna."""
+        return import_optuna().distributions.CategoricalDistribution(list(self.values))
 
 
 Range = Interval | Choices
@@ -183,14 +193,138 @@ def _number(part: str, text: str) -> float:
 def _parse_choices(key: str, value: str, text: str) -> Choices:
     parts = value.split(",")
     if len(parts) < 2:
-        raise GraphjouleError(
-            f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or fix it with --set {text}."
-        )
+        raise GraphjouleError(f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or set `{text}`.")
     if not all(part.strip() for part in parts):
         raise GraphjouleError(f"{text!r} is not a range: a choice is empty; {_EXPECTED}.")
-    values = [parse_override(f"{key}={part}")[1] for part in parts]
+    values = [parse_overrides([f"{key}={part}"])[key] for part in parts]
     if any(not isinstance(one, bool | int | float | str) for one in values):
         raise GraphjouleError(f"{text!r} is not a range: expected numbers, words, true or false.")
     if len(set(values)) != len(values):  # 1 and 1.0 too, which Optuna cannot tell apart
         raise GraphjouleError(f"{text!r} is not a range: a choice is there twice.")
     return Choices(tuple(values))
+
+
+def default_ranges(model: str) -> dict[str, Range]:
+    """The ranges of a model's settings that are worth a search on any dataset.
+
+    Args:
+        model: A key of `MODELS`.
+
+    Returns:
+        A range by the name of each setting.
+
+    >>> default_ranges("sgc")["lr"].text
+    '0.001..0.3:log'
+    """
+    if model not in MODELS:
+        raise GraphjouleError(unknown(model, MODELS, "model"))
+    table = tomllib.loads((resources.files(__package__) / "ranges.toml").read_text(encoding="utf-8"))
+    return parse_ranges(f"{key}={text}" for key, text in table.get(model, table["default"]).items())
+
+
+# Which settings of a recipe a name stands for.
+
+
+def spelled(recipe: Recipe, key: str) -> list[str]:
+    """The keys of `Recipe.settings` that a name stands for, as in an override; one that is unknown is refused.
+
+    ``weight_decay`` is that of every parameter group. A limit that a term has taken from the model is the term's too.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> spelled(load_recipe("gcnii", "digits", 2), "weight_decay")
+    ['train.weight_decay.conv', 'train.weight_decay.dense']
+    >>> spelled(load_recipe("egnn", "digits", 2, {"terms.energy.method": "penalty"}), "c_min")
+    ['model.c_min', 'terms.energy.c_min']
+    """
+    model = recipe.model.name
+    names = list(resolve({key: 0}, setting_names(model), model, recipe.terms))
+    settings, (table, _, name) = recipe.settings(), names[0].partition(".")
+    for limit in (f"terms.{term}.{name}" for term in recipe.terms if table == "model" and name.startswith("c_")):
+        # A limit that is taken from the model comes with its value and its source.
+        if settings.get(limit) == settings[names[0]] and recipe.sources.get(limit) == recipe.sources.get(names[0]):
+            names.append(limit)
+    return names
+
+
+def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with some settings replaced, checked as those of a file are.
+
+    Args:
+        recipe: what to change; it stays as it is.
+        changes: new values by the names that `spelled` knows; one that stands for several settings is for those that
+            are not also named by themselves.
+
+    >>> from graphjoule.training.recipe import load_recipe
+    >>> with_settings(load_recipe("gcn", "digits", 2), {"lr": 0.5}).differences(load_recipe("gcn", "digits", 2))
+    ['train.lr: 0.5 -> 0.005']
+    """
+    values: dict[str, Any] = {}
+    for key in sorted(changes, key=lambda key: -len(spelled(recipe, key))):
+        values |= dict.fromkeys(spelled(recipe, key), changes[key])
+    return recipe.with_settings(values)
+
+
+def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """The recipe's own values of what is searched, where they are within the ranges: the first trial's."""
+    settings = recipe.settings()
+    values = {key: {settings.get(name) for name in spelled(recipe, key)} for key in ranges}
+    found = {key: next(iter(several)) for key, several in values.items() if len(several) == 1}
+    return {key: value for key, value in found.items() if ranges[key].contains(value)}
+
+
+def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges in the types of the recipe's settings, or a sentence for one that cannot be searched.
+
+    Both ends of every interval and every choice must work with some values of the other settings that are searched;
+    whether a trial's own values go together is seen when it is drawn.
+
+    Args:
+        recipe: what is searched from.
+        ranges: a range by the name of each setting.
+    """
+    if not ranges:
+        raise GraphjouleError("There is nothing to search: give at least one range, such as lr=1e-4..1e-1:log.")
+    fitted = {key: _typed(recipe, key, given) for key, given in ranges.items()}
+    own = {name: key for key in ranges for name in spelled(recipe, key)[:1] if len(spelled(recipe, key)) == 1}
+    for key in ranges:
+        others = [own.get(name, key) for name in spelled(recipe, key)]
+        if key not in others:
+            raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(others)}: give one.")
+    for key, found in fitted.items():
+        for end in found.ends:
+            _check_end(recipe, fitted, key, end)
+    return fitted
+
+
+def _typed(recipe: Recipe, key: str, given: Range) -> Range:
+    if key.rpartition(".")[2] in _ARGUMENTS or spelled(recipe, key)[0].startswith(_CHOSEN):
+        raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
+    value = recipe.settings().get(spelled(recipe, key)[0])
+    if isinstance(given, Choices):
+        return given
+    if isinstance(value, bool | str):
+        raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes choices, such as {key}=one,another.")
+    if not isinstance(value, int):
+        return given
+    if not (float(given.low).is_integer() and float(given.high).is_integer()):
+        raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes whole numbers.")
+    return replace(given, low=int(given.low), high=int(given.high), is_whole=True)
+
+
+def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) -> None:
+    """Refuse a value that no network can be built with: not with the recipe's other values, nor at the others' ends."""
+    first, last = ({name: found.ends[place] for name, found in ranges.items()} for place in (0, -1))
+    graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
+    said: GraphjouleError | None = None
+    for others in ({}, first, last):
+        try:
+            changed = with_settings(recipe, others | {key: end})
+            shallow = changed.model.model_copy(update={"num_layers": min(3, changed.model.num_layers)})
+            model = initialised(changed.model_copy(update={"model": shallow}), in_channels=2, out_channels=3, seed=0)
+            for term, settings in changed.terms.items():
+                TERMS[term](**settings)(model, graph)
+        except GraphjouleError as error:
+            said = said or error
+        else:
+            return
+    raise GraphjouleError(f"{key}={ranges[key].text} cannot be searched: {said}") from said

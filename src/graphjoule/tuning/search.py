@@ -1,36 +1,38 @@
-"""A search: what is varied, what a trial is worth, and the one who tries."""
+"""A search: what is varied, what a trial is worth, and the workers that try, in this process or in several."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from types import FrameType
+from typing import Any
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.tasks import Task
-from graphjoule.training import Progress
+from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.records import Record
-from graphjoule.tuning.board import Address, Board
-from graphjoule.tuning.defaults import default_ranges
 from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.queue import TrialQueue, slot_of
-from graphjoule.tuning.ranges import Range, count_settings
-from graphjoule.tuning.settings import fit_ranges, own_values, with_settings
-from graphjoule.tuning.validation import ValidationTask, hide_test
+from graphjoule.tuning.ranges import Range, default_ranges, fit_ranges, own_values, with_settings
+from graphjoule.tuning.storage import SearchStorage, StorageRef
+from graphjoule.tuning.validation import ValidationTask, direction_of, hide_test, metric_of, metrics_of
 
-__all__ = ["Evaluation", "Search", "TrialProgress", "tune", "work"]
+__all__ = ["Evaluation", "Search", "Team", "TrialProgress", "evaluate", "run_team", "tune", "work"]
 
 _POLL_SECONDS = 0.5  # how soon the trial of a worker that died is taken over
-_FACTS = ("val_loss", "val_accuracy", "epochs_run")  # of every seed
-_DIRECTIONS: dict[str, Literal["minimize", "maximize"]] = {"val_loss": "minimize", "val_accuracy": "maximize"}
+_TEAM_POLL_SECONDS = 0.2
+_STOPPED = 130  # the exit code of a program that Ctrl-C has ended
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Search:
     """What is searched, apart from the data.
 
     Attributes:
-        recipe: where the search begins; its `select_on` says by what trials are compared.
+        recipe: where the search begins; it also says by what trials are compared.
         ranges: a range by the name of each setting that is searched.
         seeds: one run each, in every trial.
         seed: what the trials' settings are drawn from.
@@ -49,13 +51,8 @@ class Search:
     seeds: tuple[int, ...] = (0, 1, 2)
     seed: int = 0
 
-    @property
-    def direction(self) -> Literal["minimize", "maximize"]:
-        """Which way is better."""
-        return _DIRECTIONS[self.recipe.train.select_on]
-
     def about(self, task: ValidationTask) -> dict[str, Any]:
-        """What makes it this search: with any of it changed, its trials could not be compared."""
+        """What makes it this search: if any of it changed, its trials could not be compared."""
         return {
             **self.recipe.settings(),
             **{f"range of {key}": found.text for key, found in self.ranges.items()},
@@ -65,24 +62,23 @@ class Search:
             "splits": task.splits_sha256,
         }
 
-    def queue(self, board: Board, num_trials: int) -> TrialQueue:
-        """Its trials; the first has the recipe's own settings, so that the best is never worse than those."""
-        own = own_values(self.recipe, self.ranges)
-        return TrialQueue(board, self.num_trials(num_trials), self.ranges, self.seed, own)
+    def open(self, ref: StorageRef, task: ValidationTask) -> SearchStorage:
+        """Continue or begin the search in its storage."""
+        return ref.open(self.about(task), direction_of(self.recipe, task))
 
-    def num_trials(self, asked: int) -> int:
-        """As many trials as are asked for, but no more than there are different settings."""
-        return min(asked, count_settings(self.ranges) or asked)
+    def queue(self, storage: SearchStorage, num_trials: int) -> TrialQueue:
+        """Its trials; the first has the recipe's own settings, so that the best is never worse than those."""
+        return TrialQueue(storage, num_trials, self.ranges, self.seed, own_values(self.recipe, self.ranges))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a trial's runs came to, by validation alone.
+    """The result of a trial's runs, by validation alone.
 
     Attributes:
-        value: the mean over the runs of what the recipe selects on; None if a run failed.
+        value: the mean over the runs of the metric that selects; None if a run failed.
         failure: why a run failed; None if all are done.
-        facts: what is worth keeping beside it, as JSON can hold it.
+        facts: what is worth storing with it, as JSON can hold it: ``metrics`` by name and run, ``seconds``.
     """
 
     value: float | None
@@ -95,7 +91,7 @@ class TrialProgress:
     """How far a worker is.
 
     Attributes:
-        slot: the trial it trains; None while all that is left is with other workers.
+        slot: the trial it trains; None while other workers have all that is left.
         training: how far the trial's runs are; None at its beginning and at its end.
     """
 
@@ -116,23 +112,20 @@ def evaluate(
     """Train all seeds of a trial together; settings that cannot be trained are a failure, a full disk is an error."""
     begin = time.monotonic()
     try:
-        records = fit(
-            with_settings(search.recipe, changes), task, search.seeds, device=device, on_progress=on_progress
-        ).records
+        recipe = with_settings(search.recipe, changes)
+        records = fit(recipe, task, search.seeds, device=device, on_progress=on_progress).records
     except GraphjouleError as error:
         if isinstance(error.__cause__, OSError):
             raise
         return Evaluation(None, str(error), {})
-    return _judged(records, search.recipe.train.select_on, time.monotonic() - begin)
-
-
-def _judged(records: Sequence[Record], select_on: str, seconds: float) -> Evaluation:
-    facts: dict[str, Any] = {name: [getattr(record, name) for record in records] for name in _FACTS}
-    facts["seconds"] = round(seconds, 3)
-    # Settings with which one seed in three diverges are no good ones, however well the other two do.
+    runs = [metrics_of(record) for record in records]
+    metrics: dict[str, list[Any]] = {name: [run.get(name) for run in runs] for name in runs[0]}
+    facts: dict[str, Any] = {"metrics": metrics, "epochs_run": [record.epochs_run for record in records]}
+    facts["seconds"] = round(time.monotonic() - begin, 3)
+    # Settings with which one seed in three diverges are not good, however well the other two do.
     if failures := [record.failure for record in records if record.failure]:
         return Evaluation(None, failures[0], facts)
-    return Evaluation(statistics.fmean(facts[select_on]), None, facts)
+    return Evaluation(statistics.fmean(metrics[metric_of(search.recipe)]), None, facts)
 
 
 def work(
@@ -145,7 +138,7 @@ def work(
 ) -> None:
     """Try one trial after the other until every slot has its result; safe to kill, beside any number of others.
 
-    When all that is left is with others, this one waits: should one of them die, its trial is put back and taken here.
+    When other workers have all that is left, this one waits: if one of them dies, its trial is put back and taken here.
 
     Args:
         queue: the trials.
@@ -160,24 +153,15 @@ def work(
             return
         with queue.next_trial() as trial:
             if trial is not None:
-                _try(queue, trial, evaluate, on_progress)
+                slot = slot_of(trial)
+                on_progress(TrialProgress(slot))
+                found = evaluate(trial.params, partial(_show, on_progress, slot))
+                failure = {} if found.failure is None else {"failure": found.failure}
+                queue.finish(trial, found.value, found.facts | failure)
+                on_progress(TrialProgress(slot))
                 continue
         on_progress(TrialProgress(None))
         time.sleep(_POLL_SECONDS)
-
-
-def _try(queue: TrialQueue, trial: Any, evaluate: Evaluate, on_progress: Callable[[TrialProgress], None]) -> None:
-    slot = slot_of(trial)
-    on_progress(TrialProgress(slot))
-    show = partial(_show, on_progress, slot)
-    found = evaluate(trial.params, show)
-    facts = found.facts if found.failure is None else found.facts | {"failure": found.failure}
-    if queue.note(trial, facts):  # before the result, so that a trial with a result has them all
-        if found.value is None:
-            queue.refuse(trial)
-        else:
-            queue.finish(trial, found.value)
-    on_progress(TrialProgress(slot))
 
 
 def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Progress) -> None:
@@ -200,18 +184,18 @@ def tune(
 ) -> Outcome:
     """Search a recipe's ranges for the settings that validate best, and never read a test label.
 
-    With one worker, the same seed gives the same search, stopped and gone on with or not. Called with the same storage
-    in other processes or on other machines, the calls share the trials.
+    With one worker, the same seed gives the same search, stopped and continued or not. Called with the same storage in
+    other processes or on other machines, the calls share the trials.
 
     Args:
-        recipe: where the search begins; its `select_on` is what trials are compared by, the mean over the seeds.
+        recipe: where the search begins; trials are compared by what it selects on, the mean over the seeds.
         task: the graph, features, labels and splits; test labels are hidden before the first trial.
         ranges: what to search, see `parse_ranges`; by default `default_ranges` of the model.
         trials: how many settings to try, no two the same: the search ends earlier when the ranges hold no more. The
             first is the recipe itself, where the ranges hold it.
         seeds: one run each, trained together in every trial.
         seed: what the trials' settings are drawn from.
-        storage: a journal file or a database's URL, to be stopped, gone on with and shared; by default memory.
+        storage: a journal file or the URL of a database, to stop, continue and share the search; by default memory.
         name: the search's name in the storage.
         device: "auto" (CUDA if there is one), "cpu" or "cuda".
         timeout: seconds after which no further trial is begun.
@@ -233,11 +217,94 @@ def tune(
     chosen = fit_ranges(recipe, default_ranges(recipe.model.name) if ranges is None else ranges)
     search = Search(recipe, chosen, tuple(seeds), seed)
     seen = hide_test(task, recipe, search.seeds)
-    board = Address(None if storage is None else os.fspath(storage), name).open(search.about(seen), search.direction)
-    work(
-        search.queue(board, trials),
-        partial(evaluate, search, seen, device),
-        timeout=timeout,
-        on_progress=on_progress,
-    )
-    return read_outcome(board.study, search.recipe)
+    stored = search.open(StorageRef(None if storage is None else os.fspath(storage), name), seen)
+    queue = search.queue(stored, trials)
+    work(queue, partial(evaluate, search, seen, device), timeout=timeout, on_progress=on_progress)
+    return read_outcome(stored, search.recipe)
+
+
+# Several workers on one machine.
+
+
+@dataclass(frozen=True)
+class Team:
+    """All that a worker process needs to know; it is sent to the process, so it holds no graph and nothing open.
+
+    Attributes:
+        load: reads the task.
+        search: what is searched.
+        ref: where the search is stored.
+        num_trials: how many settings to try.
+        device: "auto", "cpu" or "cuda".
+        timeout: seconds after which no further trial is begun.
+    """
+
+    load: Callable[[], Task]
+    search: Search
+    ref: StorageRef
+    num_trials: int
+    device: str
+    timeout: float | None = None
+
+    def run_worker(self, num_threads: int, parent: int) -> None:
+        """Work until all is done; the exit code shows the parent how it ended."""
+        torch.set_num_threads(num_threads)
+        # Before a training there is nothing to save: SIGTERM then does what Ctrl-C does.
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            task = hide_test(self.load(), self.search.recipe, self.search.seeds)
+            queue = self.search.queue(self.search.open(self.ref, task), self.num_trials)
+            work(queue, partial(evaluate, self.search, task, self.device), timeout=self.timeout, parent=parent)
+        except GraphjouleError as error:
+            print(f"graphjoule: {error}", file=sys.stderr)
+            sys.exit(2)
+        except (TrainingInterrupted, KeyboardInterrupt):
+            sys.exit(_STOPPED)
+
+
+def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lambda: None) -> list[int]:
+    """Run several workers until all have ended; Ctrl-C and SIGTERM end them, and their trials are put back.
+
+    Args:
+        team: what each of them does.
+        num_workers: how many; they share the machine's cores.
+        on_poll: called a few times a second.
+
+    Returns:
+        Their exit codes; the negative of a signal's number for one that was killed.
+
+    Raises:
+        KeyboardInterrupt: it was stopped; by then every worker has ended.
+    """
+    num_threads = max(1, torch.get_num_threads() // num_workers)
+    context = multiprocessing.get_context("spawn")  # a fork would copy locks of threads that do not exist in it
+    workers = [context.Process(target=team.run_worker, args=(num_threads, os.getpid())) for _ in range(num_workers)]
+    with _interruptible():
+        try:
+            for worker in workers:
+                worker.start()
+            while any(worker.is_alive() for worker in workers):
+                on_poll()
+                time.sleep(_TEAM_POLL_SECONDS)
+        except BaseException:
+            started = [worker for worker in workers if worker.pid is not None]
+            for worker in started:
+                worker.terminate()
+            for worker in started:
+                worker.join()
+            raise
+    return [worker.exitcode or 0 for worker in workers]
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, for a killed parent could not end its workers."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,18 +1,35 @@
-"""The task as a search may see it: without test nodes, and without the labels that only they have."""
+"""What a search may see: the task without test nodes and their labels, and the validation metric that selects."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import Split, Task
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 
-__all__ = ["ValidationTask", "hide_test"]
+__all__ = ["ValidationTask", "direction_of", "hide_test", "metric_of", "metrics_of"]
+
+
+def metric_of(recipe: Recipe) -> str:
+    """The validation metric by which trials are compared, as `metrics_of` calls it."""
+    return f"val_{recipe.train.select_on}"
+
+
+def metrics_of(record: Record) -> dict[str, Any]:
+    """The loss and the metrics of a run on the validation nodes."""
+    return {f"val_{name}": value for name, value in record.val.items()}
+
+
+def direction_of(recipe: Recipe, task: Task) -> Literal["minimize", "maximize"]:
+    """Which way is better, as the task's objective says."""
+    return "maximize" if task.objective.column(recipe.train.select_on)[1] else "minimize"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +56,7 @@ class ValidationTask(Task):
                 f"This view of {self.name} has the split {self.default_split!r} of the seeds "
                 f"{', '.join(map(str, self.splits))} and no other; {name!r} of seed {seed} was asked for."
             )
-        return self.splits[seed].to(self.labels.device)
+        return self.splits[seed].to(self.targets.device)
 
 
 def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTask:
@@ -56,22 +73,20 @@ def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTas
     >>> from graphjoule import load_recipe, load_task
     >>> seen = hide_test(load_task("digits"), load_recipe("egnn", "digits", 2), seeds=[0])
     >>> split = seen.split(seed=0)
-    >>> int((seen.targets >= 0).sum()) == split.train.numel() + split.val.numel(), split.test.numel()
+    >>> int(seen.is_known.sum()) == split.train.numel() + split.val.numel(), split.test.numel()
     (True, 0)
     """
     recipe = recipe.with_split_of(task)
     keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
     whole = [task.split(recipe.data.split, key) for key in keys]
-    splits = {key: _without_test(split) for key, split in zip(keys, whole, strict=True)}
-    seen = torch.zeros_like(task.targets, dtype=torch.bool)
+    splits = {key: replace(split, test=split.test[:0]) for key, split in zip(keys, whole, strict=True)}
+    seen = torch.zeros(task.num_nodes, dtype=torch.bool, device=task.targets.device)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
+    targets = task.targets.clone()
+    targets[~seen] = float("nan") if targets.is_floating_point() else -1
     fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
-    fields |= {"labels": torch.where(seen, task.targets, -1), "default_split": recipe.data.split}
+    fields |= {"targets": targets, "default_split": recipe.data.split}
     fields["fixed_splits"] = tuple(fixed.values())
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))
-
-
-def _without_test(split: Split) -> Split:
-    return replace(split, test=split.test[:0])

@@ -5,36 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from graphjoule.report.drawings.chart import Drawing, drawn_with, picture
+from graphjoule.report.drawings.chart import Drawing, Range, drawn_with, picture
 from graphjoule.report.drawings.depths import depth_drawings
+from graphjoule.report.drawings.energies import energy_drawings
 from graphjoule.report.drawings.evidence import Evidence
-from graphjoule.report.drawings.layer_energies import energy_drawings
-from graphjoule.report.drawings.side_layers import layers_drawing
-from graphjoule.report.drawings.sides import accuracy_drawing
-from graphjoule.report.drawings.sweeps import sweep_drawings
+from graphjoule.report.drawings.sides import Factors, Readings, factors_of, readings, side_drawings, sides_of
+from graphjoule.report.drawings.sweeps import SweepResult, describe_sweeps, find_sweeps, sweep_drawings
 
-__all__ = ["DRAWINGS", "Drawing", "Evidence", "drawings_of", "drawn_with", "picture"]
-
-
-def _side_drawings(evidence: Evidence) -> list[Drawing]:
-    datasets = dict.fromkeys(cell.dataset for cell in evidence.cells)
-    drawings = [draw(evidence, dataset) for dataset in datasets for draw in (accuracy_drawing, layers_drawing)]
-    return [drawing for drawing in drawings if drawing is not None]
-
+__all__ = [
+    "DRAWINGS",
+    "Drawing",
+    "Evidence",
+    "Factors",
+    "Range",
+    "Readings",
+    "SweepResult",
+    "describe_sweeps",
+    "drawings_of",
+    "drawn_with",
+    "factors_of",
+    "find_sweeps",
+    "picture",
+    "readings",
+    "sides_of",
+]
 
 DRAWINGS: Final[dict[str, Callable[[Evidence], list[Drawing]]]] = {
-    "figure1": energy_drawings,
-    "figure2": sweep_drawings,
-    "figure3": sweep_drawings,
-    "figure4": sweep_drawings,
-    "figure5": sweep_drawings,
     "depth": depth_drawings,
-    "constraint": _side_drawings,
+    "energies": energy_drawings,
+    "sides": side_drawings,
+    "sweeps": sweep_drawings,
 }
-"""How the studies that are drawn are drawn, by name."""
+"""How a study can be drawn: what its file says as `drawing`."""
 
 
 def drawings_of(evidence: Evidence) -> list[Drawing]:
-    """The drawings of a study; none for a table, and none where nothing is recorded."""
-    draw = DRAWINGS.get(evidence.study.name)
-    return draw(evidence) if draw else []
+    """The drawings of a study: an empty list for a table, and where nothing is recorded."""
+    kind = evidence.study.drawing
+    return DRAWINGS[kind](evidence) if kind else []

@@ -1,4 +1,4 @@
-"""The study of depth: accuracy over the number of layers, and the energy of every layer of every network."""
+"""Accuracy over the number of layers, and the energy of every layer of every network."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 
 from graphjoule.errors import counted
 from graphjoule.report.drawings.chart import Chart, Drawing, Key
+from graphjoule.report.drawings.energies import style_of
 from graphjoule.report.drawings.evidence import Evidence, Series, common_limits
-from graphjoule.report.drawings.layer_energies import style_of
 from graphjoule.report.figures import spread
-from graphjoule.studies.energies import EnergyRecord
+from graphjoule.studies import EnergyRecord
 from graphjoule.trace.plots import Band, Line, Panel
 
 __all__ = ["accuracy_over_depth", "depth_drawings"]
@@ -47,13 +47,13 @@ def _accuracy_drawing(evidence: Evidence) -> Drawing | None:
         return None
     limits = common_limits(series for lines in found.values() for series in lines.values())
     charts = [_accuracy_chart(dataset, lines, limits) for dataset, lines in found.items()]
-    said = " ".join(_say(dataset, lines) for dataset, lines in found.items())
+    said = " ".join(_describe_ends(dataset, lines) for dataset, lines in found.items())
     name = f"{evidence.study.name}-accuracy"
     alt = f"Test accuracy over the number of layers. {said}"
     return Drawing(name, alt, charts, columns=min(3, len(charts)), size=(4.0, 3.0))
 
 
-def _say(dataset: str, lines: dict[str, Series]) -> str:
+def _describe_ends(dataset: str, lines: dict[str, Series]) -> str:
     ends = [f"{model.upper()} {series.mean[-1]:.1f} % at {series.x[-1]:,}" for model, series in lines.items()]
     return f"On {dataset}: {', '.join(ends)} layers."
 
@@ -84,7 +84,7 @@ def _energy_drawing(evidence: Evidence, dataset: str) -> Drawing | None:
     top = max(max(record.median("trained")) for record in records)
     alt = (
         f"Dirichlet energy of every layer after training on {dataset}, a small chart for each of "
-        f"{counted(len(families), 'depth')}. {' '.join(_say_energy(model, records) for model in models)}"
+        f"{counted(len(families), 'depth')}. {' '.join(_describe_energy(model, records) for model in models)}"
     )
     return Drawing(
         f"{evidence.study.name}-energy-{dataset}",
@@ -97,11 +97,11 @@ def _energy_drawing(evidence: Evidence, dataset: str) -> Drawing | None:
     )
 
 
-def _say_energy(model: str, records: Sequence[EnergyRecord]) -> str:
-    deepest = max((record for record in records if record.model == model), key=lambda r: int(r.recipe["num_layers"]))
+def _describe_energy(model: str, records: Sequence[EnergyRecord]) -> str:
+    deepest = max((record for record in records if record.model == model), key=lambda r: r.resolved.model.num_layers)
     energies = deepest.median("trained")
     return (
-        f"{model.upper()} with {deepest.recipe['num_layers']:,} layers: {energies[0]:.2g} at first, "
+        f"{model.upper()} with {deepest.resolved.model.num_layers:,} layers: {energies[0]:.2g} at first, "
         f"{min(energies):.2g} at the lowest, {energies[-1]:.2g} at last."
     )
 

@@ -7,14 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphjoule.studies.collection import Collection
-from graphjoule.studies.energies import EnergyRecord
-from graphjoule.studies.energy_files import energies_of
-from graphjoule.studies.ledger import LedgerRow, make_ledger
-from graphjoule.studies.study import Cell, Study
-from graphjoule.studies.verdict import Outcome, judge
+from graphjoule.studies import (
+    Cell,
+    Collection,
+    EnergyRecord,
+    LedgerRow,
+    Outcome,
+    Study,
+    energies_of,
+    judge,
+    make_ledger,
+)
 
-__all__ = ["Evidence", "Series"]
+__all__ = ["Evidence", "Series", "common_limits"]
 
 
 @dataclass(frozen=True)
@@ -40,12 +45,11 @@ class Evidence:
     @cached_property
     def rows(self) -> list[LedgerRow]:
         """The ledger of all cells."""
-        return make_ledger(self.cells, self.recorded, seeds=self.seeds, unavailable=self.unavailable)
+        return make_ledger(self.study, self.cells, self.recorded, seeds=self.seeds, unavailable=self.unavailable)
 
     def outcome(self, cell: Cell) -> Outcome:
-        """What the runs of one cell come to; it need not be of the study."""
-        runs = self.recorded.of(cell.recipe)
-        return judge([runs[seed] for seed in sorted(runs) if self.seeds is None or seed in self.seeds], cell.paper)
+        """What the runs of one cell come to; it may be a cell of another study."""
+        return judge(self.recorded.runs(cell.recipe, self.seeds), cell.reference, self.study.reference)
 
     def energies_of(self, cell: Cell) -> EnergyRecord | None:
         """The energies of one cell's runs."""
@@ -59,7 +63,7 @@ class Series:
     Attributes:
         x: along what.
         mean: over the seeds.
-        std: sample standard deviation; 0 for a single run, which has none to tell.
+        std: sample standard deviation; 0 for a single run.
         n: how many runs.
     """
 

@@ -1,0 +1,1 @@
+"""The paper as the first user of graphjoule: its records, pages and figures, and the speed benchmarks."""

@@ -1,0 +1,1 @@
+"""The measurements behind single sentences of the docs, each a command: `python -m reproduction.experiments.NAME`."""

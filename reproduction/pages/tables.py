@@ -1,0 +1,165 @@
+"""The tables of README.md and of single pages of the docs, from the records in reproduction/results/.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; what stands there before is replaced.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from graphjoule.studies import Variant, find_study
+from graphjoule.training import read_records, summarise
+from reproduction.bench import read_bench_records
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "reproduction/results"
+TABLE1 = find_study("table1")
+EGNN_CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32)}
+BASELINE_CELLS = [(dataset, layers) for dataset in ("cora", "pubmed") for layers in EGNN_CELLS[dataset]]
+_GIB = 2**30
+
+
+def accuracy_table() -> str:
+    """EGNN's nine cells beside the paper's."""
+    lines = ["| layers | Cora | Pubmed | layers | Coauthor-Physics |", "|---|---|---|---|---|"]
+    for shallow, deep in zip(EGNN_CELLS["cora"], EGNN_CELLS["physics"], strict=True):
+        cora, pubmed = accuracy_cell("cora", shallow), accuracy_cell("pubmed", shallow)
+        lines.append(f"| {shallow} | {cora} | {pubmed} | {deep} | {accuracy_cell('physics', deep)} |")
+    return "\n".join(lines)
+
+
+def accuracy_cell(dataset: str, layers: int) -> str:
+    """Mean, spread and the paper's figure."""
+    ours = mean_and_spread(f"table1/egnn-{dataset}", layers=layers)
+    return f"{ours} ({paper('egnn', dataset, layers)})"
+
+
+def bodies_table() -> str:
+    """EGNN's cells by the body of the ops that trained them."""
+    lines = ["| dataset | layers | Triton | reference | CPU |", "|---|---|---|---|---|"]
+    for dataset, depths in EGNN_CELLS.items():
+        for layers in depths:
+            files = [
+                f"table1/egnn-{dataset}",
+                f"bodies/egnn-{dataset}-reference",
+                f"bodies/egnn-{dataset}-{layers}-cpu",
+            ]
+            cells = " | ".join(mean_and_spread(file, layers=layers) for file in files)
+            lines.append(f"| {dataset} | {layers} | {cells} |")
+    return "\n".join(lines)
+
+
+def paper(model: str, dataset: str, layers: int) -> float | None:
+    """The paper's figure in table 1."""
+    return TABLE1.reference.value(model, dataset, layers, Variant())
+
+
+def mean_and_spread(file: str, **wanted: object) -> str:
+    """Test accuracy of ten seeds from a file of records; a dash where there are none."""
+    path = RESULTS / f"{file}.jsonl.gz"
+    if not path.exists():
+        return "-"
+    wanted = {"num_layers" if key == "layers" else key: value for key, value in wanted.items()}
+    records = [r for r in read_records(path) if all(getattr(r, k) == v for k, v in wanted.items())]
+    if not records:
+        return "-"
+    summary = summarise(records)
+    assert summary.n == 10, f"{file}, {wanted}: {summary.n} runs"
+    return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f}"
+
+
+def baselines_table() -> str:
+    """The baselines on Cora and Pubmed beside the paper's figures."""
+    lines = ["| model | " + " | ".join(f"{dataset} {layers}" for dataset, layers in BASELINE_CELLS) + " |"]
+    lines.append("|---" * (1 + len(BASELINE_CELLS)) + "|")
+    for model in TABLE1.models:
+        if model == "egnn":  # has a table of its own
+            continue
+        cells = [
+            f"{mean_and_spread(f'table1/{model}-{dataset}', layers=layers)} ({paper(model, dataset, layers)})"
+            for dataset, layers in BASELINE_CELLS
+        ]
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def overhead_table() -> str:
+    """What a trace of the energy costs."""
+    lines = ["| model | forward pass | traced | cost | of the pass layer by layer |", "|---|---|---|---|---|"]
+    report = json.loads((RESULTS / "trace/overhead.json").read_text())
+    for model, sides in report["networks"].items():
+        plain, traced = sides["plain"]["ms"], sides["energy"]
+        low, high = (f"{100 * cost:.0f}" for cost in traced["cost_range"])
+        lines.append(
+            f"| {model} | {plain:.0f} ms | {traced['ms']:.0f} ms | {100 * traced['cost']:.0f} % ({low} to {high}) "
+            f"| {100 * traced['cost_of_layers']:.0f} % |"
+        )
+    return "\n".join(lines)
+
+
+def bench_table() -> str:
+    """Ours against both peers, one line per case, device and number of runs."""
+    lines = [
+        "| case | device | runs | ours, all runs | pyg, one run | ratio per run | pyg-csr, one run | ratio per run |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    cells: dict[tuple[str, str, int], dict] = {}
+    for name in ("cpu", "h200", "h200-again"):
+        for record in read_bench_records(RESULTS / f"bench/{name}.jsonl"):
+            place = (record.device, record.case + (", again" if "again" in name else ""), record.runs)
+            cells.setdefault(place, {})[record.peer] = record
+    for (device, case, runs), by_peer in cells.items():
+        ours = next(iter(by_peer.values()))
+        peers = " | ".join(peer_cells(by_peer.get(peer)) for peer in ("pyg", "pyg-csr"))
+        lines.append(f"| {case} | {device} | {runs} | {time_and_peak(ours.ours_ms, ours.ours_peak_bytes)} | {peers} |")
+    return "\n".join(lines)
+
+
+def peer_cells(record) -> str:
+    """The peer's time and the ratio with its quartiles."""
+    if record is None:
+        return "- | -"
+    low, high = record.ratio_spread
+    return f"{time_and_peak(record.peer_ms, record.peer_peak_bytes)} | {record.ratio:.2f} ({low:.2f} to {high:.2f})"
+
+
+def time_and_peak(milliseconds: float, peak_bytes: int | None) -> str:
+    """Milliseconds, and peak GiB where it is known."""
+    peak = "" if peak_bytes is None else f", {peak_bytes / _GIB:.1f} GiB"
+    return f"{milliseconds:,.1f} ms{peak}" if milliseconds < 100 else f"{milliseconds:,.0f} ms{peak}"
+
+
+def depth_table() -> str:
+    """EGNN with 1,024 layers."""
+    lines = [
+        "| device | seeds | epochs | test accuracy | seconds | peak memory | layers within both energy limits |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for path in sorted((RESULTS / "depth").glob("*-energy.json"), reverse=True):
+        report = json.loads(path.read_text())
+        spread = "" if report["test_std"] is None else f" ± {100 * report['test_std']:.2f}"
+        epochs = f"{min(report['epochs_run'])} to {max(report['epochs_run'])}"
+        held = min(min(limits["lower"], limits["upper"]) for limits in report["limits"])
+        layers, peak = report["limits"][0]["layers"], report["peak_bytes"] / _GIB
+        lines.append(
+            f"| {report['device']} | {report['n']} | {epochs} | {100 * report['test_mean']:.2f}{spread} % | "
+            f"{report['seconds']:,.0f} | {peak:.1f} GiB | {held:,} of {layers:,} |"
+        )
+    return "\n".join(lines)
+
+
+TABLES = {
+    "accuracy": accuracy_table,
+    "baselines": baselines_table,
+    "bench": bench_table,
+    "bodies": bodies_table,
+    "depth": depth_table,
+    "overhead": overhead_table,
+}
+DOCUMENTS = ("README.md", "docs/performance.md", "docs/models.md", "docs/trace.md")
+
+
+def with_tables(text: str) -> str:
+    """The text with every table in it made anew."""
+    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
+    return pattern.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)

@@ -1,0 +1,92 @@
+"""Write every table and figure of README.md and the docs from the records in reproduction/results/; nothing is trained.
+
+    python -m reproduction.write           # all of them
+    python -m reproduction.write --check   # write nothing, name what differs and exit with 1
+
+The same records give the same bytes. Pictures depend on the drawing library too, so their numbers are written beside
+them, in reproduction/data/, with the versions that drew them.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from graphjoule.report.drawings import drawn_with, picture
+from graphjoule.studies import STUDIES, ledger_text
+from reproduction.bench.plot import plot_all
+from reproduction.pages import Results, fill_page, read_results
+from reproduction.pages.tables import DOCUMENTS, with_tables
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("docs/results.md", "docs/constraint.md")
+MORE_RECORDS = ("protocols",)
+"""Folders in reproduction/results/ with runs of the studies, besides those that are called like a study."""
+UNAVAILABLE = ("arxiv",)
+"""Datasets that could not be had where the records were made."""
+BENCH_CURVES = ("h200-curves", "cpu-curves")
+
+
+def results_files(root: Path = ROOT) -> dict[str, bytes]:
+    """The pages of results, their pictures, the numbers behind them, and the ledgers as data."""
+    results = read_results(root / "reproduction/results", MORE_RECORDS, UNAVAILABLE)
+    files = {page: fill_page((root / page).read_text(), results).encode() for page in PAGES}
+    for name, rows in results.ledgers.items():
+        for form in ("csv", "json"):
+            files[f"reproduction/data/{name}.{form}"] = ledger_text(STUDIES[name], rows, form).encode()
+    return files | drawing_files(results)
+
+
+def drawing_files(results: Results) -> dict[str, bytes]:
+    """The pictures of the studies, and the numbers that they show."""
+    files = {}
+    for drawings in results.drawings.values():
+        for drawing in drawings:
+            files[f"reproduction/data/{drawing.name}.json"] = data_text(
+                {**drawing.data(), "drawn_with": drawn_with()}
+            ).encode()
+            files[f"docs/images/{drawing.name}.png"] = picture(drawing)
+    return files
+
+
+def data_text(data: dict[str, Any]) -> str:
+    """A drawing's numbers as JSON with a line for each of its charts: indented, every number would have one."""
+    charts = ",\n".join(json.dumps(chart) for chart in data["charts"])
+    fields = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in data.items() if key != "charts"]
+    return "{" + ",\n".join([*fields, f'"charts": [\n{charts}\n]']) + "}\n"
+
+
+def other_files(root: Path = ROOT) -> dict[str, bytes]:
+    """The tables in README and the other pages, and the pictures of the benchmarks."""
+    files = {name: with_tables((root / name).read_text()).encode() for name in DOCUMENTS}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in BENCH_CURVES:
+            plot_all(root / f"reproduction/results/bench/{name}.jsonl", Path(folder))
+        files |= {f"docs/images/{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    return files
+
+
+def main() -> None:
+    """Write what differs from what is there, or say what does."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something differs")
+    check = parser.parse_args().check
+    files = results_files() | other_files()
+    differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
+    for name in differing:
+        print(name)
+        if not check:
+            (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / name).write_bytes(files[name])
+    sys.exit(1 if check and differing else 0)
+
+
+def is_there(path: Path, content: bytes) -> bool:
+    """Whether a file has this content."""
+    return path.exists() and path.read_bytes() == content
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+from .archive import load_npz as load_npz
+from .datasets import DATASETS as DATASETS
+from .datasets import DatasetSource as DatasetSource
+from .datasets import find_dataset as find_dataset
+from .datasets import load_task as load_task
+from .datasets import resolve_data_root as resolve_data_root
+from .digits import knn_edge_index as knn_edge_index
+from .facts import TaskFacts as TaskFacts
+from .inputs import ModelInput as ModelInput
+from .objective import Classification as Classification
+from .objective import Metric as Metric
+from .objective import Objective as Objective
+from .objective import Regression as Regression
+from .splits import Split as Split
+from .tables import load_graph as load_graph
+from .tables import load_tables as load_tables
+from .task import Task as Task

@@ -1,0 +1,11 @@
+from .energy import METHODS as METHODS
+from .energy import ConstraintReport as ConstraintReport
+from .energy import EnergyConstraint as EnergyConstraint
+from .energy import LayerState as LayerState
+from .energy import Method as Method
+from .orthogonal import OrthogonalPenalty as OrthogonalPenalty
+from .settings import TERMS as TERMS
+from .settings import EnergySettings as EnergySettings
+from .settings import OrthogonalSettings as OrthogonalSettings
+from .term import ModelPenalty as ModelPenalty
+from .term import Term as Term

@@ -1,0 +1,107 @@
+"""The terms that a recipe can name, by their settings; torch is imported when one of them is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from graphjoule.errors import GraphjouleError, choices
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from graphjoule.graph import Propagation
+    from graphjoule.terms.energy import EnergyConstraint
+    from graphjoule.terms.orthogonal import OrthogonalPenalty
+
+MethodName = Literal["penalty", "augmented_lagrangian"]
+METHOD_NAMES: tuple[str, ...] = get_args(MethodName)
+
+
+class EnergySettings(BaseModel):
+    """An `EnergyConstraint` on every graph layer, as a recipe or `fit` takes it.
+
+    Attributes:
+        method: a key of `METHODS`.
+        c_min: factor of the lower limit.
+        c_max: factor of the upper limit.
+        rho: how hard a broken limit pushes back.
+        every: epochs between two updates of the multipliers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    method: MethodName = "augmented_lagrangian"
+    c_min: float = 0.2
+    c_max: float = 1.0
+    rho: float = 0.1
+    every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _can_be_satisfied(self) -> Self:
+        check_settings(self.c_min, self.c_max, self.method, self.rho)
+        return self
+
+    def __call__(self, model: nn.Module, graph: Propagation) -> EnergyConstraint:
+        """The term for one model: on its ``convs.*`` where it has such layers, else on those that `Trace` watches."""
+        from graphjoule.terms.embeddings import graph_layers
+        from graphjoule.terms.energy import EnergyConstraint
+
+        return EnergyConstraint(model, graph, layers=graph_layers(model), **self.model_dump())
+
+
+class OrthogonalSettings(BaseModel):
+    """An `OrthogonalPenalty` on every graph layer, as a recipe or `fit` takes it.
+
+    Attributes:
+        gamma: factor of the penalty.
+        c_max: factor of the upper limit.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    gamma: float = Field(default=20.0, ge=0)
+    c_max: float = Field(default=1.0, gt=0)
+
+    def __call__(self, model: nn.Module, graph: Propagation) -> OrthogonalPenalty:
+        """The penalty for one model.
+
+        Raises:
+            GraphjouleError: no graph layer has a square weight. One or two layers with weights may have none because
+                they lead in and out; of them the penalty is zero.
+        """
+        from graphjoule.terms.embeddings import graph_layers
+        from graphjoule.terms.orthogonal import OrthogonalPenalty
+        from graphjoule.trace.watch import watched_modules
+
+        penalty = OrthogonalPenalty(model, layers=graph_layers(model), gamma=self.gamma, c_max=self.c_max)
+        layers = watched_modules(model, graph_layers(model)).values()
+        has_weights = any(weight.dim() == 2 for layer in layers for weight in layer.parameters())
+        if not penalty.names and (len(layers) > 2 or not has_weights):
+            raise GraphjouleError(
+                f"terms.orthogonal.gamma is {self.gamma}, but no graph layer of {type(model).__name__} has a square "
+                "weight that could be pulled to the identity; leave it out or choose another model or depth."
+            )
+        return penalty
+
+
+def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:
+    """Refuse settings that no network could satisfy, and unknown methods."""
+    if not 0 < c_min < 1:
+        raise GraphjouleError(f"c_min is {c_min}; it must be between 0 and 1.")
+    if not c_min <= c_max < float("inf"):
+        raise GraphjouleError(
+            f"c_max is {c_max}; it must be a number from c_min = {c_min} on, or no energy is within both limits."
+        )
+    if method not in METHOD_NAMES:
+        raise GraphjouleError(f"method is {method!r}; the choices are: {choices(METHOD_NAMES)}.")
+    if not 0 < rho < float("inf"):
+        raise GraphjouleError(f"rho is {rho}; it must be positive.")
+
+
+TERMS: dict[str, type[EnergySettings] | type[OrthogonalSettings]] = {
+    "energy": EnergySettings,
+    "orthogonal": OrthogonalSettings,
+}
+"""The terms by name; settings make the term from a model and a graph."""

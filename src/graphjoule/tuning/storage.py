@@ -1,0 +1,438 @@
+"""Where a search is stored, so that every worker sees it: a journal file, a database by URL, or this process's memory.
+
+Optuna stores the trials; this file adds what killed workers showed to be missing:
+
+- Optuna's journal locks are files that a killed worker leaves behind, and the others wait half a minute for each. A
+  lock of the system (filelock) ends with its holder.
+- A line that was cut off by a full disk or a power cut runs into the next one, and then nobody can read the journal.
+- Its heartbeat works with databases only, beats only inside `Study.optimize`, and never notices a worker that died
+  before its first beat. Here a lock per trial, or a pulse in a database, shows which workers are alive.
+- A journal that is damaged, removed or emptied meanwhile ends in all kinds of exceptions, or in none. Here it is
+  always one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import ensure_folder, file_lock, reason
+
+__all__ = ["JournalLock", "LockLeases", "PulseLeases", "SearchStorage", "StorageRef", "differences", "import_optuna"]
+
+_ABOUT = "graphjoule"  # the study's attribute that says what it searches
+_BEGINNING = b'{"op_code":'  # of every line that Optuna writes
+_POLL_SECONDS = 0.01  # between two attempts to take a lock that another worker holds
+_SECOND_TRY_SECONDS = 1.0
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}  # by module
+
+
+def import_optuna() -> Any:
+    """The package, or a sentence that says how to install it."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise GraphjouleError(
+            "A search needs Optuna, which is not installed: pip install 'graphjoule[tune]'."
+        ) from error
+    return optuna
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let Optuna print warnings only, and not that some of its options are experimental in version 4."""
+    optuna = import_optuna()
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@dataclass(frozen=True)
+class StorageRef:
+    """Where to find a search.
+
+    Attributes:
+        storage: path of a journal file, or the URL of a database; None is this process's memory.
+        name: the search's name there; one storage can hold many searches.
+    """
+
+    storage: str | None
+    name: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise GraphjouleError(
+                f"The search cannot be called {self.name!r}: expected letters, digits, '.', '_', '-'."
+            )
+        if self.storage is not None and self.storage.startswith("sqlite"):
+            raise GraphjouleError(
+                "SQLite repeats trials when several workers share it, so a search is not stored there: choose with "
+                "`storage` a file such as runs/tune/journal.log, or the URL of a PostgreSQL or MySQL database."
+            )
+
+    @property
+    def is_url(self) -> bool:
+        """Whether it is a database.
+
+        >>> StorageRef("postgresql://host/db", "a").is_url, StorageRef("runs/journal.log", "a").is_url
+        (True, False)
+        """
+        return self.storage is not None and "://" in self.storage
+
+    @property
+    def journal(self) -> Path | None:
+        """The journal file, if it is one."""
+        return None if self.storage is None or self.is_url else Path(self.storage)
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """What the journal and the locks beside it are called; nothing if there is no journal."""
+        name = self.journal and self.journal.name
+        return (name, f"{name}.lock", f"{name}.leases") if name else ()
+
+    def __str__(self) -> str:
+        """For messages: never with a password."""
+        if self.storage is None or not self.is_url:
+            return self.storage or "memory"
+        scheme, _, rest = self.storage.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+
+    def open(self, about: Mapping[str, Any], direction: str) -> SearchStorage:
+        """Continue the search of this name, or begin it.
+
+        Args:
+            about: what makes the search this search, as JSON can hold it; if it was begun with something else, it is
+                refused.
+            direction: "minimize" or "maximize".
+        """
+        optuna = import_optuna()
+        with quiet(), _sentences(self):
+            leases: LockLeases | PulseLeases = PulseLeases()
+            if self.journal is not None:
+                backend, leases = _open_journal(self.journal, self.name)
+            else:
+                backend = _open_database(self) if self.is_url else optuna.storages.InMemoryStorage()
+            try:  # `create_study` would add a line to the journal even where the study exists
+                study = optuna.load_study(study_name=self.name, storage=backend)
+            except KeyError:
+                study = optuna.create_study(
+                    study_name=self.name, storage=backend, direction=direction, load_if_exists=True
+                )
+            if _ABOUT not in study.user_attrs:
+                study.set_user_attr(_ABOUT, dict(about))
+            begun = study.user_attrs[_ABOUT]  # read again: two workers may have begun it at the same moment
+        if changed := differences(begun, about):
+            raise GraphjouleError(
+                f"The search {self.name!r} in {self} was begun with something else ({'; '.join(changed)}); choose "
+                "another `storage` or `name`."
+            )
+        return SearchStorage(self, study, leases)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What makes two searches different, by their `Search.about`.
+
+    >>> differences({"seeds": [0], "lr": 0.1}, {"seeds": [0, 1], "lr": 0.1})
+    ['seeds: [0] -> [0, 1]']
+    """
+    absent = "nothing"
+    return [
+        f"{key}: {before.get(key, absent)} -> {now.get(key, absent)}"
+        for key in {**before, **now}
+        if before.get(key, absent) != now.get(key, absent)
+    ]
+
+
+@dataclass(frozen=True)
+class SearchStorage:
+    """An open search: Optuna's study, whose faults are sentences here, and which trials have a live worker."""
+
+    ref: StorageRef
+    study: Any
+    leases: LockLeases | PulseLeases
+
+    def trials(self) -> list[Any]:
+        """All trials in the order of their numbers, as Optuna's `FrozenTrial`."""
+        with _sentences(self.ref):
+            return list(self.study.get_trials(deepcopy=False))
+
+    def add(self, params: Mapping[str, Any], distributions: Mapping[str, Any], user_attrs: Mapping[str, Any]) -> None:
+        """Queue a trial with these settings."""
+        optuna = import_optuna()
+        with _sentences(self.ref):
+            self.study.add_trial(
+                optuna.create_trial(
+                    state=optuna.trial.TrialState.WAITING,
+                    params=dict(params),
+                    distributions=dict(distributions),
+                    user_attrs=dict(user_attrs),
+                )
+            )
+
+    def ask(self) -> Any:
+        """Start the first queued trial; if the queue is empty, Optuna starts one without settings."""
+        with _sentences(self.ref):
+            return self.study.ask()
+
+    def note(self, trial: Any, facts: Mapping[str, Any]) -> bool:
+        """Store facts with a running trial; False if another worker has ended it."""
+        try:
+            with _sentences(self.ref):
+                for name, value in facts.items():
+                    trial.set_user_attr(name, value)
+        except RuntimeError:  # Optuna's for a trial that has ended, in version 5 a subclass
+            return False
+        return True
+
+    def tell(self, number: int, state: str, value: float | None = None) -> bool:
+        """End a running trial; False if another worker has ended it otherwise."""
+        wanted = import_optuna().trial.TrialState[state]
+        try:
+            with quiet(), _sentences(self.ref):
+                ended = self.study.tell(number, value, state=wanted, skip_if_finished=True)
+        except RuntimeError:  # it ended between Optuna's check and its write
+            return False
+        return bool(ended.state == wanted and (value is None or ended.value == value))
+
+
+@contextmanager
+def _sentences(ref: StorageRef) -> Iterator[None]:
+    """Turn whatever a storage raises about itself into a sentence; errors of ours pass."""
+    try:
+        yield
+    except GraphjouleError:
+        raise
+    except OSError as error:
+        what = f"{ref} as the journal of a search" if ref.journal else str(ref)
+        raise GraphjouleError(f"Cannot use {what}: {reason(error)}.") from error
+    except Exception as error:
+        if ref.is_url and type(error).__module__.startswith(("sqlalchemy", "optuna")):
+            if isinstance(error, RuntimeError):  # a trial that has ended
+                raise
+            raise GraphjouleError(_database_fault(ref, error)) from error
+        if ref.journal is not None and (fault := _journal_fault(ref.journal)):
+            raise GraphjouleError(f"{ref} is not a journal of a search, or it is damaged: {fault}.") from error
+        raise
+
+
+# A journal file.
+
+
+def _open_journal(path: Path, name: str) -> tuple[Any, LockLeases]:
+    journal = import_optuna().storages.journal
+    if path.exists() and (odd := _odd_line(path)):  # before anything is added to it, or cut off
+        why = "is not a journal of a search" if odd == 1 else f"is damaged: line {odd} cannot be read"
+        raise GraphjouleError(f"{path} {why}; choose another file with `storage`.")
+    ensure_folder(path.parent)
+    path.touch()
+    lock = JournalLock(path)
+    lock.acquire()
+    lock.release()
+    leases = LockLeases(path.with_name(f"{path.name}.leases") / name)
+    return journal.JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock)), leases
+
+
+class JournalLock:
+    """The lock that Optuna takes before it adds a line, as the `lock_obj` of its journal.
+
+    Whoever takes it cuts off a last line without an end: nobody has read that line. A journal that was removed,
+    replaced or cut short since the last time is refused, for Optuna would add to it and lose all that was there.
+
+    Args:
+        journal: the journal file, which exists.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._lock = FileLock(f"{journal}.lock")
+        self._seen: tuple[int, int] | None = None
+
+    def acquire(self) -> bool:
+        """Wait until no other worker adds a line."""
+        self._lock.acquire(poll_interval=_POLL_SECONDS)
+        try:
+            self._check_and_repair()
+        except BaseException:
+            self._lock.release()
+            raise
+        return True
+
+    def release(self) -> None:
+        """Let the next worker add a line."""
+        self._lock.release()
+
+    def _check_and_repair(self) -> None:
+        with self._journal.open("r+b") as file:
+            size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            if self._seen is not None and (inode != self._seen[1] or size < self._seen[0]):
+                raise GraphjouleError(
+                    f"{self._journal} was emptied, cut short or replaced while the search was running; put the file "
+                    "back, or begin again in another `storage`."
+                )
+            if size:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.seek(0)
+                    size = file.read().rfind(b"\n") + 1
+                    file.truncate(size)
+            self._seen = (size, inode)
+
+
+def _odd_line(path: Path) -> int | None:
+    """The number of the first line that Optuna has not written; None if there is none. The last one may be cut off."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                is_entry = "op_code" in dict(json.loads(line))
+            except (ValueError, TypeError):
+                is_entry = False
+            is_torn = not line.endswith(b"\n") and (line.startswith(_BEGINNING) or _BEGINNING.startswith(line))
+            if not (is_entry or is_torn):
+                return number
+    return None
+
+
+def _journal_fault(path: Path) -> str | None:
+    """What is wrong with a journal that cannot be read; None if it can."""
+    journal = import_optuna().storages.journal
+    try:
+        if odd := _odd_line(path):
+            return f"line {odd} cannot be read"
+        journal.JournalStorage(journal.JournalFileBackend(str(path)))
+    except Exception as error:  # whatever Optuna meets in a line that looks like its own
+        return f"a line cannot be used ({type(error).__name__}: {error})"
+    return None
+
+
+# A database.
+
+
+def _open_database(ref: StorageRef, *, is_second_try: bool = False) -> Any:
+    try:
+        return import_optuna().storages.RDBStorage(ref.storage)
+    except ImportError as error:
+        missing = error.__cause__ or error.__context__ or error  # Optuna's own error does not name the module
+        said = str(missing).partition("\n")[0].rstrip(".")
+        # A driver of PostgreSQL without its library does not name a module.
+        module = getattr(missing, "name", None) or ("psycopg" if str(ref).startswith("postgresql") else "")
+        module = module.partition(".")[0]
+        remedy = f": pip install {_PACKAGES.get(module, module)}" if module else ""
+        raise GraphjouleError(
+            f"Cannot use {ref}: the package that talks to such a database is not installed ({said}){remedy}."
+        ) from error
+    except Exception as error:  # every driver has errors of its own, all of them about this one database
+        if not is_second_try:  # two workers that come first create the tables at the same moment, and one of them fails
+            time.sleep(_SECOND_TRY_SECONDS)
+            return _open_database(ref, is_second_try=True)
+        raise GraphjouleError(_database_fault(ref, error)) from error
+
+
+def _database_fault(ref: StorageRef, error: Exception) -> str:
+    cause = error.__cause__ if type(error).__module__.startswith("optuna") and error.__cause__ else error
+    lines: Sequence[str] = str(getattr(cause, "orig", None) or cause).strip().splitlines()
+    return f"Cannot use {ref}: {lines[0].rstrip('.') if lines else type(error).__name__}."
+
+
+# Which trials have a live worker.
+
+
+class LockLeases:
+    """A lock file per trial; the system releases a lock when its holder dies, so a death is seen at once.
+
+    Args:
+        folder: where the lock files are; on a disk that all workers see and that has file locks.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """While it lasts, no other worker takes a trial or puts one back: a trial that just began has no lock yet."""
+        while True:
+            with file_lock(self._folder / "turn.lock") as is_ours:
+                if is_ours:
+                    yield
+                    return
+            time.sleep(_POLL_SECONDS)
+
+    def hold(self, trial: Any) -> AbstractContextManager[Any]:
+        """Show that this process works on a trial."""
+        return file_lock(self._folder / f"trial-{trial.number}.lock")
+
+    def is_dead(self, trial: Any) -> bool:
+        """Whether the worker of a running trial is gone: nobody holds the lock."""
+        with self.hold(trial) as is_free:
+            return bool(is_free)
+
+
+class PulseLeases:
+    """A number in the storage that a worker raises while it is alive; after a death it stands still.
+
+    Each observer measures by its own clock how long a number has stood still, so the machines' clocks need not agree.
+
+    Args:
+        every: seconds between two beats.
+        patience: seconds without a beat after which a worker is taken for dead. Should it live after all, its result is
+            not counted, for by then another worker has the trial.
+    """
+
+    KEY = "pulse"
+
+    def __init__(self, every: float = 15.0, patience: float = 120.0) -> None:
+        self._every, self._patience = every, patience
+        self._seen: dict[int, tuple[int | None, float]] = {}
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """Nobody waits: the queue's rules settle what two workers do at the same moment."""
+        return nullcontext()
+
+    @contextmanager
+    def hold(self, trial: Any) -> Iterator[None]:
+        """Raise the trial's number until the block ends."""
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(trial, is_over), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def is_dead(self, trial: Any) -> bool:
+        """Whether its number has stood still for `patience` seconds while we watched."""
+        pulse, now = trial.user_attrs.get(self.KEY), time.monotonic()
+        seen, since = self._seen.get(trial.number, (None, now))
+        if trial.number not in self._seen or pulse != seen:
+            self._seen[trial.number] = (pulse, now)
+            return False
+        return now - since > self._patience
+
+    def _beat(self, trial: Any, is_over: threading.Event) -> None:
+        count = 0
+        while not is_over.is_set():
+            try:
+                trial.set_user_attr(self.KEY, count)
+            except Exception as error:
+                if isinstance(error, RuntimeError):  # another worker has ended the trial
+                    return
+                # A storage that fails for a moment costs a beat, not the training.
+            count += 1
+            is_over.wait(self._every)

@@ -1,0 +1,95 @@
+"""The page of results and its pictures are what the one command makes of the committed records."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from graphjoule.report.drawings import drawn_with
+from reproduction import write
+from reproduction.pages import read_results
+
+ROOT = write.ROOT
+
+
+@pytest.fixture(scope="module")
+def made():
+    return write.results_files()
+
+
+def without_versions(content):
+    fields = json.loads(content)
+    return fields.pop("drawn_with", None), fields
+
+
+def test_texts_and_numbers_are_those_of_the_records(made):
+    for name, content in made.items():
+        there = (ROOT / name).read_bytes()
+        if name.startswith("reproduction/data/") and name.endswith(".json"):
+            assert without_versions(there)[1] == without_versions(content)[1], name
+        elif not name.endswith(".png"):
+            assert there == content, name
+
+
+def test_accuracies_that_the_page_of_the_constraint_tells_by_hand_are_those_of_a_table():
+    page = (ROOT / "docs/constraint.md").read_text()
+    tables = page + (ROOT / "docs/results.md").read_text()
+    known = [float(found) for found in re.findall(r"\| (\d+\.\d\d) ± ", tables)]
+    parts = [page.split(head)[1].split("\n#")[0] for head in ("## Three ways to satisfy it", "### What it means")]
+    told = [float(found) for part in parts for found in re.findall(r"\b[2-9]\d\.\d\b", part)]
+    assert len(told) > 20
+    assert [number for number in told if not any(abs(number - mean) < 0.0501 for mean in known)] == []
+
+
+TOLD_OF_DEPTH = {
+    ("cora", "egnn", 64): "85.6 %",
+    ("cora", "egnn", 1024): "85.4 %",
+    ("physics", "egnn", 64): "94.1 %",
+    ("physics", "egnn", 1024): "94.2 %",
+    ("pubmed", "egnn", 1024): "72.5 %",
+    ("cora", "gcnii", 1024): "85.2 %",
+    ("physics", "gcnii", 1024): "94.1 %",
+    ("pubmed", "egnn", 4): "79.5 %",
+    ("pubmed", "gcnii", 4): "72.8 %",
+    ("pubmed", "egnn", 8): "79.7 %",
+    ("pubmed", "gcnii", 8): "76.1 %",
+    ("cora", "gcn", 16): "19.9 %",
+    ("pubmed", "gcn", 16): "37.6 %",
+    ("physics", "gcn", 32): "21.0 %",
+}
+
+
+def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_records():
+    page = (ROOT / "docs/results.md").read_text()
+    told = re.findall(r"\d\d\.\d %", page.split("### What depth does")[1].split("\n#")[0])
+    assert sorted(told) == sorted(TOLD_OF_DEPTH.values())
+    rows = read_results(ROOT / "reproduction/results").evidence["depth"].rows
+    means = {(row.cell.dataset, row.cell.model, row.cell.num_layers): row.outcome.mean for row in rows}
+    assert {place: f"{means[place]:.1f} %" for place in TOLD_OF_DEPTH} == TOLD_OF_DEPTH
+
+
+def test_pictures_are_the_same_bytes_where_the_same_versions_draw_them(made):
+    pictures = [name for name in made if name.endswith(".png")]
+    assert pictures
+    for name in pictures:
+        data = ROOT / "reproduction/data" / f"{Path(name).stem}.json"
+        if without_versions(data.read_bytes())[0] == drawn_with():
+            assert (ROOT / name).read_bytes() == made[name], name
+
+
+def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
+    assert {path.name for path in (ROOT / "reproduction/data").iterdir()} == {
+        Path(name).name for name in made if name.startswith("reproduction/data/")
+    }
+
+
+def test_the_command_gives_the_same_bytes_twice(made):
+    assert write.results_files() == made
+
+
+@pytest.mark.slow
+def test_nothing_else_in_the_docs_differs_from_its_records():
+    for name, content in write.other_files().items():
+        if not name.endswith(".png"):
+            assert (ROOT / name).read_bytes() == content, name

@@ -1,0 +1,473 @@
+"""A table of nodes and a table of edges as a task: what is meant, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.utils import to_dense_adj
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.graph.features import SparseFeatures
+from graphjoule.tasks.digits import knn_edge_index
+from graphjoule.tasks.objective import Classification, Regression
+from graphjoule.tasks.tables import load_graph, load_tables, load_tables_like, unchanged
+from tests.graphs import dense_propagation
+
+NODES = "id,x,y,label\na,0,5,red\nb,2,7,red\nc,0,7,blue\nd,2,5,\ne,1,6,blue\n"
+EDGES = "source,target\na,b\nb,c\nd,a\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(here, nodes=NODES, edges=EDGES):
+    (here / "nodes.csv").write_text(nodes)
+    if edges is not None:
+        (here / "edges.csv").write_text(edges)
+
+
+def load(here, nodes=NODES, edges=EDGES, **options):
+    write(here, nodes, edges)
+    path = None if edges is None else "edges.csv"
+    return load_tables("nodes.csv", path, **options)
+
+
+def dense(features):
+    return features.to_dense() if isinstance(features, SparseFeatures) else features
+
+
+def adjacency(task):
+    p = task.graph.to_dense()
+    return (p * ((task.graph.degree + 1).sqrt()[:, None] * (task.graph.degree + 1).sqrt()[None])).fill_diagonal_(0)
+
+
+def test_a_task_from_two_tables(here):
+    task = load(here)
+    assert (task.name, task.node_ids, task.objective.class_names) == (
+        "nodes.csv",
+        ("a", "b", "c", "d", "e"),
+        ("blue", "red"),
+    )
+    assert task.targets.tolist() == [1, 1, 0, -1, 0]
+    x = torch.tensor([[0.0, 5], [2, 7], [0, 7], [2, 5], [1, 6]])
+    expected = (x - x.mean(dim=0)) / x.std(dim=0, correction=0)
+    assert torch.allclose(dense(task.features), expected, atol=1e-6)
+    a = torch.zeros(5, 5)
+    for i, j in ((0, 1), (1, 2), (3, 0)):
+        a[i, j] = a[j, i] = 1
+    assert torch.allclose(task.graph.to_dense().double(), dense_propagation(a.double()), atol=1e-6)
+    assert task.default_split == "stratified-20-0"
+    columns = task.source.columns
+    assert (columns.id, columns.label, columns.source, columns.target, columns.weight, columns.knn) == (
+        "id", "label", "source", "target", None, None,
+    )  # fmt: skip
+    assert [file.role for file in task.source.files] == ["nodes", "edges"]
+
+
+def test_duplicates_self_loops_directions_and_weights_follow_the_stated_rule(here):
+    edges = "source,target,weight\na,b,1\na,b,2\nb,a,2.5\nc,c,9\nc,d,0.5\nd,e,0\n"
+    a = adjacency(load(here, edges=edges))
+    expected = torch.zeros(5, 5, dtype=a.dtype)
+    expected[0, 1] = expected[1, 0] = 3  # one direction adds up to 3, the other is 2.5, the larger counts
+    expected[2, 3] = expected[3, 2] = 0.5
+    assert torch.allclose(a, expected, atol=1e-6)
+    plain = adjacency(load(here, edges=edges.replace("weight", "w")))  # not asked for: no weights
+    assert plain[0, 1] == pytest.approx(1)
+    assert plain[3, 4] == pytest.approx(1)
+    named = adjacency(load(here, edges=edges.replace("weight", "w"), weight="w"))
+    assert torch.allclose(named, expected, atol=1e-6)
+
+
+def test_the_graph_is_what_pyg_would_build(here):
+    rows = np.random.RandomState(0).randint(5, size=(12, 2))
+    names = "abcde"
+    task = load(here, edges="source,target\n" + "".join(f"{names[i]},{names[j]}\n" for i, j in rows))
+    index = torch.tensor(rows.T)
+    a = to_dense_adj(torch.cat([index, index.flip(0)], dim=1), max_num_nodes=5)[0].clamp(max=1).fill_diagonal_(0)
+    assert torch.allclose(adjacency(task).float(), a, atol=1e-5)
+
+
+@pytest.mark.parametrize("header", ["source,target", "src,dst", "from,to", "one,two"])
+def test_the_usual_names_of_an_edges_ends_need_no_option(here, header):
+    assert load(here, edges=EDGES.replace("source,target", header)).graph.num_edges == 3
+
+
+def test_columns_in_any_order_under_any_name(here):
+    nodes = "klasse;kilo;name;farbe;notiz\nA;1;n1;rot;egal\nB;2;n2;blau;\nA;3;n3;rot;x\nB;5;n4;;y\n"
+    options = {"id": "name", "label": "klasse", "features": ("kilo",), "one_hot": ("farbe",)}
+    ends = {"source": "start", "target": "ziel", "weight": "w"}
+    task = load(here, nodes, "ziel,start,w\nn1,n2,2\n", **options, **ends)
+    assert task.source.columns.feature_names == ("kilo", "farbe=blau", "farbe=rot")
+    assert task.num_features == 3
+    assert task.objective.class_names == ("A", "B")
+    assert task.graph.degree.tolist() == [2, 2, 0, 0]
+
+
+def test_without_a_column_called_id_the_first_names_the_nodes(here):
+    task = load(here, NODES.replace("id,", "name,", 1))
+    assert task.node_ids == ("a", "b", "c", "d", "e")
+
+
+def test_ids_are_text_and_numbers_alike_and_compared_exactly(here):
+    nodes = "id,x,label\n1,1,u\n2,2,v\n01,3,u\n"
+    assert load(here, nodes, "source,target\n1,01\n").graph.num_edges == 1
+    with pytest.raises(
+        GraphjouleError, match=r"edges.csv, line 2, column 'target': there is no node '1.0' in nodes.csv"
+    ):
+        load(here, nodes, "source,target\n1,1.0\n")
+
+
+def test_labels_that_are_numbers_are_sorted_as_numbers(here):
+    nodes = "id,x,label\na,1,10\nb,2,9\nc,3,2\nd,4,\n"
+    task = load(here, nodes, "source,target\na,b\n")
+    assert task.objective.class_names == ("2", "9", "10")
+    assert task.targets.tolist() == [2, 1, 0, -1]
+
+
+def test_without_edges_the_nearest_are_linked_and_it_is_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load(here, edges=None, knn=2)
+    expected = Propagation.from_edge_index(knn_edge_index(dense(task.features), 2), num_nodes=5, symmetrize=True)
+    assert torch.equal(task.graph.to_dense(), expected.to_dense())
+    assert "no edges given: linking every node with its 2 nearest in the features" in caplog.text
+    assert task.source.columns.knn == 2
+    assert load(here, edges=None).source.columns.knn == 4  # 10 by default, but there are only four others
+
+
+def test_without_edges_and_ids_the_nodes_are_numbered_and_no_column_is_lost(here):
+    task = load(here, "x,y,label\n0,1,a\n1,1,b\n5,2,a\n", None)
+    assert task.node_ids == ("1", "2", "3")
+    assert task.num_features == 2
+    assert task.source.columns.id is None
+
+
+def test_a_graph_without_edges_is_one(here):
+    assert load(here, edges="source,target\n").graph.num_edges == 0
+    assert load(here, edges="source,target,weight\n").graph.num_edges == 0
+
+
+def test_a_table_of_edges_without_a_row_and_weights_of_zero_are_told(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        load(here, edges="source,target\n")
+        load(here, edges="source,target,weight\na,b,0\nb,c,1\nc,d,0\n")
+    assert "edges.csv has a header but no row below it: the graph has no edges" in caplog.text
+    assert "1 edge between 5 nodes, weights from 'weight', 2 rows of weight 0 left out, 3 nodes without" in caplog.text
+
+
+def test_float_weights_from_parquet_raise_no_warning(here):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    write(here)
+    pq.write_table(pa.table({"source": ["a"], "target": ["b"], "weight": [1.5]}), "edges.parquet")
+    assert load_tables("nodes.csv", "edges.parquet").graph.degree.tolist() == [1.5, 1.5, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        NODES,
+        re.sub("red|blue", "", NODES),
+        NODES.replace("red", "blue"),
+        "id\na\nb\nc\nd\ne\n",
+        "name,colour\n" + "".join(f"{name},red\n" for name in "abcde"),
+    ],
+    ids=["labels", "all blank", "one class", "ids alone", "text alone"],
+)
+def test_the_graph_alone_needs_ids_alone(here, nodes):
+    expected = load(here).graph.to_dense()
+    write(here, nodes)
+    assert torch.equal(load_graph("nodes.csv", "edges.csv").to_dense(), expected)
+
+
+def test_the_graph_alone_of_neighbours_needs_no_labels(here):
+    expected = load(here, edges=None, knn=2).graph.to_dense()
+    for nodes in (re.sub("red|blue", "", NODES), re.sub(r",\w*\n", "\n", NODES)):
+        write(here, nodes)
+        assert torch.equal(load_graph("nodes.csv", knn=2).to_dense(), expected)
+    write(here, "x\n3\n")
+    assert load_graph("nodes.csv").num_nodes == 1
+    with pytest.raises(GraphjouleError, match="there is no column 'kind' for `label`"):
+        load_graph("nodes.csv", label="kind")
+    with pytest.raises(GraphjouleError, match=r"`knn` is 2 and `edges` is edges\.csv"):
+        load_graph("nodes.csv", "edges.csv", knn=2)
+
+
+def test_what_was_read_is_told_and_a_class_with_one_label_is_named(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        load(here, NODES + "f,1,1,green\n", EDGES + "a,a\n")
+    assert "edges.csv: 3 edges between 6 nodes, 1 self-loop dropped, 2 nodes without an edge" in caplog.text
+    assert "nodes.csv: 6 nodes, 2 features; 5 labelled with 3 classes (blue, green, red), 1 to predict" in caplog.text
+    assert "one labelled node alone in the class green" in caplog.text
+
+
+def test_a_test_part_is_held_back_when_asked_for(here):
+    assert load(here, test_fraction=0.25).default_split == "stratified-20-25"
+    for wrong in (-0.1, 0.8, 1.0, 0.123, float("nan")):
+        with pytest.raises(
+            GraphjouleError, match=f"The test fraction is {wrong}; expected whole percents from 0 to 0.79"
+        ):
+            load(here, test_fraction=wrong)
+
+
+def test_the_same_files_give_the_same_hash_and_others_another(here):
+    facts = load(here).facts()
+    assert load(here).facts() == facts
+    others = [NODES.replace("a,0,", "a,9,"), NODES.replace("d,2,5,", "d,2,5,red")]
+    hashes = {load(here, nodes).facts().sha256 for nodes in others} | {load(here, edges=EDGES + "a,e\n").facts().sha256}
+    assert len({facts.sha256, *hashes}) == 4
+
+
+# What is refused.
+
+BAD_NODES = {
+    "no label column": (
+        NODES.replace("label", "class"),
+        "line 1: there is no column 'label' for `label`; the columns are: id, x, y, class.",
+    ),
+    "an id twice": (NODES + "b,1,1,\n", "line 7, column 'id': the id 'b' stands on line 3 already"),
+    "a NUL byte in an id": (NODES + "f\0,1,1,\n", "line 7, column 'id': the id 'f\\x00' holds a NUL byte"),
+    "a blank id": (NODES + ",1,1,\n", "line 7, column 'id': the id is blank"),
+    "all labels blank": (re.sub("red|blue", "", NODES), "lines 2 to 6, column 'label': every label is blank"),
+    "one class": (NODES.replace("red", "blue"), "line 2, column 'label': all labels that are given are 'blue'"),
+    "NaN": (NODES.replace("b,2,7", "b,2,nan"), "line 3, column 'y': 'nan' is not a finite number"),
+    "infinite": (NODES.replace("b,2,7", "b,inf,7"), "line 3, column 'x': 'inf' is not a finite number"),
+    "blank": (NODES.replace("b,2,7", "b,,7"), "line 3, column 'x': the value is blank"),
+    "text": (
+        NODES.replace("b,2,7", "b,two,7"),
+        "line 3, column 'x': 'two' is not a number; every feature must be a finite number, unless `one_hot` names the",
+    ),
+    "no feature": ("id,label\na,u\nb,v\n", "line 1: there is no column of features besides id and label"),
+}
+
+
+@pytest.mark.parametrize(("nodes", "said"), BAD_NODES.values(), ids=BAD_NODES)
+def test_a_bad_table_of_nodes(here, nodes, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, nodes)
+    assert str(caught.value).startswith(f"nodes.csv, {said}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("age,x,label\n1,1,u\n1,2,v\n", "the id '1' stands on line 2 already; ids must differ; ids were taken from"),
+        ("age,x,label\n1,1,u\n2,2,v\n", "there is no node 'a' in nodes.csv; ids were taken from the column 'age', as "),
+    ],
+)
+def test_ids_from_the_first_column_are_said_to_be_a_guess(here, nodes, said):
+    write(here, nodes)
+    for read in (load_tables, load_graph):
+        with pytest.raises(GraphjouleError) as caught:
+            read("nodes.csv", "edges.csv")
+        assert said in str(caught.value)
+        assert str(caught.value).endswith("there is no column 'id': name the right one with `id`.")
+        with pytest.raises(GraphjouleError) as caught:
+            read("nodes.csv", "edges.csv", id="age")  # asked for
+        assert "`id`" not in str(caught.value)
+
+
+BAD_EDGES = {
+    "an unknown node": ("source,target\na,b\nb,zoe\n", "line 3, column 'target': there is no node 'zoe' in nodes.csv"),
+    "a blank end": ("source,target\n,b\n", "line 2, column 'source': the value is blank; an edge needs"),
+    "one column": ("source\na\n", "line 1: there is one column, 'source'; an edge needs two"),
+    "negative weight": ("source,target,weight\na,b,-1\n", "line 2, column 'weight': the weight -1.0 is negative"),
+    "weights too large": (
+        "source,target,weight\na,b,1\nb,c,1e308\nb,d,1e308\n",
+        "line 3, column 'weight': the weight 1e+308 is so large that the sum of all is no number any more",
+    ),
+    "NaN weight": (
+        "source,target,weight\na,b,nan\n",
+        "line 2, column 'weight': 'nan' is not a finite number; a weight",
+    ),
+    "blank weight": ("source,target,weight\na,b,\n", "line 2, column 'weight': the value is blank; a weight must be"),
+}
+
+
+@pytest.mark.parametrize(("edges", "said"), BAD_EDGES.values(), ids=BAD_EDGES)
+def test_a_bad_table_of_edges(here, edges, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, edges=edges)
+    assert str(caught.value).startswith(f"edges.csv, {said}")
+
+
+BAD_OPTIONS = {
+    "no such id": ({"id": "key"}, "nodes.csv, line 1: there is no column 'key' for `id`"),
+    "no such feature": ({"features": ("z",)}, "there is no column 'z' for `features`"),
+    "no such category": ({"one_hot": ("z",)}, "there is no column 'z' for `one_hot`"),
+    "the label as a feature": ({"features": ("label",)}, "'label' is named by `features`, but"),
+    "the id as a category": ({"one_hot": ("id",)}, "'id' is named by `one_hot`, but it is the"),
+    "no such source": ({"source": "z"}, "edges.csv, line 1: there is no column 'z' for `source`"),
+    "no such weight": ({"weight": "z"}, "there is no column 'z' for `weight`"),
+    "both ends one": ({"target": "source"}, "'source' is both source and target of every edge"),
+    "neighbours and edges": ({"knn": 3}, "`knn` is 3 and `edges` is edges.csv; give one of them"),
+    "too many neighbours": ({"knn": 5, "edges": None}, "5 neighbours were asked for; with 5 nodes"),
+}
+
+
+@pytest.mark.parametrize(("options", "said"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_options_that_do_not_fit_the_files(here, options, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, **options)
+    assert said in str(caught.value)
+
+
+# Another graph with the same columns.
+
+
+def like(here, nodes, edges=EDGES, **options):
+    task = load(here, **options)
+    write(here, nodes, edges)
+    path = None if edges is None else "edges.csv"
+    return load_tables_like(task.source.columns, task.objective, "nodes.csv", path)
+
+
+def test_the_same_files_read_again_are_the_same_to_the_bit(here):
+    task = load(here)
+    again = like(here, NODES)
+    assert torch.equal(dense(again.features), dense(task.features))
+    assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
+    assert (again.targets.tolist(), again.node_ids) == (task.targets.tolist(), task.node_ids)
+
+
+def test_new_nodes_need_no_label_and_are_scaled_with_the_old_numbers(here):
+    given = like(here, "y,extra,id,x\n6,?,q,1\n", "source,target\n")
+    assert dense(given.features).tolist() == [[0.0, 0.0]]  # the training nodes' means
+    assert (given.targets.tolist(), given.node_ids) == ([-1], ("q",))
+
+
+def test_new_nodes_of_a_neighbour_graph_are_linked_among_themselves(here):
+    task = load(here, edges=None, knn=1)
+    write(here, "id,x,y\nq,1,6\nr,2,6\ns,9,6\n")
+    given = load_tables_like(task.source.columns, task.objective, "nodes.csv")
+    assert given.graph.num_edges == 2
+    write(here, "id,x,y\nq,1,6\n")
+    assert load_tables_like(task.source.columns, task.objective, "nodes.csv").graph.num_nodes == 1
+
+
+def test_a_graph_trained_without_weights_ignores_them(here):
+    for weight in ("7", "heavy"):
+        given = like(here, NODES, f"source,target,weight\na,b,{weight}\n")
+        assert given.graph.degree.tolist() == [1, 1, 0, 0, 0]
+
+
+def test_a_weight_that_the_model_was_trained_with_is_no_option(here):
+    task = load(here, edges="source,target,w\na,b,2\n", weight="w")
+    write(here)
+    with pytest.raises(GraphjouleError) as caught:
+        load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert "there is no column 'w', which the model was trained with; the columns are: source, target." in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "said"),
+    [
+        ("id,x\nq,1\n", EDGES, "nodes.csv, line 1: there is no column 'y', which the model was trained with"),
+        ("id,x,y,label\nq,1,2,pink\n", EDGES, "nodes.csv, line 2, column 'label': 'pink' is not a class of the model"),
+        (NODES, None, "`edges` is missing: the model was trained on a graph with edges"),
+        (NODES, "a,b\na,b\n", "edges.csv, line 1: there is no column 'source', which the model was trained with"),
+    ],
+)
+def test_a_graph_that_does_not_fit_the_model(here, nodes, edges, said):
+    with pytest.raises(GraphjouleError) as caught:
+        like(here, nodes, edges)
+    assert said in str(caught.value)
+
+
+def test_a_changed_or_missing_file_of_the_training_graph_is_told(here):
+    file = load(here).source.file("nodes")
+    assert unchanged(file) == here / "nodes.csv"
+    (here / "nodes.csv").write_text(NODES + "f,1,1,\n")
+    with pytest.raises(GraphjouleError, match=r"nodes.csv has changed since the model was trained; .* with `nodes`\."):
+        unchanged(file)
+    (here / "nodes.csv").unlink()
+    with pytest.raises(GraphjouleError, match=r"nodes.csv, are not there any more; name the file with `nodes`\."):
+        unchanged(file)
+
+
+# Numbers instead of classes.
+
+PRICES = "id,x,price\n" + "".join(f"n{i},{i % 7},{'' if i % 5 == 4 else i * 1.25}\n" for i in range(80))
+RING = "source,target\n" + "".join(f"n{i},n{(i + 1) % 80}\n" for i in range(80))
+NUMBERS = {"label": "price", "task": "regression"}
+
+
+def test_a_column_of_numbers_is_a_regression_when_it_is_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load(here, PRICES, RING, **NUMBERS)
+    assert task.objective == Regression(1, "squared", ("price",))
+    assert task.targets.dtype == torch.get_default_dtype()
+    assert task.targets[:4].tolist() == [0.0, 1.25, 2.5, 3.75]
+    assert task.targets[4::5].isnan().all()
+    assert task.is_known.sum() == 64
+    assert task.source.columns.feature_names == ("x",)
+    assert "nodes.csv: 80 nodes, 1 feature; 64 with a number from 0 to 97.5, 16 to predict" in caplog.text
+    split = task.split()
+    assert (split.name, split.sizes) == ("stratified-20-0", (51, 13, 0))
+    assert load(here, PRICES, RING, loss="absolute", **NUMBERS).objective.error == "absolute"
+
+
+def test_many_different_numbers_are_not_guessed_at(here):
+    said = "nodes.csv: the column 'price' has 64 different numbers; say `task=\"regression\"` to predict numbers or"
+    for nodes in (PRICES, re.sub(r"\.\d+", "", PRICES.replace(",0.0\n", ",1000\n"))):
+        with pytest.raises(GraphjouleError) as caught:
+            load(here, nodes, RING, label="price")
+        assert re.sub(r"has \d+ different", "has 64 different", str(caught.value)).startswith(said)
+    assert load(here, PRICES, RING, label="price", task="classification").out_channels == 64
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [str(i % 50) for i in range(80)],  # few whole numbers
+        [f"c{i}" for i in range(80)],  # text
+        [f"{i % 40}.5" for i in range(80)],  # 40 different numbers
+        [str(i % 60) for i in range(200)],  # 60 whole numbers that come again and again
+    ],
+)
+def test_what_is_taken_for_classes_unasked(here, values):
+    nodes = "id,x,label\n" + "".join(f"n{i},{i},{value}\n" for i, value in enumerate(values))
+    task = load(here, nodes, "source,target\nn0,n1\n")
+    assert isinstance(task.objective, Classification)
+    assert task.out_channels == len(set(values))
+
+
+def test_another_table_of_a_regression_is_read_the_same_way(here):
+    task = load(here, PRICES, RING, **NUMBERS)
+    again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert torch.equal(again.targets.nan_to_num(-1), task.targets.nan_to_num(-1))
+    write(here, "id,x\na,1\nb,2\n", "source,target\na,b\n")
+    assert load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv").targets.isnan().all()
+    write(here, "id,x,price\na,1,cheap\n", "source,target\n")
+    with pytest.raises(GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; with `task"):
+        load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+
+
+def test_facts_remember_a_regression(here):
+    facts = load(here, PRICES, RING, loss="absolute", **NUMBERS).facts()
+    assert type(facts).model_validate_json(facts.model_dump_json()) == facts
+    assert (facts.objective.error, facts.num_labels) == ("absolute", 64)
+
+
+BAD_REGRESSIONS = {
+    "text": (PRICES.replace(",1.25\n", ",low\n"), {}, "nodes.csv, line 3, column 'price': 'low' is not a number; with"),
+    "NaN": (PRICES.replace(",1.25\n", ",nan\n"), {}, "line 3, column 'price': 'nan' is not a finite number"),
+    "too large": (PRICES.replace(",1.25\n", ",1e300\n"), {}, "line 3, column 'price': 1e+300 is too large to train on"),
+    "all blank": (re.sub(r",[\d.]+\n", ",\n", PRICES), {}, "lines 2 to 81, column 'price': every label is blank"),
+    "no such task": (PRICES, {"task": "ranking"}, "`task` is 'ranking'; the choices are: classification, regression."),
+    "no such loss": (PRICES, {"loss": "huber"}, "`loss` is 'huber'; the choices are: absolute, squared."),
+    "a loss of classes": (PRICES, {"task": None, "loss": "squared"}, "`loss` is 'squared', but it is for `task="),
+}
+
+
+@pytest.mark.parametrize(("nodes", "options", "said"), BAD_REGRESSIONS.values(), ids=BAD_REGRESSIONS)
+def test_a_regression_that_cannot_be(here, nodes, options, said):
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, nodes, RING, **(NUMBERS | options))
+    assert said in str(caught.value)
