@@ -27,8 +27,6 @@ UNTESTED = {
     "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
     "nn/stock.py": "nn/test_residual.py, where fused stacks ask it",
     "tasks/inputs.py": "two attributes of a task; predicting and training/examine use them",
-    "terms/embeddings.py": "the hooks of terms/energy.py, tested there",
-    "training/examine.py": "cli/test_trace.py and report/test_cells.py, which show what it says",
     "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
     "cli/preflight.py": "cli/test_bad_input.py",
     "cli/source.py": "cli/test_own_graph.py",
