@@ -239,3 +239,12 @@ def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
     assert captured.out == ""
+
+
+def test_a_constraint_by_its_option_with_limits_by_their_short_names(here):
+    arguments = "train --model gcn --layers 4 --constraint augmented_lagrangian --set c_min=0.2 --epochs 2 --json"
+    done = run(*arguments.split(), "--device", "cpu")
+    assert done.code == 0, done.err
+    records = list(read_records(json.loads(done.out)["records"]))
+    assert [record.recipe["terms"]["energy"]["c_min"] for record in records] == [0.2]
+    assert run(*arguments.replace("augmented_lagrangian", "lagrange").split()).code == 2

@@ -45,6 +45,7 @@ class ResGCN(GraphModel):
         batch_norm: batch norm before each ReLU of a layer.
 
     Example:
+        >>> import torch
         >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
         >>> ResGCN(16, 64, 7, num_layers=16)(torch.randn(3, 16), edge_index).shape
         torch.Size([3, 7])
