@@ -26,6 +26,7 @@ def seconds(arguments: list[str]) -> float:
 
 
 def main() -> None:
+    """Print a line per command."""
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     # In turn, so that a busy machine slows all of them; the fastest is the one least disturbed.
     rounds = [{name: seconds(arguments) for name, arguments in COMMANDS.items()} for _ in range(repeats + 1)]
