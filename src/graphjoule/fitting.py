@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from graphjoule.errors import GraphjouleError
 from graphjoule.ops import describe_backend
 from graphjoule.parallel.group import Group
-from graphjoule.parallel.part_batch import group_of, run_folder, trainer_kind
+from graphjoule.parallel.trainer import group_of, run_folder, trainer_for
 from graphjoule.tasks import Task
 from graphjoule.terms import TERMS, Term
 from graphjoule.training.build import (
@@ -32,7 +32,6 @@ from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, expl
 from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.seed_batch import TermBuilder
 from graphjoule.training.settings import parameter_groups
-from graphjoule.training.trainer import Trainer
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -131,8 +130,7 @@ def fit(
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
     task = task.to(where if recipe.train.clusters is None else "cpu")
     group = group or group_of(task)
-    kind: Any = trainer_kind(recipe, task, group)
-    training: Trainer = kind(
+    training = trainer_for(recipe, task, group)(
         architecture,
         recipe,
         task,
@@ -142,7 +140,6 @@ def fit(
         checkpoint_every,
         on_progress,
         should_stop,
-        **({} if kind is Trainer else {"group": group}),
     )
     logger.info("%s", describe_backend(where))
     if out is None:

@@ -199,7 +199,7 @@ def endings(monkeypatch):
         started.meanwhile(started.jobs[-1])
         return started.ending
 
-    monkeypatch.setattr("graphjoule.cli.processes.launch", start)
+    monkeypatch.setattr("graphjoule.parallel.launch.launch", start)
     return started
 
 

@@ -34,3 +34,16 @@ def test_the_unit_is_kept_with_the_parameters():
     other.load_state_dict(scaled().state_dict())
     assert other.center.tolist() == [100.0, -3.0]
     assert other.scale.tolist() == [20.0, 0.5]
+
+
+def test_a_single_target_may_be_a_vector():
+    model = OutputScale(GCN(5, 4, 1, num_layers=2))
+    model.set_scale(torch.tensor([10.0]), torch.tensor([2.0]))
+    assert model.in_loss_units(torch.tensor([12.0, 8.0])).tolist() == [[1.0], [-1.0]]
+
+
+def test_numbers_of_a_float32_network_far_from_zero_keep_their_differences():
+    model = OutputScale(GCN(5, 4, 1, num_layers=2)).eval()
+    model.set_scale(torch.tensor([1e9]), torch.tensor([0.1]))
+    graph, x = random_edges().graph(), X.float()
+    torch.testing.assert_close(model.in_loss_units(model(x, graph)), model.model(x, graph))

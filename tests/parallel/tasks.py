@@ -8,7 +8,7 @@ import torch
 from graphjoule.graph import Propagation
 from graphjoule.parallel import PartedPropagation
 from graphjoule.parallel.group import Group
-from graphjoule.parallel.part_batch import PartBatch
+from graphjoule.parallel.trainer import PartBatch
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.task import pack_features

@@ -11,7 +11,7 @@ from graphjoule.parallel.folder import JointFolder
 from graphjoule.training.records import read_records
 
 from .tasks import ring_task, small_recipe
-from .test_part_batch import fit_part, fit_with, numbers_of, refused_fit
+from .test_trainer import fit_part, fit_with, numbers_of, refused_fit
 
 
 def first_writes_and_all_go_on(group, parts, recipe, out):

@@ -3,10 +3,10 @@
 from graphjoule.parallel.graph import Halo, PartedPropagation
 from graphjoule.parallel.group import ProcessGroup
 from graphjoule.parallel.launch import joined_processes, launch
-from graphjoule.parallel.part_batch import PartBatch
 from graphjoule.parallel.partition import Partition, cut_edges, cut_nodes, load_part, read_partition, write_partition
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.parallel.task import SplitPart, TaskPart
+from graphjoule.parallel.trainer import PartBatch
 
 __all__ = [
     "Halo",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +16,12 @@ from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.parallel.group import ALONE, Group
-from graphjoule.parallel.partition import cut_nodes
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture
 from graphjoule.training.optimizer import adam_step
 from graphjoule.training.recipe import ClusterSettings, Recipe
 from graphjoule.training.seed_batch import SeedBatch, TermBuilder
-from graphjoule.training.trainer import Trainer
 
 _OF_DROPOUT, _OF_ORDER = 0, 1  # what a key of an epoch is split for
 
@@ -276,14 +273,11 @@ class ClusterBatch(SeedBatch):
 
     def _move(self) -> None:
         """The state to the device; what names nodes stays with the graph."""
-        for name, value in self._state_on_device():
-            setattr(self, name, value.to(self.device))
+        names = ("parameters", "moment1", "moment2", "best_parameters", "lr", "weight_decay", "epoch", "curve", "keys")
+        for name in names:
+            setattr(self, name, getattr(self, name).to(self.device))
         for table in (self.buffers, self.best_buffers, self.selection.state):
             table |= {name: value.to(self.device) for name, value in table.items()}
-
-    def _state_on_device(self) -> Iterator[tuple[str, Tensor]]:
-        names = ("parameters", "moment1", "moment2", "best_parameters", "lr", "weight_decay", "epoch", "curve", "keys")
-        return ((name, getattr(self, name)) for name in names)
 
 
 def _check_batch_norm(model: nn.Module, clusters: Clusters, settings: ClusterSettings) -> None:
@@ -301,79 +295,4 @@ def check_shares(settings: ClusterSettings, num_processes: int) -> None:
         raise GraphjouleError(
             f"train.clusters.accumulate is {settings.accumulate}, but there are {num_processes} processes, and each "
             f"needs a group of clusters in every step; set `train.clusters.accumulate={num_processes}`."
-        )
-
-
-@dataclass
-class ClusterTrainer(Trainer):
-    """A `Trainer` whose runs go over clusters of nodes, one run after the other.
-
-    Attributes:
-        group: the processes that share each step.
-    """
-
-    group: Group = ALONE
-
-    def check(self) -> None:
-        """Refuse clusters of a graph that is in parts already, and more clusters than nodes."""
-        super().check()
-        settings, nodes = self.recipe.train.clusters, self.task.num_nodes
-        assert settings is not None
-        self.task.graph.require_whole("Training on clusters")
-        refuse_own_model(self.architecture, self.group)
-        if "energy" in self.terms:
-            raise GraphjouleError(
-                "The term energy needs the whole graph, and a step on clusters sees a part of it; leave out one of "
-                "them."
-            )
-        if settings.parts > nodes:
-            raise GraphjouleError(
-                f"train.clusters.parts is {settings.parts}; for a graph of {nodes} nodes it must be from 1 to {nodes}."
-            )
-        self.clusters = Clusters(cut_nodes(self.task.graph, settings.parts, settings.method))
-
-    def make_batch(self, seeds: list[int]) -> SeedBatch:
-        """See `Trainer.make_batch`."""
-        splits = [self.split_of[seed] for seed in seeds]
-        return ClusterBatch(
-            self.architecture,
-            self.recipe,
-            self.task,
-            seeds,
-            splits,
-            self.clusters,
-            device=self.device,
-            group=self.group,
-            terms=self.terms,
-        )
-
-    def most_at_once(self, asked: int | None, seed: int) -> int:
-        """One: each run goes over the clusters in an order of its own."""
-        return 1
-
-    def describe_device(self) -> str:
-        """See `Trainer.describe_device`."""
-        return describe_processes(super().describe_device(), self.group)
-
-    def peak_bytes(self) -> int:
-        """Of the process that needs most."""
-        return self.group.largest(super().peak_bytes())
-
-    @property
-    def can_halve(self) -> bool:  # type: ignore[override]
-        """Processes cannot change their plan in the middle of an epoch."""
-        return self.group.size == 1
-
-
-def describe_processes(device: str, group: Group) -> str:
-    """A device in words, with how many processes use one of it."""
-    return f"{device}, {group.size} processes" if group.size > 1 else device
-
-
-def refuse_own_model(architecture: Architecture, group: Group) -> None:
-    """Refuse to share a model of the user's own: its random numbers come from torch, and each process draws others."""
-    if architecture.settings.is_own and group.size > 1:
-        raise GraphjouleError(
-            f"The model {architecture.settings.name} is not one of graphjoule's, and only these can train in several "
-            f"processes; there are {group.size}."
         )
