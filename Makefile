@@ -13,8 +13,8 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --dist worksteal  # on all cores
 
 lint: $(VENV)/.installed-lint
-	$(BIN)/ruff check src tests examples reproduction docs
-	$(BIN)/ruff format --check src tests examples reproduction docs/*.py docs/extensions
+	$(BIN)/ruff check src tests examples reproduction tools docs
+	$(BIN)/ruff format --check src tests examples reproduction tools docs/*.py docs/extensions
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy
