@@ -24,9 +24,9 @@ from graphjoule.estimators import (
     read_graph_like,
     refuse_none,
 )
+from graphjoule.fitting import mean_prediction
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import EGNN
-from graphjoule.predicting import mean_prediction
 from graphjoule.tasks.inputs import ModelInput
 from tests.graphs import edge_lists, few, no_edges, normal, path3, random_edges
 from tests.training import NUM_NODES, small_task

@@ -26,7 +26,7 @@ UNTESTED = {
     "nn/batch_norm.py": "a part of networks, tested with them in nn/test_contract.py and on parts in parallel/",
     "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
     "nn/stock.py": "nn/test_residual.py, where fused stacks ask it",
-    "tasks/inputs.py": "two attributes of a task; predicting and training/examine use them",
+    "tasks/inputs.py": "two attributes of a task; fitting and training/examine use them",
     "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
     "cli/preflight.py": "cli/test_bad_input.py",
     "cli/source.py": "cli/test_own_graph.py",

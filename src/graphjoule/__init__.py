@@ -13,12 +13,12 @@ from graphjoule.version import __version__
 if TYPE_CHECKING:
     from graphjoule.estimators import EGNNClassifier as EGNNClassifier
     from graphjoule.fitting import fit as fit
+    from graphjoule.fitting import load as load
     from graphjoule.graph import Propagation as Propagation
     from graphjoule.measures import MEASURES as MEASURES
     from graphjoule.measures import dirichlet_energy as dirichlet_energy
     from graphjoule.nn import EGNN as EGNN
     from graphjoule.nn import MODELS as MODELS
-    from graphjoule.predicting import load as load
     from graphjoule.tasks import DATASETS as DATASETS
     from graphjoule.tasks import Task as Task
     from graphjoule.tasks import load_tables as load_tables
@@ -82,7 +82,7 @@ _HOMES = {
     "dirichlet_energy": "measures",
     "fit": "fitting",
     "limits": "trace.limits",
-    "load": "predicting",
+    "load": "fitting",
     "load_recipe": "training",
     "load_tables": "tasks",
     "load_task": "tasks",

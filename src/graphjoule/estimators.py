@@ -18,10 +18,9 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.fitting import fit
+from graphjoule.fitting import fit, mean_prediction
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, check_features
-from graphjoule.predicting import mean_prediction
 from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification

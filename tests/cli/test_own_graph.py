@@ -14,8 +14,7 @@ import torch
 from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
 from graphjoule.errors import GraphjouleError
-from graphjoule.fitting import FitResult, fit
-from graphjoule.predicting import load
+from graphjoule.fitting import FitResult, fit, load
 from graphjoule.tasks import load_task
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records

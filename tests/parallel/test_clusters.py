@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.fitting import fit
+from graphjoule.fitting import fit, mean_prediction, read_runs
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import MODELS
@@ -18,7 +18,6 @@ from graphjoule.ops import fold_in, make_key
 from graphjoule.parallel.clusters import ClusterBatch, Clusters, feature_rows, induced_graph
 from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.partition import cut_nodes
-from graphjoule.predicting import mean_prediction, read_runs
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification

@@ -36,7 +36,7 @@ def test_the_code_on_the_card_runs(tmp_path):
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
     code = code.replace("THIS_FOLDER", str(tmp_path / "run")).replace('device="cuda"', 'device="cpu"')
-    code = code.replace("from graphjoule import load", "from graphjoule.predicting import load")
+    code = code.replace("from graphjoule import load", "from graphjoule.fitting import load")
     names = {}
     exec(code, names)
     assert names["model"].num_layers == 2

@@ -14,7 +14,7 @@ from graphjoule.files import json_text
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphjoule.predicting import TrainedRuns
+    from graphjoule.fitting import TrainedRuns
     from graphjoule.tasks.inputs import ModelInput
 
 _EPILOG = """
@@ -53,7 +53,7 @@ def predict(
         raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
     _check_out(out, force=force)
 
-    from graphjoule.predicting import read_runs
+    from graphjoule.fitting import read_runs
     from graphjoule.training.predictions import write_predictions
 
     runs = read_runs(run, seed=seed)

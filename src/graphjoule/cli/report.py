@@ -14,7 +14,7 @@ from graphjoule.cli.usage import Device, seeds_text, value_text
 from graphjoule.errors import GraphjouleError
 
 if TYPE_CHECKING:
-    from graphjoule.predicting import TrainedRuns
+    from graphjoule.fitting import TrainedRuns
     from graphjoule.report import Cell, Reference
     from graphjoule.tasks.facts import TableColumns, TaskFacts
     from graphjoule.tasks.inputs import ModelInput

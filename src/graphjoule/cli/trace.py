@@ -177,7 +177,7 @@ def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: in
     if source.is_own or source.dataset is not None:
         raise GraphjouleError(f"{path} says itself which graph it was trained on; leave out the options for one.")
 
-    from graphjoule.predicting import read_runs
+    from graphjoule.fitting import read_runs
     from graphjoule.report import AFTER, BEFORE
     from graphjoule.training.build import initialised
 

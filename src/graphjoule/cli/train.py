@@ -203,7 +203,7 @@ def train_and_print(job: Job, parts: Path | None) -> None:
 
 def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
-    from graphjoule.predicting import mean_prediction
+    from graphjoule.fitting import mean_prediction
     from graphjoule.tasks.inputs import ModelInput
     from graphjoule.training.predictions import write_predictions
 

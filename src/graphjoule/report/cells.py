@@ -16,8 +16,8 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
+from graphjoule.fitting import TrainedRuns, read_runs
 from graphjoule.nn import GraphModel
-from graphjoule.predicting import TrainedRuns, read_runs
 from graphjoule.report.metrics import metrics_of
 from graphjoule.studies.collection import record_files
 from graphjoule.tasks.facts import TaskFacts
