@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/graphjoule demo
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal  # on all cores
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check src tests examples reproduction docs

@@ -32,6 +32,7 @@ nitpicky = True
 # Other projects' names: their indexes are on the network, which a build does not ask.
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|scipy|pydantic|sklearn|matplotlib|collections|typing|os|pathlib|enum)\..*"),
+    ("py:.*", r"annotated_types\..*"),
     ("py:.*", r"(Tensor|Data|Figure|Path)"),  # imported for types alone, so named without their packages
 ]
 

@@ -32,8 +32,8 @@ def measure(name):
     recipe = load_recipe(name, "digits", LAYERS)
     result = fit(recipe, task, SEEDS, device="cpu")
     energies = [layer_energies(model, task, WATCHED[name]) for model in result.models]
-    accuracy = [record.test_accuracy for record in result.records]
-    return {"recipe": recipe.settings(), "test_accuracy": accuracy, "energy": energies}
+    accuracy = [record.test_score for record in result.records]
+    return {"recipe": recipe.model.options, "test_accuracy": accuracy, "energy": energies}
 
 
 def layer_energies(model, task, watched):

@@ -21,7 +21,7 @@ from reproduction.pages import Results, fill_page, read_results
 from reproduction.pages.tables import DOCUMENTS, with_tables
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("docs/results.md", "docs/constraint.md")
+PAGES = ("reproduction/RESULTS.md", "reproduction/CONSTRAINT.md")
 MORE_RECORDS = ("protocols",)
 """Folders in reproduction/results/ with runs of the studies, besides those that are called like a study."""
 UNAVAILABLE = ("arxiv",)

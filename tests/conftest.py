@@ -17,6 +17,7 @@ from graphjoule.tasks.objective import Classification
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start; see `one_thread`
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 

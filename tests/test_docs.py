@@ -15,12 +15,15 @@ import typer
 
 import graphjoule
 from graphjoule.cli import app
+from graphjoule.training.settings import setting_names
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))]
-LINKED = [*PAGES, "CHANGELOG.md", "reproduction/results/README.md"]
-COMMANDS = typer.main.get_command(app).commands
+RECORD_PAGES = ["reproduction/RESULTS.md", "reproduction/CONSTRAINT.md", "reproduction/results/README.md"]
+LINKED = [*PAGES, "CHANGELOG.md", *RECORD_PAGES]
+GROUP = typer.main.get_command(app)
+COMMANDS = {name: GROUP.get_command(typer.Context(GROUP), name) for name in GROUP.list_commands(typer.Context(GROUP))}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FENCE = re.compile(
     r"^(?: *<!-- not run: (?P<reason>[^\n]*?) -->\n)?"
@@ -90,7 +93,9 @@ def test_the_examples_run_in_their_order(page, tmp_path, monkeypatch, capsys):
 
 
 def test_the_pages_that_begin_have_examples():
-    assert {"README.md", "docs/index.md", "docs/quickstart.md", "docs/ideas.md"} <= set(WITH_EXAMPLES)
+    assert {"README.md", "docs/index.md", "docs/quickstart.md", "docs/ideas.md", "docs/own-model.md"} <= set(
+        WITH_EXAMPLES
+    )
     assert len(WITH_EXAMPLES) >= 10
 
 
@@ -222,6 +227,13 @@ def test_files_that_a_page_names_are_there(page):
             assert ((ROOT / page).parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", LINKED)
+def test_what_a_picture_shows_is_one_sentence(page):
+    for alt in re.findall(r"!\[(.*?)\]\(", read(page), flags=re.DOTALL):
+        assert re.fullmatch(r"[A-Z].*[^.]\.", alt), alt
+        assert ". " not in alt, alt
+
+
 def test_every_page_is_in_the_contents_once():
     listed = []
     for index in (DOCS / "index.md", DOCS / "api" / "index.md"):
@@ -243,3 +255,12 @@ def test_every_public_name_is_in_the_reference_once():
     listed = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)", text, flags=re.MULTILINE)
     public = [name for name in listed if name != "graphjoule"]  # names behind the door are written in full
     assert sorted(public) == sorted(graphjoule.__all__), "put a new public name onto a page in docs/api"
+
+
+def test_every_setting_is_on_the_page_of_settings():
+    page = read("docs/settings.md")
+    names = {name for model in graphjoule.MODELS for name in setting_names(model)}
+    names = {re.sub(r"(weight_decay)\..*", r"\1", name) for name in names}
+    assert sorted(name for name in names if f"| `{name}` |" not in page) == []
+    listed = set(re.findall(r"^\| `((?:model|train|data|terms)\.[\w.]+)` \|", page, flags=re.MULTILINE))
+    assert sorted(listed - names) == []

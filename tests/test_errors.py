@@ -1,4 +1,4 @@
-from graphjoule.errors import counted
+from graphjoule.errors import counted, unknown
 
 
 def test_one_is_singular_and_none_and_many_are_plural():
@@ -9,3 +9,8 @@ def test_one_is_singular_and_none_and_many_are_plural():
         "1,000,000 nodes",
     ]
     assert [counted(number, "class", "classes") for number in (0, 1, 2)] == ["0 classes", "1 class", "2 classes"]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_and_all_choices():
+    assert unknown("gpt", ["gcn", "egnn"], "model") == '"gpt" is not a model. The choices are: egnn, gcn.'
+    assert unknown("gnc", iter(["gcn", "egnn"]), "model").startswith('"gnc" is not a model, did you mean "gcn"? The')

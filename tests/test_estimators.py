@@ -221,7 +221,7 @@ def test_a_pair_in_any_of_its_forms_is_the_same_graph(x, graph):
     given = read_graph_like((x, graph))
     assert given.features.equal(torch.from_numpy(X).float())
     assert given.graph.to_dense().equal(path3().graph().to_dense())
-    assert given.targets is None
+    assert given.labels is None
 
 
 def test_weights_of_an_adjacency_count():
@@ -238,7 +238,7 @@ def test_sparse_features_stay_sparse():
 
 def test_a_task_brings_its_labels_under_their_names(tiny_task):
     given = read_graph_like(tiny_task)
-    assert given.targets[given.is_known].tolist() == [0, 0, 0, 1, 1]
+    assert given.labels[given.is_known].tolist() == [0, 0, 0, 1, 1]
     assert given.is_known.tolist() == [True] * 5 + [False]
 
 

@@ -22,3 +22,10 @@ def test_the_energy_of_a_pyg_model(capsys):
 def test_the_constraint_holds_a_pyg_model_within_its_limits(capsys):
     runpy.run_path(str(EXAMPLES / "constrained_pyg_model.py"))
     assert "with limits: 0 of 6 layers" in capsys.readouterr().out
+
+
+def test_models_of_pyg_train_through_fit(capsys):
+    runpy.run_path(str(EXAMPLES / "train_pyg_models.py"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["GAT", "GraphSAGE"]
+    assert all(float(line.split()[1]) > 85 for line in lines)

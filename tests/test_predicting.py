@@ -14,7 +14,7 @@ from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.saving import save_model
-from tests.training import same_bits, small_recipe, small_task
+from tests.training import same_bits, small_recipe, small_regression, small_task
 
 SEEDS, OBJECTIVE = [0, 1, 2], Classification(3)
 
@@ -146,3 +146,25 @@ def test_a_model_file_that_says_its_run_failed_is_refused_anywhere(tmp_path, tra
     for call in (load, read_runs):
         with pytest.raises(GraphjouleError, match="copy is the model of a run that failed"):
             call(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("num_targets", [1, 2])
+def test_a_regression_predicts_the_mean_of_its_runs_in_the_unit_of_its_targets(tmp_path, num_targets):
+    task = small_regression(num_targets=num_targets)
+    result = fit(small_recipe("gcn"), task, [0, 1], out=tmp_path / "run")
+    predicted = read_runs(tmp_path / "run").predict(ModelInput.of(task))
+    with torch.no_grad():
+        expected = sum(model(task.features, task.graph) for model in result.models) / 2
+    assert predicted.shape == (30, num_targets)
+    torch.testing.assert_close(predicted, expected, rtol=1e-12, atol=1e-12)
+    assert 30 < float(predicted.mean()) < 60
+    best = max(result.records, key=lambda record: -record.val["loss"]).seed
+    assert same_bits(load(tmp_path / "run"), result.models[best])
+
+
+@pytest.mark.parametrize("select_on", ["r2", "mae"])
+def test_the_best_run_of_a_regression_is_best_in_the_right_direction(tmp_path, select_on):
+    result = fit(small_recipe("gcn", select_on=select_on), small_regression(), SEEDS, out=tmp_path / "run")
+    choose = max if select_on == "r2" else min
+    best = choose(result.records, key=lambda record: record.val[select_on]).seed
+    assert same_bits(load(tmp_path / "run"), result.models[best])

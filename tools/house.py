@@ -27,7 +27,9 @@ def files() -> list[Path]:
 
 def public_names() -> int:
     tree = ast.parse((SRC / "__init__.py").read_text())
-    (names,) = (n.value for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__")
+    (names,) = (
+        n.value for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
+    )
     return len(ast.literal_eval(names))
 
 

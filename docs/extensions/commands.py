@@ -44,7 +44,9 @@ class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Write the sections as Markdown and have them read like the page around them."""
         group: Any = typer.main.get_command(command_line)
-        lines = [line for name, command in group.commands.items() for line in _lines(name, command)]
+        context = typer.Context(group)
+        commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+        lines = [line for name, command in commands.items() for line in _lines(name, command)]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 

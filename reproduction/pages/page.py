@@ -216,7 +216,11 @@ def _explored(results: Results) -> str:
 
 
 def _figure(name: str, results: Results) -> str:
-    pictures = [f"![{drawing.alt}](images/{drawing.name}.png)" for drawing in results.drawings[name]]
+    # One sentence for each picture: its numbers are in the tables, and in reproduction/data/.
+    pictures = [
+        f"![{drawing.alt.partition('. ')[0].rstrip('.')}.](../docs/images/{drawing.name}.png)"
+        for drawing in results.drawings[name]
+    ]
     return "\n\n".join([*pictures, *WORDS[name](results.evidence[name])])
 
 

@@ -5,6 +5,8 @@ A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; what stands
 
 import json
 import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from graphjoule.studies import Variant, find_study
@@ -14,30 +16,48 @@ from reproduction.bench import read_bench_records
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "reproduction/results"
 TABLE1 = find_study("table1")
-EGNN_CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32)}
-BASELINE_CELLS = [(dataset, layers) for dataset in ("cora", "pubmed") for layers in EGNN_CELLS[dataset]]
+CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32)}
+NAMES = {"cora": "Cora", "pubmed": "Pubmed", "physics": "Physics"}
+MODEL_NAMES = {
+    "egnn": "**EGNN**",
+    "gcnii": "GCNII",
+    "appnp": "APPNP",
+    "jknet": "JKNet",
+    "sgc": "SGC",
+    "dropedge": "DropEdge",
+    "pairnorm": "PairNorm",
+    "gcn": "GCN",
+}
 _GIB = 2**30
 
 
 def accuracy_table() -> str:
-    """EGNN's nine cells beside the paper's."""
-    lines = ["| layers | Cora | Pubmed | layers | Coauthor-Physics |", "|---|---|---|---|---|"]
-    for shallow, deep in zip(EGNN_CELLS["cora"], EGNN_CELLS["physics"], strict=True):
-        cora, pubmed = accuracy_cell("cora", shallow), accuracy_cell("pubmed", shallow)
-        lines.append(f"| {shallow} | {cora} | {pubmed} | {deep} | {accuracy_cell('physics', deep)} |")
+    """All models beside the paper's figures, at the fewest and at the most layers of table 1."""
+    return models_table([(dataset, layers) for dataset, depths in CELLS.items() for layers in (depths[0], depths[-1])])
+
+
+def dataset_table(dataset: str) -> str:
+    """All models beside the paper's figures, at the three depths of table 1."""
+    return models_table([(dataset, layers) for layers in CELLS[dataset]])
+
+
+def models_table(cells: Sequence[tuple[str, int]]) -> str:
+    """A row for each model of table 1 and a column for each dataset and depth."""
+    heads = [f"{NAMES[dataset]}, {layers} layers" for dataset, layers in cells]
+    lines = [f"| model | {' | '.join(heads)} |", "|---" * (1 + len(cells)) + "|"]
+    for model in reversed(TABLE1.models):  # EGNN first
+        values = [
+            f"{mean_and_spread(f'table1/{model}-{dataset}', layers=layers)} ({paper(model, dataset, layers)})"
+            for dataset, layers in cells
+        ]
+        lines.append(f"| {MODEL_NAMES[model]} | {' | '.join(values)} |")
     return "\n".join(lines)
 
 
-def accuracy_cell(dataset: str, layers: int) -> str:
-    """Mean, spread and the paper's figure."""
-    ours = mean_and_spread(f"table1/egnn-{dataset}", layers=layers)
-    return f"{ours} ({paper('egnn', dataset, layers)})"
-
-
-def bodies_table() -> str:
-    """EGNN's cells by the body of the ops that trained them."""
+def backends_table() -> str:
+    """EGNN's cells by the backend of the ops that trained them."""
     lines = ["| dataset | layers | Triton | reference | CPU |", "|---|---|---|---|---|"]
-    for dataset, depths in EGNN_CELLS.items():
+    for dataset, depths in CELLS.items():
         for layers in depths:
             files = [
                 f"table1/egnn-{dataset}",
@@ -66,21 +86,6 @@ def mean_and_spread(file: str, **wanted: object) -> str:
     summary = summarise(records)
     assert summary.n == 10, f"{file}, {wanted}: {summary.n} runs"
     return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f}"
-
-
-def baselines_table() -> str:
-    """The baselines on Cora and Pubmed beside the paper's figures."""
-    lines = ["| model | " + " | ".join(f"{dataset} {layers}" for dataset, layers in BASELINE_CELLS) + " |"]
-    lines.append("|---" * (1 + len(BASELINE_CELLS)) + "|")
-    for model in TABLE1.models:
-        if model == "egnn":  # has a table of its own
-            continue
-        cells = [
-            f"{mean_and_spread(f'table1/{model}-{dataset}', layers=layers)} ({paper(model, dataset, layers)})"
-            for dataset, layers in BASELINE_CELLS
-        ]
-        lines.append(f"| {model} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def overhead_table() -> str:
@@ -150,13 +155,13 @@ def depth_table() -> str:
 
 TABLES = {
     "accuracy": accuracy_table,
-    "baselines": baselines_table,
+    **{dataset: partial(dataset_table, dataset) for dataset in CELLS},
+    "backends": backends_table,
     "bench": bench_table,
-    "bodies": bodies_table,
     "depth": depth_table,
     "overhead": overhead_table,
 }
-DOCUMENTS = ("README.md", "docs/performance.md", "docs/models.md", "docs/trace.md")
+DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md")
 
 
 def with_tables(text: str) -> str:

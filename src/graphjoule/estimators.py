@@ -209,10 +209,10 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels and which are known: those given, else those that the graph brought."""
         if y is None:
-            if given.targets is None:
+            if given.labels is None:
                 raise GraphjouleError("This graph has no labels; give one for every node as y.")
-            is_known = known_labels(given.targets, self.unlabeled) if given.is_known is None else given.is_known
-            return given.targets, is_known
+            is_known = known_labels(given.labels, self.unlabeled) if given.is_known is None else given.is_known
+            return given.labels, is_known
         labels = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         if labels.shape != (given.graph.num_nodes,):
             raise GraphjouleError(

@@ -48,7 +48,7 @@ def audited(*arguments):
 def test_the_digits_are_audited_with_the_settings_of_their_recipe():
     result = run("audit")
     assert (result.code, result.err) == (0, "")
-    options = load_recipe("egnn", "digits", 64).options
+    options = load_recipe("egnn", "digits", 64).model.options
     expected = audit(
         load_task("digits").graph, Setting(options["c_min"], options["c_max"], options["beta"], num_layers=64)
     )
@@ -146,9 +146,9 @@ def test_cora_has_78_components_and_breaks_lemma_4():
     [
         (["--dataset", "coar"], "Unknown dataset 'coar'"),
         (["--layers", "0"], "num_layers = 0 cannot be used"),
-        (["--set", "c_min=1.5"], "c_min is 1.5; it must be in [0, 1]"),
+        (["--set", "c_min=1.5"], "c_min = 1.5 cannot be used: it should be less than or equal to 1"),
         (["--set", "beta=0.5"], "beta is 0.5; it must be between 0 and c_min, which is 0.2"),
-        (["--set", "c_max=0"], "c_max is 0"),
+        (["--set", "c_max=0"], "c_max = 0 cannot be used: it should be greater than 0"),
         (["--set", "cmin=0.1"], '"cmin" is not a setting of egnn, did you mean "c_min"?'),
         (["--set", "lr=0.1"], "--set lr would change nothing here: an audit depends on c_min, c_max, beta."),
         (["--set", "c_min"], "'c_min' is not a setting: expected key=value"),

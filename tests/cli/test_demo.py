@@ -93,7 +93,7 @@ def test_ctrl_c_speaks_of_no_resume(tmp_path, monkeypatch):
     def interrupt(*args, **kwargs):
         return fit(*args, **kwargs | {"on_progress": lambda progress: signal.raise_signal(signal.SIGINT)})
 
-    monkeypatch.setattr(import_module("graphjoule.cli.demo"), "fit", interrupt)
+    monkeypatch.setattr(import_module("graphjoule.fitting"), "fit", interrupt)
     result = run("demo", "--layers", "2", "--epochs", "3")
     assert result.code == 130
-    assert result.err == "graphjoule: stopped after epoch 1.\n"
+    assert result.err == "graphjoule: stopped.\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,7 +200,7 @@ def endings(monkeypatch):
         started.meanwhile(started.jobs[-1])
         return started.ending
 
-    monkeypatch.setattr("graphjoule.cli.processes.launch", start)
+    monkeypatch.setattr(import_module("graphjoule.parallel.launch"), "launch", start)
     return started
 
 

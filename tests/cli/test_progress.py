@@ -7,10 +7,11 @@ from graphjoule.training import Progress
 STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
 
 
-def test_before_the_first_validation_progress_says_nothing_of_one(monkeypatch, caplog):
+def test_before_the_first_validation_progress_says_nothing_of_one(monkeypatch, capsys):
     monkeypatch.setattr(cli_progress, "_SECONDS_BETWEEN_LINES", 0.0)
-    with caplog.at_level("INFO", "graphjoule"), cli_progress.show_progress("egnn") as on_progress:
+    with cli_progress.show_progress("egnn") as on_progress:
         on_progress(replace(STATE, val=dict.fromkeys(STATE.val, math.nan)))
         on_progress(replace(STATE, val=STATE.val | {"loss": math.nan}))
     start = "egnn: epoch 3/9, 2/4 runs, train loss 1.500"
-    assert caplog.messages == [start, f"{start}, val loss nan, val accuracy 0.500"]  # a loss that broke is shown
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [start, f"{start}, val loss nan, val accuracy 0.500"]  # a loss that broke is shown

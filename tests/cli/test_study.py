@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from graphjoule.cli import missing_commands, study_commands
-from graphjoule.cli.train import parse_seeds
+from graphjoule.cli.usage import parse_seeds
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, ledger_text, make_ledger
 from graphjoule.training import TrainingInterrupted, read_records
@@ -76,7 +76,7 @@ def test_a_study_that_had_nothing_to_train_knows_its_ledgers_again(here):
 def test_a_ledger_is_made_from_records_and_trains_nothing(here, monkeypatch):
     run("study", "table1", *TINY, *QUICK, "--seeds", "2", "--out", "mine")
     (path, _) = sorted((here / "mine").glob("*/records.jsonl"))
-    monkeypatch.setattr(study_module, "work", None)
+    monkeypatch.setattr("graphjoule.studies.work", None)
     asked = ("study", "table1", *TINY, *QUICK, "--ledger", "--records", path, "--out", "none")
     rows = json.loads(run(*asked, "--format", "json").out)["rows"]
     assert [(row["model"], row["n"]) for row in rows] == [("egnn", 2), ("gcn", 0)]
@@ -183,7 +183,7 @@ def test_an_interrupted_study_says_how_to_go_on(here, monkeypatch, error, said):
     def stop(*args, **options):
         raise error
 
-    monkeypatch.setattr(study_module, "work", stop)
+    monkeypatch.setattr("graphjoule.studies.work", stop)
     result = run("study", "table1", *TINY, *QUICK)
     assert result.code == 130
     assert result.err.endswith(f"graphjoule: {said}; the same command goes on from there.\n")
@@ -222,7 +222,7 @@ def test_what_cannot_be_used_is_one_sentence(here, arguments, sentence):
 
 
 def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys):
-    progress = import_module("graphjoule.cli.study_progress")
+    progress = import_module("graphjoule.cli.progress")
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     with progress.show_study("table1") as on_progress:

@@ -18,7 +18,7 @@ from graphjoule.training.saving import load_model
 
 from . import TINY, run
 
-JSON_KEYS = ["test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records"]
+JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_by_default_32_layers_of_egnn_train_on_the_digits_with_one_seed_as_the_r
         asked.update(options, recipe=recipe, task=task.name, seeds=seeds)
         return fit(load_recipe("egnn", "digits", 1, {"epochs": 1, "hidden_channels": 2}), task, seeds, device="cpu")
 
-    monkeypatch.setattr(import_module("graphjoule.cli.train"), "fit", remember)
+    monkeypatch.setattr(import_module("graphjoule.fitting"), "fit", remember)
     assert run("train").code == 0
     assert asked["recipe"] == load_recipe("egnn", "digits", 32)
     assert (asked["task"], asked["seeds"], asked["device"], asked["resume"]) == ("digits", [0], "auto", False)
@@ -219,15 +219,16 @@ def test_options_that_cannot_be_are_one_sentence_and_leave_nothing(here, options
 STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
 
 
-def test_off_a_terminal_progress_is_a_log_line_a_minute(monkeypatch, caplog):
+def test_off_a_terminal_progress_is_a_line_a_minute(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(cli_progress.time, "monotonic", lambda: now[0])
-    with caplog.at_level("INFO", "graphjoule"), cli_progress.show_progress("egnn") as on_progress:
+    with cli_progress.show_progress("egnn") as on_progress:
         for _ in range(130):
             now[0] += 1.0
             on_progress(STATE)
-    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val acc 0.500"
-    assert caplog.messages == [line, line]
+    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val accuracy 0.500"
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.splitlines()) == ("", [line, line])
 
 
 def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
@@ -238,3 +239,12 @@ def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
     assert captured.out == ""
+
+
+def test_a_constraint_by_its_option_with_limits_by_their_short_names(here):
+    arguments = "train --model gcn --layers 4 --constraint augmented_lagrangian --set c_min=0.2 --epochs 2 --json"
+    done = run(*arguments.split(), "--device", "cpu")
+    assert done.code == 0, done.err
+    records = list(read_records(json.loads(done.out)["records"]))
+    assert [record.recipe["terms"]["energy"]["c_min"] for record in records] == [0.2]
+    assert run(*arguments.replace("augmented_lagrangian", "lagrange").split()).code == 2

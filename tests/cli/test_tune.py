@@ -8,7 +8,8 @@ from importlib import import_module
 
 import pytest
 
-from graphjoule.cli.tune import choose_ranges, show_search
+from graphjoule.cli.progress import show_search
+from graphjoule.cli.tune import choose_ranges
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import load_recipe, parse_overrides
@@ -133,7 +134,7 @@ def test_a_storage_of_its_own_and_a_name(here):
     ],
 )
 def test_several_workers(here, monkeypatch, codes, code, said):
-    module, asked = import_module("graphjoule.cli.tune"), []
+    module, asked = import_module("graphjoule.tuning.search"), []
 
     def in_this_process(team, num_workers, *, on_poll):
         asked.append(num_workers)
@@ -361,7 +362,7 @@ def test_a_folder_belongs_to_one_search(here, more):
 
 
 def test_a_folder_that_two_searches_took_at_the_same_moment_keeps_the_result_of_one(here, monkeypatch):
-    module = import_module("graphjoule.cli.tune")
+    module = import_module("graphjoule.tuning.outcome")
     (here / "mine").mkdir()
     other = '{"name": "other", "about": {"model.name": "gcn", "model.num_layers": 2, "data.name": "digits"}}'
     monkeypatch.setattr(module, "mark_folder", lambda folder, *given: (folder / "search.json").write_text(other))

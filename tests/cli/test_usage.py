@@ -1,12 +1,21 @@
 """A command line that cannot be read, and the ways out of a command."""
 
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+
 import pytest
 import typer
 
-from graphjoule.cli import app
+from graphjoule.measures import DEFAULT_MEASURES, MEASURES
+from graphjoule.studies import FORMATS
 from graphjoule.training import TrainingInterrupted
 
 from . import run
+
+study, trace = import_module("graphjoule.cli.study"), import_module("graphjoule.cli.trace")
 
 WRONG = {
     "no number": (["train", "--layers", "two"], "Invalid value for '--layers': ", "graphjoule train"),
@@ -49,7 +58,7 @@ def test_help_is_no_error(arguments):
         (typer.Exit(3), 3, ""),
         (typer.Exit(), 0, ""),
         (SystemExit(1), 1, ""),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "graphjoule: stopped.\n"),
         (EOFError(), 1, "\ngraphjoule: stopped.\n"),
         (TrainingInterrupted(7), 130, "graphjoule: stopped after epoch 7; the same command with --resume goes on"),
     ],
@@ -59,10 +68,86 @@ def test_every_way_out_has_its_code(monkeypatch, error, code, said):
     def leave():
         raise error
 
-    leave.__name__ = "data"  # Typer names a command after its function
-    command = next(found for found in app.registered_commands if found.callback.__name__ == "data")
-    monkeypatch.setattr(command, "callback", leave)
+    monkeypatch.setattr("graphjoule.cli.data.data", leave)
     result = run("data")
     assert (result.code, result.out) == (code, "")
     assert result.err.startswith(said)
     assert bool(result.err) == bool(said)
+
+
+# What needs no torch is answered without it.
+
+COMMANDS = ("train", "predict", "trace", "report", "data", "demo", "audit", "study", "tune", "partition")
+ANSWERED = [["--help"], ["--version"], ["data"], ["study", "--list"], *([name, "--help"] for name in COMMANDS)]
+REFUSED = [
+    *([name, "--laxers", "2"] for name in COMMANDS),
+    *([name, *rest, "--device", "tpu"] for name, *rest in (["train"], ["predict", "run"], ["trace", "egnn:2"])),
+    *([name, *rest, "--device", "tpu"] for name, *rest in (["report", "."], ["study", "table1"], ["tune"])),
+    *([name, "--model", "gnn"] for name in ("train", "tune")),
+    *([name, "--dataset", "coar"] for name in ("train", "tune", "audit")),
+    ["partition", "--dataset", "coar", "--parts", "2", "--out", "parts"],
+    *([name, "--set", wrong] for name in ("train", "tune") for wrong in ("cmin=0.3", "lr=fast", "dropout=2", "c_min")),
+    *([name, "--set", wrong] for name in ("audit",) for wrong in ("cmin=0.3", "c_min=2")),
+    *([name, "--seeds", "ten"] for name in ("train", "tune")),
+    ["train", "--constraint", "hope"],
+    ["train", "--parts", "parts"],
+    ["train", "--nodes", "nodes.csv", "--dataset", "cora"],
+    ["tune", "--range", "lr=fast..slow"],
+    ["predict", "nope"],
+    ["trace", "nope"],
+    ["trace", "gnn:cora:2"],
+    ["trace", "egnn:coar:2"],
+    ["trace", "egnn:cora:2", "--set", "dropout=2"],
+    ["trace", "egnn:cora:2", "--measures", "energy,enrgy"],
+    ["study", "tabel1"],
+    ["study", "table1", "--seeds", "ten"],
+    ["study", "table1", "--models", "gnn"],
+    ["study", "table1", "--datasets", "coar"],
+    ["study", "table1", "--layers", "two"],
+    ["study", "table1", "--format", "xml"],
+    ["study", "table1", "--set", "lr=fast"],
+]
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+from graphjoule.cli import main
+main()
+"""
+
+
+def run_without_torch(folder, *arguments):
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", ANSWERED, ids=" ".join)
+def test_what_can_be_read_is_shown_without_torch(tmp_path, arguments):
+    result = run_without_torch(tmp_path, *arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+def test_what_is_wrong_is_a_sentence_without_torch(tmp_path, arguments):
+    result = run_without_torch(tmp_path, *arguments)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    assert result.stderr.startswith("graphjoule: ")
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_are_written_down_for_lack_of_torch():
+    assert tuple(MEASURES) == trace.MEASURE_NAMES
+    assert ",".join(DEFAULT_MEASURES) == trace.DEFAULT_MEASURES
+    assert set(study._ENDINGS) == set(FORMATS)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_while_a_command_begins_is_a_sentence(monkeypatch, name):
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
+    monkeypatch.setattr("graphjoule.cli.data.data", lambda: signal.raise_signal(number))
+    result = run("data")
+    assert (result.code, result.out, result.err) == (130, "", "graphjoule: stopped.\n")
+    assert signal.getsignal(number) is before

@@ -211,3 +211,19 @@ def test_a_pyg_layer_makes_the_same_operator_of_its_edges():
     graph = random_edges(weighted=True).graph()
     index, weight = gcn_norm(graph.edge_index, graph.edge_weight, graph.num_nodes, add_self_loops=True)
     torch.testing.assert_close(to_dense_adj(index, edge_attr=weight)[0], graph.to_dense())
+
+
+@pytest.mark.parametrize(
+    ("weight", "is_weighted"), [(None, False), (1.0, False), (1.0 + 1e-5, True), (0.5, True), (3.0, True)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_graph_is_weighted_if_an_edge_weighs_anything_but_one(weight, is_weighted, dtype):
+    edges = random_edges(40, 90)
+    given = None if weight is None else torch.full((edges.index.size(1),), weight, dtype=torch.float64)
+    index = torch.unique(edges.index, dim=1) if weight is not None else edges.index
+    given = None if given is None else given[: index.size(1)]
+    assert Propagation.from_edge_index(index, given, 40, dtype=dtype).is_weighted is is_weighted
+
+
+def test_a_graph_without_edges_is_not_weighted():
+    assert not Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64), None, 3).is_weighted

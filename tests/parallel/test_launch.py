@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from graphjoule.training.saving import load_model
 
 from .tasks import ring_task, small_recipe
 
-MODULE = import_module("graphjoule.parallel.launch")  # the package has a function of that name
 DYING_RANK = str(Path(__file__).with_name("dying_rank.py"))
 EPOCHS = 12
 
@@ -108,7 +106,7 @@ def test_the_ending_blames_the_process_that_failed_and_not_those_that_lost_it():
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(MODULE, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(sys.modules["graphjoule.parallel.launch"], "_GRACE_SECONDS", 0.5)
     script = "import os, sys, time; time.sleep(100) if os.environ['RANK'] == '0' else sys.exit(4)"
     began = time.monotonic()
     assert launch([sys.executable, "-c", script], 2) == Ending(4, 1, "")
@@ -116,7 +114,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch):
 
 
 def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(MODULE, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(sys.modules["graphjoule.parallel.launch"], "_GRACE_SECONDS", 0.2)
     script = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""The page of results and its pictures are what the one command makes of the committed records."""
+"""The pages of results and their pictures are what the one command makes of the committed records."""
 
 import json
 import re
@@ -32,14 +32,31 @@ def test_texts_and_numbers_are_those_of_the_records(made):
             assert there == content, name
 
 
-def test_accuracies_that_the_page_of_the_constraint_tells_by_hand_are_those_of_a_table():
-    page = (ROOT / "docs/constraint.md").read_text()
-    tables = page + (ROOT / "docs/results.md").read_text()
-    known = [float(found) for found in re.findall(r"\| (\d+\.\d\d) ± ", tables)]
-    parts = [page.split(head)[1].split("\n#")[0] for head in ("## Three ways to satisfy it", "### What it means")]
-    told = [float(found) for part in parts for found in re.findall(r"\b[2-9]\d\.\d\b", part)]
-    assert len(told) > 20
-    assert [number for number in told if not any(abs(number - mean) < 0.0501 for mean in known)] == []
+def means_in_the_record_pages():
+    pages = [(ROOT / page).read_text() for page in write.PAGES]
+    return [float(found) for page in pages for found in re.findall(r"\b(\d+\.\d\d) ± ", page)]
+
+
+def test_accuracies_of_the_constraint_that_are_written_by_hand_are_those_of_a_table():
+    known = means_in_the_record_pages()
+    short = (ROOT / "docs/constraint.md").read_text()
+    parts = [(ROOT / "reproduction/CONSTRAINT.md").read_text().split("### What it means")[1].split("\n#")[0]]
+    parts += [short.split("## Three ways to satisfy it")[1].split("\n#")[0]]
+    parts += [short.split("## What the study found")[1].split("- **Leave out dropout**")[0]]
+    written = [float(found) for part in parts for found in re.findall(r"\b[2-9]\d\.\d\b", part)]
+    assert len(written) > 30
+    assert [number for number in written if not any(abs(number - mean) < 0.0501 for mean in known)] == []
+
+
+def test_accuracies_on_the_short_page_of_results_are_those_of_the_record_page():
+    short, full = (ROOT / "docs/results.md").read_text(), (ROOT / "reproduction/RESULTS.md").read_text()
+    written = re.findall(r"\d+\.\d\d ± \d+\.\d\d", short)
+    assert len(written) > 72
+    assert [cell for cell in written if cell not in full] == []
+    ranges = re.findall(r"\| (\d\d\.\d) to (\d\d\.\d) % \| (\d\d\.\d) to (\d\d\.\d) % \|", short)
+    assert len(ranges) == 3
+    for a, b, c, d in ranges:
+        assert f"the means lie between {a} and {b} %, outside between {c} and {d} %." in full
 
 
 TOLD_OF_DEPTH = {
@@ -61,7 +78,7 @@ TOLD_OF_DEPTH = {
 
 
 def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_records():
-    page = (ROOT / "docs/results.md").read_text()
+    page = (ROOT / "reproduction/RESULTS.md").read_text()
     told = re.findall(r"\d\d\.\d %", page.split("### What depth does")[1].split("\n#")[0])
     assert sorted(told) == sorted(TOLD_OF_DEPTH.values())
     rows = read_results(ROOT / "reproduction/results").evidence["depth"].rows

@@ -3,11 +3,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from graphjoule.fitting import fit
 from graphjoule.nn import GCN, MODELS
-from graphjoule.training.build import initialised
+from graphjoule.training.build import Draws, draws_from, initialised, own_architecture
 from graphjoule.training.recipe import load_recipe
+
+from . import small_task
 
 GLOROT = {"egnn": {"weight_init": "glorot", "encoder": "mlp"}}
 every_recipe = pytest.mark.parametrize(
@@ -87,3 +91,80 @@ def test_threads_neither_change_each_others_numbers_nor_those_of_the_global_gene
     generator = torch.Generator().manual_seed(11)
     assert len(drawn) > 1
     assert all(numbers.equal(torch.rand(7, generator=generator)) for numbers in drawn)
+
+
+# Random numbers while a model of the user's own trains.
+
+FUNCTIONS = {
+    "dropout": lambda x: F.dropout(x, 0.3),
+    "torch.dropout": lambda x: torch.dropout(x, 0.3, True),
+    "in place": lambda x: F.dropout(x.clone(), 0.3, inplace=True),
+    "alpha": lambda x: F.alpha_dropout(x, 0.3, True),
+    "channels": lambda x: F.dropout2d(x[None, :, :, None], 0.3),
+    "gumbel": lambda x: F.gumbel_softmax(x),
+    "rrelu": lambda x: F.rrelu(-x, training=True),
+    "like": lambda x: torch.rand_like(x) + torch.randn_like(x) + torch.randint_like(x, 100),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5),
+    "a tensor's own": lambda x: torch.empty_like(x).uniform_() + torch.bernoulli(x),
+    "a permutation": lambda x: x[torch.randperm(len(x))],
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_whatever_draws_draws_from_the_runs_own_numbers(function):
+    x = torch.rand(60, 8, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    found = []
+    for seed in (4, 4, 5):
+        with draws_from(Draws(seed)):
+            found.append((function(x), function(x)))
+    assert torch.get_rng_state().equal(before)
+    assert found[0][0].equal(found[1][0])
+    assert found[0][1].equal(found[1][1])
+    assert not found[0][0].equal(found[0][1])
+    assert not found[0][0].equal(found[2][0])
+
+
+def test_dropout_is_torchs_in_everything_but_the_numbers():
+    x = torch.ones(200, 50)
+    with draws_from(Draws(0)):
+        assert F.dropout(x, 0.3, training=False) is x
+        dropped = F.dropout(x, 0.3)
+        kept = x.clone()
+        assert F.dropout(kept, 0.3, inplace=True) is kept
+        assert F.dropout(x, 1.0).eq(0).all()
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            F.dropout(x, 1.5)
+    assert sorted(set(dropped.flatten().tolist())) == pytest.approx([0.0, 1 / 0.7])
+    assert float(dropped.mean()) == pytest.approx(1, abs=0.03)
+    assert float(kept.mean()) == pytest.approx(1, abs=0.03)
+
+
+def test_the_numbers_of_a_training_are_not_those_that_its_parameters_were_drawn_from():
+    drawn = []
+
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(7, 3))
+
+        def forward(self, x, edge_index):
+            if self.training:
+                drawn.append(torch.rand(7, 3))
+            return x @ self.weight
+
+    model = fit(Noisy, small_task(), settings={"epochs": 1, "lr": 1e-30}).models[0]
+    torch.manual_seed(0)
+    assert model.weight.equal(torch.rand(7, 3))
+    assert len(drawn) == 1
+    assert not drawn[0].equal(model.weight)
+
+
+def test_a_model_of_ones_own_is_built_from_the_seed_alone():
+    architecture = own_architecture(lambda task: nn.Linear(task.num_features, task.out_channels), small_task())
+    torch.manual_seed(7)
+    expected = nn.Linear(7, 3)
+    assert state_bits(architecture.initialised(7, 3, 7).module) == state_bits(expected)
+    assert architecture.settings.is_own
+    assert architecture.settings.num_layers == 1

@@ -268,7 +268,7 @@ def test_a_learning_rate_beyond_reason_fails_every_run_before_an_epoch_can_be_se
 
 # Signals.
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 @pytest.mark.parametrize("signum", SIGNALS)

@@ -1,10 +1,15 @@
 import re
+from dataclasses import replace
+from functools import partial
+
+import torch_geometric.nn as pyg
 
 from graphjoule.fitting import fit
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.tables import load_tables
 from graphjoule.training.model_card import model_card
 from graphjoule.training.records import read_records
-from tests.training import small_recipe, small_task
+from tests.training import small_recipe, small_regression, small_task
 
 
 def test_the_card_says_what_was_trained_on_what_with_which_result(tmp_path):
@@ -68,3 +73,40 @@ def test_a_bar_in_a_name_does_not_break_the_table(tmp_path):
     text = model_card(small_recipe(), [], task.facts())
     assert "a\\|b.csv" in text
     assert "| `x\\|y` | 3.5 |" in text
+
+
+def test_a_card_of_a_regression_speaks_of_its_metric(tmp_path):
+    task = small_regression(num_targets=2)
+    result = fit(small_recipe("gcn"), task, [0, 1], out=tmp_path / "run")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    summary, r2 = result.summary, result.summary.metric
+    assert f"Test r2 {r2.text(summary.test_mean, summary.test_std)}, validation r2" in card
+    assert "29 nodes with 2 known targets." in card
+    assert f"| {r2.text(result.records[0].val_score)} | {r2.text(result.records[0].test_score)} |" in card
+    assert "Predictions are the mean over the runs." in card
+    assert "accuracy" not in card
+    assert "softmax" not in card
+
+
+NASTY = "a`b|c <b>*d*</b>\n# e"
+
+
+def test_names_from_anywhere_stay_names():
+    task = replace(small_task(), name=NASTY, objective=Classification(3, (NASTY, "_x_", "[y](z)")))
+    recipe = small_recipe().model_copy(update={"data": small_recipe().data.model_copy(update={"name": NASTY})})
+    card = model_card(recipe, [], task.facts())
+    assert card.startswith(r"# egnn, 2 layers, trained on a\`b\|c \<b\>\*d\*\</b\> \# e" + "\n")
+    assert r": a\`b\|c \<b\>\*d\*\</b\> \# e, \_x\_, \[y\](z)." in card
+    assert r"| `data.name` | ``a`b\|c <b>*d*</b> # e`` | chosen |" in card
+    assert "\n# e" not in card
+
+
+def test_a_card_of_a_model_of_ones_own_says_how_to_load_it(tmp_path):
+    network = partial(pyg.GraphSAGE, hidden_channels=4, num_layers=2)
+    fit(network, small_task(), [3], settings={"epochs": 2}, out=tmp_path / "run")
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    names = {"new": network(in_channels=7, out_channels=3)}
+    exec(code.replace("THIS_FOLDER", str(tmp_path / "run")), names)
+    assert names["model"] is names["new"]
+    assert "graphjoule predict" not in card

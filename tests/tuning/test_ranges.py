@@ -112,7 +112,7 @@ def test_whole_numbers_are_drawn_where_a_setting_takes_them():
         ("lr=-1..1", "lr=-1.0..1.0 cannot be searched: lr = -1.0 cannot be used"),
         ("lr=fast,slow", "lr = 'fast' cannot be used"),
         ("activation=srelu,gelu", "activation=srelu,gelu cannot be searched: activation = 'gelu' cannot be used"),
-        ("dropout=0.1..1.5", "dropout=0.1..1.5 cannot be searched: dropout is 1.5"),
+        ("dropout=0.1..1.5", "dropout=0.1..1.5 cannot be searched: dropout = 1.5 cannot be used"),
         ("c_min=0.05..0.5", "beta is 0.1; it must be between 0 and c_min, which is 0.05"),
     ],
 )

@@ -9,7 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +66,13 @@ class _Commands(TyperGroup):
         one.command(cmd_name)(getattr(module, cmd_name))
         return typer.main.get_command(one)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # Typer would end without a word
+            typer.echo("graphjoule: stopped.", err=True)
+            raise typer.Exit(130) from None
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self.is_listing = True
         try:
@@ -109,8 +120,9 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
         refuse_empty(sys.argv[1:])
-        # Not standalone, it returns the code of an Exit, such as 130 after Ctrl-C, else None.
-        sys.exit(app(prog_name="graphjoule", standalone_mode=False))
+        with _terminable():
+            # Not standalone, it returns the code of an Exit, such as 130 after Ctrl-C, else None.
+            sys.exit(app(prog_name="graphjoule", standalone_mode=False))
     except UsageError as error:
         if (said := usage_sentence(error)) is not None:
             typer.echo(f"graphjoule: {said}", err=True)
@@ -125,8 +137,30 @@ def main() -> None:
         typer.echo("graphjoule: stopped.", err=True)
         sys.exit(130)
     except Exception as error:
-        _end_of_training(error)
+        if "torch" in sys.modules:
+            _end_of_training(error)
         raise
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless they are ignored, as SIGHUP is under nohup."""
+    if threading.current_thread() is not threading.main_thread() or sys.argv[1:2] == ["rank"]:  # which its parent ends
+        yield
+        return
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    wanted = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__]
+    before = {
+        signum: signal.signal(signum, interrupt) for signum in wanted if signal.getsignal(signum) == signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _end_of_training(error: Exception) -> None:

@@ -43,6 +43,7 @@ def audit(
     """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds."""
     from graphjoule.training.settings import parse_overrides
 
+    source.check()
     setting = _setting(source.name, layers, parse_overrides(set_ or []))
 
     from graphjoule.theory import audit as audit_graph
@@ -59,13 +60,14 @@ audit.__doc__ = f"{audit.__doc__}\n{_EPILOG}"
 
 def _setting(dataset: str, layers: int, overrides: dict[str, Any]) -> Setting:
     """The numbers of EGNN's recipe that energy depends on; others are known to the recipe, but would change nothing."""
-    from graphjoule.theory import Setting
     from graphjoule.training.recipe import load_recipe
 
     settings = load_recipe("egnn", dataset, layers, overrides).settings()
     for key in overrides:
         if key.removeprefix("model.") not in _USED:
             raise GraphjouleError(f"--set {key} would change nothing here: an audit depends on {', '.join(_USED)}.")
+    from graphjoule.theory import Setting
+
     return Setting(num_layers=layers, **{name: settings[f"model.{name}"] for name in _USED})
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from graphjoule.cli.progress import show_progress
 from graphjoule.cli.report import repeat_command
 from graphjoule.files import ensure_folder
-from graphjoule.fitting import FitResult, fit
-from graphjoule.nn import GraphModel
-from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
-from graphjoule.tasks import Task, load_task
-from graphjoule.tasks.inputs import ModelInput
-from graphjoule.trace import Trace
-from graphjoule.training import TrainingInterrupted
-from graphjoule.training.recipe import Recipe, load_recipe
+
+if TYPE_CHECKING:
+    from graphjoule.fitting import FitResult
+    from graphjoule.nn import GraphModel
+    from graphjoule.report import Cell
+    from graphjoule.tasks import Task
+    from graphjoule.training.recipe import Recipe
 
 _MODELS = ("egnn", "gcn")
 _BAR_WIDTH = 16
@@ -33,6 +31,11 @@ def demo(
     report: Annotated[Path, typer.Option(metavar="FILE", help="The report to write.")] = Path("runs/demo.html"),
 ) -> None:
     """Train a deep EGNN and a deep GCN on the embedded digits; print accuracies and energies, write a report."""
+    from graphjoule.fitting import fit
+    from graphjoule.report import check_report_path, report_page, write_report
+    from graphjoule.tasks import load_task
+    from graphjoule.training.recipe import load_recipe
+
     ensure_folder(report.parent)
     check_report_path(report)  # said now, not after the training
     task = load_task("digits")
@@ -46,19 +49,16 @@ def demo(
     for name in _MODELS:
         recipe = load_recipe(name, "digits", layers, {"epochs": epochs})
         with show_progress(name) as on_progress:
-            try:
-                result = fit(recipe, task, seeds=[0], device="cpu", on_progress=on_progress)
-            except TrainingInterrupted as stopped:  # nothing is saved here, so there is no --resume to speak of
-                typer.echo(f"graphjoule: {stopped}.", err=True)
-                raise typer.Exit(130) from stopped
+            result = fit(recipe, task, seeds=[0], device="cpu", on_progress=on_progress)
         record = result.records[0]
         accuracy = "failed" if record.test_score is None else f"{100 * record.test_score:.1f} % of test images right"
         typer.echo(
             f"  {name.upper():<4} {layers} layers: {accuracy}  ({record.epochs_run} epochs, {record.seconds:.0f} s)"
         )
         cells.append(_cell(result, recipe, task))
-        energies[name] = layer_energies(result.models[0], task)
-        changes.append(f"those of {name.upper()} by {100 * change_when_shuffled(result.models[0], task):.0f} %")
+        model: Any = result.models[0]
+        energies[name] = layer_energies(model, task)
+        changes.append(f"those of {name.upper()} by {100 * change_when_shuffled(model, task):.0f} %")
     Console().print(energy_table(energies, layers))
     typer.echo(
         "The energy says how different neighbouring nodes still are. At zero all nodes look alike: nothing is left\n"
@@ -73,27 +73,37 @@ def demo(
 
 def _cell(result: FitResult, recipe: Recipe, task: Task) -> Cell:
     """The training of one network as a cell of the report; a network that failed is not looked into."""
+    from graphjoule.report import Cell, states_of
+    from graphjoule.tasks.inputs import ModelInput
+
     recipe = recipe.with_split_of(task)
     if result.records[0].status == "failed":
         return Cell(recipe, result.records, task.facts(), untraced="The training failed; there is no trained network.")
-    states = states_of(result.models[0], recipe, ModelInput.of(task), seed=0)
+    model: Any = result.models[0]
+    states = states_of(model, recipe, ModelInput.of(task), seed=0)
     return Cell(recipe, result.records, task.facts(), states, seed=0)
 
 
 def layer_energies(model: GraphModel, task: Task) -> list[float]:
     """Dirichlet energy of every graph layer's output, in evaluation mode."""
+    import torch
+
+    from graphjoule.trace import Trace
+
     model.eval()
     with torch.no_grad(), Trace(model, task.graph, ["energy"], watch=["convs.*"]) as trace:
         model(task.features, task.graph)
     return [layer.energy for layer in trace.layers]
 
 
-@torch.no_grad()
 def change_when_shuffled(model: GraphModel, task: Task) -> float:
     """How much of the scores depends on which features a node has: ``||scores - scores'|| / ||scores||``."""
-    assert isinstance(task.features, Tensor)  # the digits are dense
+    import torch
+
+    assert isinstance(task.features, torch.Tensor)  # the digits are dense
     shuffled = task.features[torch.randperm(task.num_nodes, generator=torch.Generator().manual_seed(0))]
-    before, after = model(task.features, task.graph), model(shuffled, task.graph)
+    with torch.no_grad():
+        before, after = model(task.features, task.graph), model(shuffled, task.graph)
     return float((before - after).norm() / before.norm())
 
 
@@ -118,5 +128,5 @@ def energy_table(energies: dict[str, list[float]], layers: int) -> Table:
 def _bar(share: float) -> str:
     """A bar that loses half its length where the energy has fallen by eight orders of magnitude."""
     floor = 1e-16
-    filled = torch.tensor(max(share, floor)).log10().item() / 16 + 1
+    filled = math.log10(max(share, floor)) / 16 + 1
     return "█" * round(filled * _BAR_WIDTH)

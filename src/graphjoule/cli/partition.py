@@ -38,6 +38,8 @@ def partition(
     json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
 ) -> None:
     """Cut a graph into parts, one per process, for `graphjoule train --distributed`."""
+    source.check()
+
     from graphjoule.cli.processes import default_method
     from graphjoule.parallel.partition import check_partition_folder, write_partition
 

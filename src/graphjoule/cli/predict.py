@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphjoule.cli.usage import Device
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
 
@@ -40,7 +41,7 @@ def predict(
     seed: Annotated[
         int | None, typer.Option(help="One run alone; by default the mean probability of all finished runs.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
     data_root: Annotated[
         Path | None, typer.Option(help="Where datasets are; by default GRAPHJOULE_DATA, else a cache folder.")
@@ -48,6 +49,8 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:
     """Write what is predicted for every node, and whether it was known before, as CSV."""
+    if not run.exists():
+        raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
     _check_out(out, force=force)
 
     from graphjoule.predicting import read_runs

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
 import typer
 from pydantic import BaseModel
 from rich.console import Console
@@ -20,24 +20,16 @@ from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import FLEETING, write_json
-from graphjoule.fitting import FitResult, fit
-from graphjoule.parallel.clusters import check_shares
-from graphjoule.parallel.launch import STOPPED, joined_processes, launch, num_cores, say_ready
-from graphjoule.parallel.partition import (
-    CutMethod,
-    is_partition_of,
-    load_part,
-    read_partition,
-    remove_partition,
-    write_partition,
-)
-from graphjoule.tasks import DATASETS, Task
-from graphjoule.training import Progress, deferred_interrupt
-from graphjoule.training.build import architecture_of
-from graphjoule.training.folder import RunFolder
+from graphjoule.tasks.datasets import DATASETS
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.saving import load_model
-from graphjoule.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from graphjoule.fitting import FitResult
+    from graphjoule.parallel.partition import CutMethod
+    from graphjoule.tasks import Task
+    from graphjoule.training import Progress
+    from graphjoule.training.folder import RunFolder
+    from graphjoule.training.trainer import Trainer
 
 logger = logging.getLogger("graphjoule")
 RESUME = "the same command with --resume goes on from the last epoch saved"
@@ -60,8 +52,13 @@ def check_processes(processes: int | None, distributed: bool, parts: Path | None
         )
     if parts is not None and not distributed and processes is None:
         raise GraphjouleError(f"--parts is {parts}, but it is for --distributed or --processes, which is not given.")
+    if processes is None:
+        return
+
+    from graphjoule.parallel.launch import num_cores
+
     cores = num_cores()
-    if processes is not None and processes > _PROCESSES_PER_CORE * cores:
+    if processes > _PROCESSES_PER_CORE * cores:
         raise GraphjouleError(
             f"--processes is {processes}, but this machine has {counted(cores, 'core')}, and so many would wait for "
             f"each other; choose at most {_PROCESSES_PER_CORE * cores}, or start them on several machines with "
@@ -77,6 +74,8 @@ def check_clustered(recipe: Recipe, processes: int | None, distributed: bool, pa
             "one of the two out."
         )
     if recipe.train.clusters is not None and processes is not None:
+        from graphjoule.parallel.clusters import check_shares
+
         check_shares(recipe.train.clusters, processes)
     if recipe.train.clusters is None and distributed and parts is None:
         raise GraphjouleError("--distributed needs --parts: the folder that `graphjoule partition` has made.")
@@ -95,6 +94,9 @@ def source_beside_parts(source: GraphSource, distributed: bool, parts: Path | No
         raise GraphjouleError(
             f"--{given[0]} and --distributed contradict each other: the data are in the folder of --parts."
         )
+
+    from graphjoule.parallel.partition import read_partition
+
     name = read_partition(parts).data.name
     if distributed:
         return source, name
@@ -153,6 +155,11 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
     Returns:
         The result, and whether this is the process that prints it.
     """
+    from graphjoule.fitting import fit
+    from graphjoule.parallel.launch import joined_processes
+    from graphjoule.parallel.partition import load_part
+    from graphjoule.training import deferred_interrupt
+
     with joined_processes(job.device) as (group, device):
         if not group.is_first:
             logger.setLevel(logging.ERROR)
@@ -178,6 +185,8 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
 
 def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """The same callback, which the first time also says to the launching process that Ctrl-C may be handed on."""
+    from graphjoule.parallel.launch import say_ready
+
     is_first = True
 
     def announce(progress: Progress) -> None:
@@ -204,6 +213,15 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
         num_processes: how many processes.
         parts: folder of a partition that is there already; None makes one in the run folder for as long as it trains.
     """
+    import torch
+
+    from graphjoule.fitting import FitResult
+    from graphjoule.parallel.partition import read_partition
+    from graphjoule.training.build import architecture_of
+    from graphjoule.training.folder import RunFolder
+    from graphjoule.training.saving import load_model
+    from graphjoule.training.trainer import Trainer
+
     assert job.out is not None
     if "energy" in job.recipe.terms:
         raise GraphjouleError(
@@ -234,6 +252,8 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
 @contextmanager
 def _own_parts(folder: RunFolder, training: Trainer, num_parts: int) -> Iterator[Path]:
     """A partition in the run folder, until the training is done; `--resume` finds it if that broke off."""
+    from graphjoule.parallel.partition import is_partition_of, remove_partition, write_partition
+
     path = folder.path / f"{_PARTS}{num_parts}"
     missing = [place for place in (folder.path, *folder.path.parents) if not place.exists()]
     is_found, is_done = is_partition_of(path, training.facts, training.task), False
@@ -261,6 +281,8 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
         num_processes: how many processes.
         parts: folder of the graph's parts; None if every process reads the whole graph, and the first one prints.
     """
+    from graphjoule.parallel.launch import STOPPED, launch
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.json")
         write_json(path, job.model_dump(mode="json"))
@@ -280,6 +302,8 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
 
 def _stopped(how: str) -> typer.Exit:
     """Say how a training stopped, where no process of it could; returns what to raise."""
+    from graphjoule.parallel.launch import STOPPED
+
     Console(stderr=True).show_cursor()  # a progress bar that was ended has left it hidden
     typer.echo(f"graphjoule: {how}.", err=True)
     return typer.Exit(STOPPED)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graphjoule.cli.predict import training_graph
+from graphjoule.cli.usage import Device, seeds_text, value_text
 from graphjoule.errors import GraphjouleError
-from graphjoule.predicting import TrainedRuns
-from graphjoule.report import Cell, Reference, check_report_path, read_cells, report_page, write_report
-from graphjoule.studies import find_study
-from graphjoule.tasks.facts import TableColumns, TaskFacts
-from graphjoule.tasks.inputs import ModelInput
-from graphjoule.training.environment import resolve_device
+
+if TYPE_CHECKING:
+    from graphjoule.predicting import TrainedRuns
+    from graphjoule.report import Cell, Reference
+    from graphjoule.tasks.facts import TableColumns, TaskFacts
+    from graphjoule.tasks.inputs import ModelInput
 
 _EPILOG = """
 Examples:
@@ -44,13 +43,16 @@ def report(
         bool,
         typer.Option("--energy/--no-energy", help="Measure the energies; needs the data the runs were trained on."),
     ] = True,
-    device: Annotated[str, typer.Option(help="Where to measure them: auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     data_root: Annotated[
         Path | None, typer.Option(help="Where datasets are; by default GRAPHJOULE_DATA, else a cache folder.")
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
     """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing."""
+    from graphjoule.report import check_report_path, read_cells, report_page, write_report
+    from graphjoule.training.environment import resolve_device
+
     path = out or folder / "report.html"
     if folder.is_dir():
         check_report_path(path)  # said now, not after minutes
@@ -93,6 +95,9 @@ def paper_table() -> Reference:
     >>> paper_table().values["cora", "egnn", 64]
     85.7
     """
+    from graphjoule.report import Reference
+    from graphjoule.studies import find_study
+
     values = {
         (dataset, model, layers): value
         for (model, _, _), columns in find_study("table1").reference.values.items()
@@ -105,6 +110,7 @@ def paper_table() -> Reference:
 def repeat_command(cell: Cell) -> str:
     """The command that trains a cell once more.
 
+    >>> from graphjoule.report import Cell
     >>> from graphjoule.training.recipe import load_recipe
     >>> repeat_command(Cell(load_recipe("egnn", "cora", 64, {"c_min": 0.3}), []))
     'graphjoule train --dataset cora --model egnn --layers 64 --seeds 1 --set model.c_min=0.3'
@@ -144,25 +150,3 @@ def _column_options(columns: TableColumns) -> list[str]:
         "knn": columns.knn,
     }
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """Seeds as ``--seeds`` reads them: a number alone means how many.
-
-    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
-    ('3', '3,7', '7,')
-    """
-    if tuple(seeds) == tuple(range(len(seeds))):
-        return str(len(seeds))
-    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
-
-
-def value_text(value: Any) -> str:
-    """A setting as ``--set`` reads it.
-
-    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
-    ('none', 'relu', 'true', '0.5')
-    """
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)

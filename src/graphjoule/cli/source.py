@@ -118,7 +118,7 @@ class GraphSource:
         }
 
     def check(self) -> None:
-        """Refuse options that contradict each other, or mean nothing without another one."""
+        """Refuse options that contradict each other or mean nothing without another one, and an unknown dataset."""
         given = [name for name in ("dataset", "nodes", "npz") if getattr(self, name) is not None]
         if len(given) > 1:
             raise GraphjouleError(f"--{given[0]} and --{given[1]} contradict each other: give one.")
@@ -129,6 +129,8 @@ class GraphSource:
                     f"--{option.replace('_', '-')} is {getattr(self, option)}, but it is for {owners}, which is not "
                     "given."
                 )
+        if self.dataset is not None:
+            find_dataset(self.dataset)
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {

@@ -8,42 +8,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphjoule.cli.report import seeds_text, value_text
-from graphjoule.cli.study_progress import show_study
-from graphjoule.cli.train import parse_seeds
+from graphjoule.cli.usage import Device, parse_seeds, seeds_text, value_text
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
-from graphjoule.report.drawings import Evidence, drawings_of, picture
-from graphjoule.studies import (
-    FORMATS,
-    STUDIES,
-    Cell,
-    Collection,
-    LedgerRow,
-    Pace,
-    Plan,
-    Study,
-    find_study,
-    ledger_text,
-    make_ledger,
-    plan_study,
-    read_collection,
-    read_energies,
-    work,
-)
-from graphjoule.studies.worker import LOCKS
-from graphjoule.tasks import DATASETS, load_task, resolve_data_root
-from graphjoule.trace.plots import MissingLibraryError
-from graphjoule.training import TrainingInterrupted
-from graphjoule.training.environment import describe_device, resolve_device
-from graphjoule.training.recipe import parse_overrides
+from graphjoule.studies.study import STUDIES, Cell, Study, find_study
+from graphjoule.tasks.datasets import DATASETS, load_task, resolve_data_root
+from graphjoule.training.settings import parse_overrides
+
+if TYPE_CHECKING:
+    from graphjoule.studies import Collection, LedgerRow, Pace, Plan
 
 _SEEDS: Final = tuple(range(10))
-_ENDINGS: Final = {"markdown": "md", "csv": "csv", "json": "json"}
+_ENDINGS: Final = {"markdown": "md", "csv": "csv", "json": "json"}  # the forms of a ledger, and of its files
 _EPILOG = """
 Examples:
 
@@ -75,7 +55,7 @@ def study(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in every cell; repeatable."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="The most epochs of a run; the recipes say by default.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     out: Annotated[Path, typer.Option(help="Folder of all runs; studies share what they have in common.")] = Path(
         "runs/study"
     ),
@@ -86,7 +66,9 @@ def study(
     ledger: Annotated[
         bool, typer.Option("--ledger", help="Train nothing, compare the records with the reference.")
     ] = False,
-    form: Annotated[str, typer.Option("--format", help=f"How the ledger is printed: {choices(FORMATS)}.")] = "markdown",
+    form: Annotated[
+        str, typer.Option("--format", help=f"How the ledger is printed: {choices(_ENDINGS)}.")
+    ] = "markdown",
     list_: Annotated[bool, typer.Option("--list", help="List the studies.")] = False,
     data_root: Annotated[
         Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
@@ -99,11 +81,16 @@ def study(
         typer.echo(list_studies(as_json=json))
         return
     chosen = find_study(name)
-    if form not in FORMATS:
-        raise GraphjouleError(f"--format is {form!r}; expected one of {choices(FORMATS)}.")
+    if form not in _ENDINGS:
+        raise GraphjouleError(f"--format is {form!r}; expected one of {choices(_ENDINGS)}.")
     overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
     cells = chosen.cells(_names(datasets), _names(models), _depths(layers), overrides)
     request = _Request(chosen, cells, parse_seeds(seeds), out, records or [], data_root)
+    for cell in cells:
+        _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
+
+    from graphjoule.studies import ledger_text, make_ledger
+
     refused: dict[str, str] = {}
     if ledger:
         root = resolve_data_root(data_root)
@@ -156,11 +143,19 @@ class _Request:
 
     def recorded(self) -> Collection:
         """All records there are by now."""
+        from graphjoule.studies import read_collection
+
         return read_collection([*self.records, *([self.out] if self.out.exists() else [])])
 
 
 def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan, dict[str, str]]:
     """Say what is to be done, and do it."""
+    from graphjoule.cli.progress import show_study
+    from graphjoule.studies import Pace, plan_study, work
+    from graphjoule.studies.worker import LOCKS
+    from graphjoule.training import TrainingInterrupted
+    from graphjoule.training.environment import describe_device, resolve_device
+
     name, has_energies = request.study.name, request.study.has_energies
     where = describe_device(resolve_device(device))
     if not (request.out / LOCKS).is_dir():
@@ -197,6 +192,10 @@ def _announce(plan: Plan, pace: Pace) -> str:
 
 def _draw(request: _Request, recorded: Collection) -> None:
     """Leave the study's figures beside its ledgers; without matplotlib, say what would draw them."""
+    from graphjoule.report.drawings import Evidence, drawings_of, picture
+    from graphjoule.studies import read_energies
+    from graphjoule.trace.plots import MissingLibraryError
+
     energies = read_energies([request.out, *request.records]) if request.study.has_energies else []
     evidence = Evidence(request.study, request.cells, recorded, energies, request.seeds)
     try:

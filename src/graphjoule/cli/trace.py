@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphjoule.cli.predict import training_graph
 from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
+from graphjoule.cli.usage import Device
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
-from graphjoule.measures import DEFAULT_MEASURES, MEASURES, measure_names
-from graphjoule.nn import GraphModel
-from graphjoule.predicting import read_runs
-from graphjoule.report import AFTER, BEFORE
-from graphjoule.tasks.inputs import ModelInput
-from graphjoule.trace.limits import Limits
-from graphjoule.trace.plots import BLUE, VERMILION, Band, Line, Panel, check_picture_path, draw_panels, save_figure
-from graphjoule.training.build import initialised
-from graphjoule.training.environment import describe_device, resolve_device, versions
-from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+
+if TYPE_CHECKING:
+    from graphjoule.nn import GraphModel
+    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.trace.limits import Limits
+    from graphjoule.trace.plots import Band, Panel
+    from graphjoule.training.examine import Examination
 
 _EPILOG = """
 Examples:
@@ -34,7 +32,20 @@ Examples:
 
 - `graphjoule trace gcn:32 --nodes nodes.csv --edges edges.csv --measures energy,mad --json`
 """
-_STYLES = {BEFORE: (VERMILION, "--"), AFTER: (BLUE, "-")}
+MEASURE_NAMES = (  # the keys of `graphjoule.MEASURES`, which needs torch
+    "energy",
+    "norm",
+    "rayleigh",
+    "kernel_distance",
+    "mad",
+    "pair_cosine",
+    "effective_rank",
+    "stable_rank",
+    "correlation",
+    "combinatorial_energy",
+    "random_walk_energy",
+)
+DEFAULT_MEASURES = "energy,norm,rayleigh,effective_rank"
 _MOST_BROKEN = 5  # layers outside their limits that are named
 
 
@@ -49,8 +60,8 @@ def trace(
         ),
     ],
     measures: Annotated[
-        str, typer.Option(help=f"What to record, or all: {choices(MEASURES)}.", metavar="NAMES")
-    ] = ",".join(DEFAULT_MEASURES),
+        str, typer.Option(help=f"What to record, or all: {choices(MEASURE_NAMES)}.", metavar="NAMES")
+    ] = DEFAULT_MEASURES,
     watch: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Modules to record, such as encoder,convs.*; by default all.")
     ] = None,
@@ -62,18 +73,31 @@ def trace(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of a recipe; repeatable."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the measures over the layers.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
     """Print and draw the energy of every layer, its limits and a diagnosis, at initialisation and after training."""
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise GraphjouleError(f"--plot is {plot}, but there is no folder {plot.absolute().parent}.")
+    wanted = MEASURE_NAMES if measures == "all" else tuple(dict.fromkeys(split_names(measures) or ()))
+    for name in wanted:
+        if name not in MEASURE_NAMES:
+            raise GraphjouleError(f"There is no measure {name!r}; choose from {choices(MEASURE_NAMES)}.")
+    overrides = parse_overrides(set_ or [])
+    found_recipe = None if Path(run_or_recipe).exists() else find_recipe(run_or_recipe, source, overrides)
+
+    from graphjoule.trace.plots import check_picture_path, draw_panels, save_figure
+    from graphjoule.training.environment import describe_device, resolve_device, versions
+    from graphjoule.training.examine import examine
+
     if plot is not None:  # said now, not after minutes
         check_picture_path(plot)
-        if not plot.absolute().parent.is_dir():
-            raise GraphjouleError(f"--plot is {plot}, but there is no folder {plot.absolute().parent}.")
-    wanted = measure_names(MEASURES if measures == "all" else split_names(measures) or ())
     where = resolve_device(device)
-    subject = find_subject(run_or_recipe, source, parse_overrides(set_ or []), seed)
+    if found_recipe is None:
+        subject = _of_run(Path(run_or_recipe), source, overrides, seed)
+    else:
+        subject = _of_recipe(*found_recipe, seed or 0)
     found = {
         state: examine(
             model,
@@ -121,10 +145,8 @@ class Subject:
         return {"recipe": self.recipe.settings(), "seed": self.seed, "num_nodes": self.given.graph.num_nodes}
 
 
-def find_subject(target: str, source: GraphSource, overrides: dict[str, Any], seed: int | None) -> Subject:
-    """The network of a run folder, of a model file, or of a recipe."""
-    if Path(target).exists():
-        return _of_run(Path(target), source, overrides, seed)
+def find_recipe(target: str, source: GraphSource, overrides: dict[str, Any]) -> tuple[Recipe, GraphSource]:
+    """The recipe that is named by MODEL:DATASET:LAYERS or MODEL:LAYERS, and its graph."""
     model, *dataset, layers = target.split(":") if ":" in target else (target, "")
     if len(dataset) > 1 or not layers.isdigit():
         raise GraphjouleError(
@@ -135,9 +157,18 @@ def find_subject(target: str, source: GraphSource, overrides: dict[str, Any], se
         if source.is_own or source.dataset not in (None, *dataset):
             raise GraphjouleError(f"The recipe names the dataset {dataset[0]}, and an option another graph: give one.")
         source = replace(source, dataset=dataset[0])
-    recipe, task = load_recipe(model, source.name, int(layers), overrides), source.load()
-    network = initialised(recipe, task.num_features, task.out_channels, seed or 0)
-    return Subject(recipe, seed or 0, ModelInput.of(task), {BEFORE: network})
+    source.check()
+    return load_recipe(model, source.name, int(layers), overrides), source
+
+
+def _of_recipe(recipe: Recipe, source: GraphSource, seed: int) -> Subject:
+    from graphjoule.report import BEFORE
+    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.training.build import initialised
+
+    task = source.load()
+    network = initialised(recipe, task.num_features, task.out_channels, seed)
+    return Subject(recipe, seed, ModelInput.of(task), {BEFORE: network})
 
 
 def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: int | None) -> Subject:
@@ -145,6 +176,11 @@ def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: in
         raise GraphjouleError(f"--set changes a recipe, but {path} is trained already: its settings are what they are.")
     if source.is_own or source.dataset is not None:
         raise GraphjouleError(f"{path} says itself which graph it was trained on; leave out the options for one.")
+
+    from graphjoule.predicting import read_runs
+    from graphjoule.report import AFTER, BEFORE
+    from graphjoule.training.build import initialised
+
     runs = read_runs(path, seed=seed)
     chosen = min(runs.models)
     model = runs.models[chosen]
@@ -175,6 +211,9 @@ def _broken(found: Limits) -> list[str]:
 
 def panels(found: Mapping[str, Examination], measures: tuple[str, ...]) -> list[Panel]:
     """A panel per measure with a line per state, and the limits as a band behind the last one's energy."""
+    from graphjoule.trace.plots import Line, Panel
+    from graphjoule.training.examine import graph_layers
+
     drawn = {state: graph_layers(one.trace).layers or one.trace.layers for state, one in found.items()}
     names = [row.name for row in next(iter(drawn.values()))]
     columns = [*measures, *(["gradient"] if all("gradient" in row for rows in drawn.values() for row in rows) else [])]
@@ -183,7 +222,7 @@ def panels(found: Mapping[str, Examination], measures: tuple[str, ...]) -> list[
             title="",
             y_label=name.replace("_", " "),
             lines=[
-                Line(state, [row[name] for row in rows], colour=_STYLES[state][0], style=_STYLES[state][1])
+                Line(state, [row[name] for row in rows], colour=_style(state)[0], style=_style(state)[1])
                 for state, rows in drawn.items()
             ],
             bands=[band] if name == "energy" and (band := _band(found)) is not None else [],
@@ -195,6 +234,8 @@ def panels(found: Mapping[str, Examination], measures: tuple[str, ...]) -> list[
 
 
 def _band(found: Mapping[str, Examination]) -> Band | None:
+    from graphjoule.trace.plots import Band
+
     state, last = list(found.items())[-1]
     if last.limits is None:
         return None
@@ -204,5 +245,12 @@ def _band(found: Mapping[str, Examination]) -> Band | None:
         range(1, len(layers) + 1),
         [layer.lower for layer in layers],
         [layer.upper for layer in layers],
-        colour=_STYLES[state][0],
+        colour=_style(state)[0],
     )
+
+
+def _style(state: str) -> tuple[str, str]:
+    from graphjoule.report import BEFORE
+    from graphjoule.trace.plots import BLUE, VERMILION
+
+    return (VERMILION, "--") if state == BEFORE else (BLUE, "-")

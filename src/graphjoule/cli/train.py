@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.cli.usage import Device, parse_seeds
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
+from graphjoule.terms.settings import METHOD_NAMES
 
 if TYPE_CHECKING:
     from graphjoule.cli.processes import Job
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from graphjoule.tasks import Task
     from graphjoule.training.recipe import Recipe
 
-_METHODS = ("augmented_lagrangian", "penalty")
 _EPILOG = """
 Examples:
 
@@ -56,7 +57,7 @@ def train(
     ] = None,
     constraint: Annotated[
         str | None,
-        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(_METHODS)}."),
+        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHOD_NAMES)}."),
     ] = None,
     clusters: Annotated[
         int | None,
@@ -84,7 +85,7 @@ def train(
     parts: Annotated[
         Path | None, typer.Option(help="Folder of `graphjoule partition`, for --distributed or --processes.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None, typer.Option(help="Folder for records and models; by default a new one under runs/.")
     ] = None,
@@ -97,8 +98,8 @@ def train(
     """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
     from graphjoule.training.recipe import parse_overrides
 
-    if constraint is not None and constraint not in _METHODS:
-        raise GraphjouleError(f"--constraint is {constraint!r}; the choices are: {choices(_METHODS)}.")
+    if constraint is not None and constraint not in METHOD_NAMES:
+        raise GraphjouleError(f"--constraint is {constraint!r}; the choices are: {choices(METHOD_NAMES)}.")
     chosen = {
         "train.epochs": epochs,
         "terms.energy.method": constraint,
@@ -116,11 +117,9 @@ def train(
     numbers = parse_seeds(seeds)
 
     source.check()
-    if parts is None:  # what can be refused by names and numbers alone is refused before torch is imported
-        load_recipe_from(recipe_file, model, source.name, layers, overrides)
-
     from graphjoule.cli.processes import check_clustered, check_processes, source_beside_parts
 
+    # What can be refused by names and numbers alone is refused before torch is imported.
     check_processes(processes, distributed, parts)
     source, name = source_beside_parts(source, distributed, parts)
     recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
@@ -214,23 +213,6 @@ def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> P
     predicted = mean_prediction(done, recipe, task.objective, given, device)
     write_predictions(path, given.node_ids, predicted, given.targets, task.objective)
     return path
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Seeds from a count or a list.
-
-    >>> parse_seeds("3"), parse_seeds("3,7"), parse_seeds("3,")
-    ([0, 1, 2], [3, 7], [3])
-    """
-    try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        numbers = []
-    if not numbers or (numbers[0] < 1 and "," not in text):
-        raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
-    if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
-        raise GraphjouleError(f"--seeds is {text!r}; expected different numbers from 0 to {2**32 - 1}.")
-    return numbers if "," in text else list(range(numbers[0]))
 
 
 def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:

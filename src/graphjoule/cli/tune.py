@@ -1,58 +1,37 @@
-"""``graphjoule tune``: the options, the progress, and the result in words."""
+"""``graphjoule tune``: the options, and the result in words."""
 
 from __future__ import annotations
 
-import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.train import parse_seeds, run_name
+from graphjoule.cli.train import run_name
+from graphjoule.cli.usage import Device, parse_seeds
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
-from graphjoule.nn import MODELS
-from graphjoule.tasks.splits import stratified_rule
-from graphjoule.terms import METHODS
-from graphjoule.training import TrainingInterrupted
-from graphjoule.training.environment import resolve_device
+from graphjoule.nn.table import MODELS
+from graphjoule.terms.settings import METHOD_NAMES
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.settings import parse_overrides, resolve, setting_names
-from graphjoule.tuning.outcome import (
-    RECIPE_NAME,
-    SEARCH_NAME,
-    Outcome,
-    check_folder,
-    mark_folder,
-    read_outcome,
-    write_outcome,
-)
-from graphjoule.tuning.queue import TrialQueue, attempts_of, is_over
-from graphjoule.tuning.ranges import (
-    Range,
-    count_settings,
-    default_ranges,
-    fit_ranges,
-    parse_ranges,
-    spelled,
-)
-from graphjoule.tuning.search import Search, Team, TrialProgress, evaluate, run_team, work
-from graphjoule.tuning.storage import SearchStorage, StorageRef, import_optuna
-from graphjoule.tuning.validation import ValidationTask, direction_of, hide_test, metric_of
+from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, parse_ranges, spelled
+from graphjoule.tuning.storage import StorageRef, import_optuna
+
+if TYPE_CHECKING:
+    from graphjoule.tuning.outcome import Outcome
+    from graphjoule.tuning.queue import TrialQueue
+    from graphjoule.tuning.search import Search, Team
+    from graphjoule.tuning.validation import ValidationTask
 
 _SHOWN = 5  # trials in the table at the end
 _SEEDS = 10  # of the training that reads the test split
-Show = Callable[[TrialProgress | None], None]
 
 _EPILOG = """
 Examples:
@@ -92,7 +71,7 @@ def tune(
     ] = None,
     constraint: Annotated[
         str | None,
-        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHODS)}."),
+        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHOD_NAMES)}."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="The most epochs of a run; the recipe says by default.")] = None,
     recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Recipe file to begin from.")] = None,
@@ -106,7 +85,7 @@ def tune(
     workers: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 1,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds after which no further trial is begun.")] = None,
     search_seed: Annotated[int, typer.Option(min=0, help="What the trials' settings are drawn from.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the winner, table and pictures; by default beside --storage or in runs/tune/."),
@@ -119,9 +98,17 @@ def tune(
     overrides = parse_overrides(
         [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
     )
+    source.check()
     start = load_recipe(model, source.name, layers, overrides, file=recipe)
-    ranges = choose_ranges(start, range_ or [], overrides)
     numbers = parse_seeds(seeds)
+    ranges = choose_ranges(start, range_ or [], overrides)
+
+    from graphjoule.tasks.splits import stratified_rule
+    from graphjoule.training.environment import resolve_device
+    from graphjoule.tuning.outcome import RECIPE_NAME, check_folder, mark_folder, read_outcome, write_outcome
+    from graphjoule.tuning.search import Search, Team
+    from graphjoule.tuning.validation import hide_test, metric_of
+
     resolve_device(device)
     if source.test_fraction is not None:
         stratified_rule(source.test_fraction)
@@ -188,6 +175,8 @@ def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, 
 
 def choose_places(storage: str | None, name: str | None, out: Path | None, recipe: Recipe) -> tuple[StorageRef, Path]:
     """Where the search is stored and where its results go: the same places for the same command."""
+    from graphjoule.tuning.outcome import SEARCH_NAME
+
     name = name or run_name(recipe)
     folder = out or Path("runs") / "tune" / name
     ref = StorageRef(storage or str(folder / "journal.log"), name)
@@ -202,6 +191,10 @@ def choose_places(storage: str | None, name: str | None, out: Path | None, recip
 
 def _carry_out(team: Team, queue: TrialQueue, task: ValidationTask, num_workers: int) -> int:
     """Try what is left, here or in several processes; returns how many of those ended early."""
+    from graphjoule.cli.progress import show_search
+    from graphjoule.training import TrainingInterrupted
+    from graphjoule.tuning.search import evaluate, run_team, work
+
     try:
         with show_search(queue.storage, queue.num_trials) as show:
             if num_workers == 1:
@@ -223,66 +216,6 @@ def _what_is_left(outcome: Outcome, num_trials: int, num_dead: int) -> str:
     return f"{dead}no trial has a result; the first failure: {outcome.rows[0].failure}"
 
 
-# Progress: a bar on a terminal, a line per trial elsewhere.
-
-
-@contextmanager
-def show_search(storage: SearchStorage, num_trials: int) -> Iterator[Show]:
-    """Gives a callback for `work`, or to be called with None now and then; everything goes to standard error.
-
-    What every training logs about itself would come once per trial, so only warnings pass meanwhile.
-    """
-    logger = logging.getLogger("graphjoule")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        with (_bar if sys.stderr.isatty() else _lines)(storage, num_trials) as show:
-            yield show
-    finally:
-        logger.setLevel(before)
-
-
-@contextmanager
-def _bar(storage: SearchStorage, num_trials: int) -> Iterator[Show]:
-    state = TextColumn("trials, {task.fields[state]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), state, TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(storage.ref.name, state="", total=num_trials)
-
-        def show(progress: TrialProgress | None) -> None:
-            if progress is None or progress.training is None or progress.training.epoch % 10 == 0:
-                num_over, best = state_of(storage)
-                epoch = f", epoch {progress.training.epoch}" if progress and progress.training else ""
-                bar.update(task, completed=num_over, state=f"{best}{epoch}")
-
-        yield show
-
-
-@contextmanager
-def _lines(storage: SearchStorage, num_trials: int) -> Iterator[Show]:
-    shown = state_of(storage)[0]
-
-    def show(progress: TrialProgress | None) -> None:
-        nonlocal shown
-        if progress is not None and progress.training is not None:
-            return
-        num_over, best = state_of(storage)
-        if num_over != shown:
-            shown = num_over
-            typer.echo(f"{storage.ref.name}: {num_over}/{num_trials} trials, {best}", err=True)
-
-    yield show
-
-
-def state_of(storage: SearchStorage) -> tuple[int, str]:
-    """How many trials are over, and the best value so far in words."""
-    over = [tries[-1] for tries in attempts_of(storage.trials()).values() if is_over(tries[-1])]
-    values = [trial.value for trial in over if trial.value is not None]
-    if not values:
-        return len(over), "none has a result yet"
-    return len(over), f"best {max(values) if storage.study.direction.name == 'MAXIMIZE' else min(values):.4f}"
-
-
 # Words.
 
 
@@ -290,6 +223,8 @@ def announce(
     search: Search, task: ValidationTask, ref: StorageRef, num_asked: int, num_trials: int, num_workers: int
 ) -> str:
     """What is about to be done."""
+    from graphjoule.tuning.validation import direction_of, metric_of
+
     recipe = search.recipe
     goal = "lowest" if direction_of(recipe, task) == "minimize" else "highest"
     ranges = ", ".join(f"{key} {found.text}" for key, found in search.ranges.items())
@@ -320,6 +255,8 @@ def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
 
 def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test: bool) -> list[str]:
     """The comment on top of the winner's file."""
+    from graphjoule.tuning.validation import metric_of
+
     recipe = outcome.recipe
     lines = [
         f"{_run(recipe)}: the best of {counted(len(outcome.rows), 'trial')} of graphjoule tune.",
@@ -334,6 +271,8 @@ def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test:
 
 def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, Path], missing: Sequence[str]) -> str:
     """The result in words."""
+    from graphjoule.tuning.validation import metric_of
+
     num_failed = len(outcome.rows) - len(outcome.ranked)
     failed = f", {num_failed} failed" if num_failed else ""
     if len(outcome.rows) == count_settings(ranges):

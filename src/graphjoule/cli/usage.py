@@ -1,10 +1,12 @@
-"""A command line that cannot be read, told in one line instead of Typer's box of several."""
+"""How values are written on a command line, and the one line about a command line that cannot be read."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -50,3 +52,53 @@ def usage_sentence(error: Any) -> str | None:
     message = " ".join(error.format_message().split()).rstrip(".")
     path = error.ctx.command_path if error.ctx is not None else "graphjoule"
     return f"{message}{'' if message.endswith('?') else ';'} {path} --help shows what can be given."
+
+
+def _check_device(device: str) -> str:
+    """Refuse a word that is no device; whether the device is there, torch says later."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise GraphjouleError(f"--device is {device!r}; choose one of auto, cpu, cuda.")
+    return device
+
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=_check_device)]
+"""The option ``--device``."""
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from a count or a list.
+
+    >>> parse_seeds("3"), parse_seeds("3,7"), parse_seeds("3,")
+    ([0, 1, 2], [3, 7], [3])
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or (numbers[0] < 1 and "," not in text):
+        raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
+    if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
+        raise GraphjouleError(f"--seeds is {text!r}; expected different numbers from 0 to {2**32 - 1}.")
+    return numbers if "," in text else list(range(numbers[0]))
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds as ``--seeds`` reads them: a number alone means how many.
+
+    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
+    ('3', '3,7', '7,')
+    """
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def value_text(value: Any) -> str:
+    """A setting as ``--set`` reads it.
+
+    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)

@@ -12,6 +12,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
+from graphjoule.nn.table import Probability, UnitInterval
 from graphjoule.ops.edge_dropout import propagate_dropped
 
 
@@ -65,9 +66,9 @@ class APPNP(GraphModel):
         out_channels: int,
         num_layers: int,
         *,
-        alpha: float = 0.1,
-        dropout: float = 0.5,
-        edge_dropout: float = 0.5,
+        alpha: UnitInterval = 0.1,
+        dropout: Probability = 0.5,
+        edge_dropout: Probability = 0.5,
         batch_norm: bool = False,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)

@@ -10,6 +10,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import check_unit_interval
 from graphjoule.nn.gcn import GCN
+from graphjoule.nn.table import Probability
 from graphjoule.ops.edge_dropout import EdgeSubset
 
 
@@ -43,8 +44,8 @@ class DropEdgeGCN(GCN):
         out_channels: int,
         num_layers: int,
         *,
-        dropout: float = 0.5,
-        edge_dropout: float = 0.2,
+        dropout: Probability = 0.5,
+        edge_dropout: Probability = 0.2,
         batch_norm: bool = False,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers, dropout=dropout, batch_norm=batch_norm)

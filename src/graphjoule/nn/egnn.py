@@ -15,6 +15,7 @@ from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
 from graphjoule.nn.stock import is_stock, stock
+from graphjoule.nn.table import NonNegative, Positive, Probability, UnitInterval
 from graphjoule.ops import dropout, may_overwrite, residual_mix, srelu
 
 
@@ -167,15 +168,15 @@ class EGNN(ResidualModel):
         out_channels: int,
         num_layers: int,
         *,
-        c_min: float = 0.2,
-        c_max: float = 1.0,
-        beta: float = 0.1,
-        gamma: float = 20.0,
+        c_min: UnitInterval = 0.2,
+        c_max: Positive = 1.0,
+        beta: UnitInterval = 0.1,
+        gamma: NonNegative = 20.0,
         activation: Literal["srelu", "relu", "linear"] = "srelu",
         srelu_init: float = -10.0,
         weight_init: Literal["orthogonal", "glorot"] = "orthogonal",
-        dropout: float = 0.6,
-        output_dropout: float = 0.6,
+        dropout: Probability = 0.6,
+        output_dropout: Probability = 0.6,
         encoder: Literal["linear", "mlp"] = "linear",
         batch_norm: bool = False,
         freeze_last_shift: bool = False,

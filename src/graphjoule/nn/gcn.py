@@ -13,6 +13,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
 from graphjoule.nn.batch_norm import BatchNorm
+from graphjoule.nn.table import Probability
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_over
 
 
@@ -96,7 +97,7 @@ class GCN(GraphModel):
         out_channels: int,
         num_layers: int,
         *,
-        dropout: float = 0.5,
+        dropout: Probability = 0.5,
         batch_norm: bool = False,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)

@@ -15,6 +15,7 @@ from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
 from graphjoule.nn.stock import stock
+from graphjoule.nn.table import Positive, Probability, UnitInterval
 from graphjoule.ops import dropout, residual_mix
 
 
@@ -104,9 +105,9 @@ class GCNII(ResidualModel):
         out_channels: int,
         num_layers: int,
         *,
-        alpha: float = 0.1,
-        theta: float = 0.5,
-        dropout: float = 0.6,
+        alpha: UnitInterval = 0.1,
+        theta: Positive = 0.5,
+        dropout: Probability = 0.6,
         batch_norm: bool = False,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)

@@ -13,6 +13,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
 from graphjoule.nn.gcn import GCNConv
+from graphjoule.nn.table import Probability
 from graphjoule.ops import dropout
 
 
@@ -45,7 +46,7 @@ class JKNet(GraphModel):
         out_channels: int,
         num_layers: int,
         *,
-        dropout: float = 0.5,
+        dropout: Probability = 0.5,
         batch_norm: bool = False,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)

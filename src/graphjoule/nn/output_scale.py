@@ -47,7 +47,8 @@ class OutputScale(GraphModel):
 
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """Numbers in the unit of the targets, shape ``[num_nodes, out_channels]``; see `GraphModel.forward`."""
-        return self.center + self.scale * self.model(x, graph, key=key)
+        output: Tensor = self.center + self.scale * self.model(x, graph, key=key)
+        return output
 
     def penalty(self) -> Tensor:
         """The model's own penalty."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.nodes import current_nodes
 from graphjoule.nn.gcn import GCN
+from graphjoule.nn.table import Positive, Probability
 
 _EPS = 1e-5  # PyG's
 
@@ -66,8 +67,8 @@ class PairNormGCN(GCN):
         out_channels: int,
         num_layers: int,
         *,
-        dropout: float = 0.5,
-        scale: float = 1.0,
+        dropout: Probability = 0.5,
+        scale: Positive = 1.0,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers, dropout=dropout)
         for conv in self.convs[:-1]:

@@ -12,6 +12,7 @@ from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.gcn import GCNConv
+from graphjoule.nn.table import Probability
 from graphjoule.ops import dropout
 
 
@@ -44,6 +45,7 @@ class ResGCN(GraphModel):
         batch_norm: batch norm before each ReLU of a layer.
 
     Example:
+        >>> import torch
         >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
         >>> ResGCN(16, 64, 7, num_layers=16)(torch.randn(3, 16), edge_index).shape
         torch.Size([3, 7])
@@ -58,7 +60,7 @@ class ResGCN(GraphModel):
         out_channels: int,
         num_layers: int,
         *,
-        dropout: float = 0.5,
+        dropout: Probability = 0.5,
         batch_norm: bool = True,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)

@@ -10,10 +10,30 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Interval
 
 if TYPE_CHECKING:
     from graphjoule.nn.base import GraphModel
+
+# The ranges of options, as types of a constructor's keyword arguments. A recipe checks them; a constructor that is
+# called directly checks its arguments itself.
+Probability = Annotated[float, Interval(ge=0, lt=1)]  # of a dropout: not everything may be dropped
+UnitInterval = Annotated[float, Interval(ge=0, le=1)]
+Positive = Annotated[float, Interval(gt=0)]
+NonNegative = Annotated[float, Interval(ge=0)]
+
+_TYPES: dict[str, Any] = {
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "str": str,
+    "Probability": Probability,
+    "UnitInterval": UnitInterval,
+    "Positive": Positive,
+    "NonNegative": NonNegative,
+}
 
 
 class ModelTable(MutableMapping[str, "type[GraphModel]"]):
@@ -54,7 +74,7 @@ class ModelTable(MutableMapping[str, "type[GraphModel]"]):
         Of a network that is not imported yet they are read from the text of its file.
         """
         entry = self._entries[name]
-        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)
+        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)  # type: ignore[arg-type]
 
 
 @cache  # recipes ask thousands of times
@@ -101,10 +121,10 @@ def _class_attribute(found: ast.ClassDef, name: str) -> tuple[str, ...] | None:
 
 
 def _type(node: ast.expr | None) -> Any:
-    """The type that an annotation names: a number, a word, or a choice of words."""
+    """The type that an annotation names: a number, a range of numbers, a word, or a choice of words."""
     match node:
-        case ast.Name(id=name):
-            return {"float": float, "int": int, "bool": bool, "str": str}[name]
+        case ast.Name(id=name) if name in _TYPES:
+            return _TYPES[name]
         case ast.Subscript(value=ast.Name(id="Literal"), slice=words):
             return Literal[ast.literal_eval(words)]
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):

@@ -1,69 +1,8 @@
-"""Studies: a table or a figure as a file, the runs it takes, and a ledger that compares them with reference values."""
+"""Studies: a table or a figure as a file, the runs it takes, and a ledger that compares them with reference values.
 
-from graphjoule.studies.collection import Collection, read_collection, record_files
-from graphjoule.studies.energies import EnergyRecord, State, energies_of, read_energies
-from graphjoule.studies.ledger import (
-    FORMATS,
-    LEVEL,
-    LedgerRow,
-    OtherProtocol,
-    Outcome,
-    judge,
-    ledger_table,
-    ledger_text,
-    make_ledger,
-    missing_text,
-    other_protocols,
-    p_text,
-    rule,
-)
-from graphjoule.studies.study import (
-    STUDIES,
-    Block,
-    Cell,
-    Reference,
-    Study,
-    Sweep,
-    Variant,
-    find_study,
-    read_study,
-)
-from graphjoule.studies.worker import Pace, Plan, StudyProgress, in_words, plan_study, work
+Each name is imported when it is first asked for.
+"""
 
-__all__ = [
-    "FORMATS",
-    "LEVEL",
-    "STUDIES",
-    "Block",
-    "Cell",
-    "Collection",
-    "EnergyRecord",
-    "LedgerRow",
-    "OtherProtocol",
-    "Outcome",
-    "Pace",
-    "Plan",
-    "Reference",
-    "State",
-    "Study",
-    "StudyProgress",
-    "Sweep",
-    "Variant",
-    "energies_of",
-    "find_study",
-    "in_words",
-    "judge",
-    "ledger_table",
-    "ledger_text",
-    "make_ledger",
-    "missing_text",
-    "other_protocols",
-    "p_text",
-    "plan_study",
-    "read_collection",
-    "read_energies",
-    "read_study",
-    "record_files",
-    "rule",
-    "work",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

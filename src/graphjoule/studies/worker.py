@@ -21,7 +21,7 @@ from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import EnergyRecord, measure_energies
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
-from graphjoule.training import Progress
+from graphjoule.training import Progress, deferred_interrupt
 from graphjoule.training.environment import describe_device, resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -374,16 +374,18 @@ class _Worker:
 
     def _train(self, job: Job, on_epoch: Callable[[Progress], None]) -> FitResult:
         task = self.load(job.recipe.data.name)
-        result = fit(
-            job.recipe,
-            task,
-            job.seeds,
-            device=self.device,
-            out=job.folder.path,
-            resume=True,
-            checkpoint_every=self.checkpoint_every,
-            on_progress=on_epoch,
-        )
+        with deferred_interrupt() as stop:  # else, while it waits or measures, there is nothing to save
+            result = fit(
+                job.recipe,
+                task,
+                job.seeds,
+                device=self.device,
+                out=job.folder.path,
+                resume=True,
+                checkpoint_every=self.checkpoint_every,
+                on_progress=on_epoch,
+                should_stop=lambda: stop.requested,
+            )
         if job.lacks_energies():
             done = [(r, m) for r, m in zip(result.records, result.models, strict=True) if r.status == "done"]
             records, models = zip(*done, strict=True)

@@ -213,9 +213,16 @@ class StopRequest:
             self.requested, self._asked_at = True, now
 
 
+def stop_signals() -> list[signal.Signals]:
+    """The signals that ask a program to end; without SIGHUP where it is ignored, as under nohup."""
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+    found = [signal.Signals[name] for name in names if name in signal.Signals.__members__]
+    return [signum for signum in found if signal.getsignal(signum) is not signal.SIG_IGN]
+
+
 @contextmanager
 def deferred_interrupt() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a request that the epoch loop reads, so that a saved state is never half an epoch.
+    """Turn Ctrl-C, SIGTERM and SIGHUP into a request that the epoch loop reads: no saved state is half an epoch.
 
     The command line uses it; `fit` in a program of the user's leaves the signals alone.
     """
@@ -223,7 +230,7 @@ def deferred_interrupt() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():  # signals reach the main thread alone
         yield request
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = stop_signals()
     before = [signal.signal(signum, request.request) for signum in signals]
     try:
         yield request

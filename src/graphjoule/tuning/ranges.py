@@ -9,13 +9,9 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-import torch
-
 from graphjoule.errors import GraphjouleError, unknown
-from graphjoule.graph import Propagation
 from graphjoule.nn import MODELS
 from graphjoule.terms import TERMS
-from graphjoule.training.build import initialised
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.settings import parse_overrides, resolve, setting_names
 from graphjoule.tuning.storage import import_optuna
@@ -313,6 +309,11 @@ def _typed(recipe: Recipe, key: str, given: Range) -> Range:
 
 def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) -> None:
     """Refuse a value that no network can be built with: not with the recipe's other values, nor at the others' ends."""
+    import torch  # here, so that a range that cannot be read is refused at once
+
+    from graphjoule.graph import Propagation
+    from graphjoule.training.build import initialised
+
     first, last = ({name: found.ends[place] for name, found in ranges.items()} for place in (0, -1))
     graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
     said: GraphjouleError | None = None

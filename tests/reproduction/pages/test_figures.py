@@ -12,8 +12,8 @@ from . import block, cells, runs
 def test_a_figure_has_its_picture_its_numbers_and_what_is_missing():
     some = [cell for cell in whole_study("figure2") if cell.variant.component != "c_max"]
     text = block("figure2", Results(Collection([r for cell in some for r in runs(cell, 80.0)])))
-    assert text.startswith("![Test accuracy of EGNN with 64 layers on cora over b, gamma, c_min and c_max. Within")
-    assert "](images/figure2-cora-64.png)" in text
+    assert text.startswith("![Test accuracy of EGNN with 64 layers on cora over b, gamma, c_min and c_max.](")
+    assert "](../docs/images/figure2-cora-64.png)" in text
     assert "| c_min | 0.1 to 0.75 | 80.00 to 80.00 | 80.00 to 80.00 | 0: 80.00 ± 0.21 (10), 0.1: 80.00 ± 0.21" in text
     assert "6 cells of 28 not run. What runs them:  \n`graphjoule study figure2 --datasets cora`" in text
 
@@ -38,8 +38,8 @@ def test_depth_has_its_table():
     some = [cell for cell in cells("depth", ["cora"]) if cell.num_layers in (2, 1024)]
     records = [r for cell in some for r in (runs(cell, 80.0) if cell.model != "gcn" else [made_up(cell, 0, None)])]
     text = block("depth", Results(Collection(records), [energy_record(cell) for cell in some]))
-    assert "](images/depth-accuracy.png)" in text
-    assert "](images/depth-energy-cora.png)" in text
+    assert "](../docs/images/depth-accuracy.png)" in text
+    assert "](../docs/images/depth-energy-cora.png)" in text
     assert "| 1,024 | failed | 80.00 ± 0.21 (10) | 80.00 ± 0.21 (10) | +0.00 (p 1.000) |" in text
     assert "| 4 | not run | not run | not run |  |" in text
     assert "Pubmed" not in text

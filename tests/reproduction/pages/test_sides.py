@@ -56,7 +56,7 @@ def test_the_block_has_pictures_and_table():
     text = fill_page(
         "<!-- results constraint -->\n<!-- end -->\n", Results(Collection(records), [measured(c) for c in cells])
     )
-    assert "](images/constraint-accuracy-cora.png)" in text
-    assert "](images/constraint-layers-cora.png)" in text
+    assert "](../docs/images/constraint-accuracy-cora.png)" in text
+    assert "](../docs/images/constraint-layers-cora.png)" in text
     assert "| gcn | 8 | orthogonal penalty | 81.00 ± 1.00 (3) | 1 | 2 of 2 |" in text
     assert "`graphjoule study constraint --datasets physics`" in text
