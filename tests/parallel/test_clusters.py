@@ -2,6 +2,7 @@
 
 import math
 import threading
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -437,6 +438,29 @@ def test_prediction_is_made_in_blocks_and_agrees_with_the_forward(tmp_path):
     assert runs.recipe.train.clusters is not None
     exact = mean_prediction(list(runs.models.values()), small_recipe(), task.objective, given)
     torch.testing.assert_close(runs.predict(given), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_of_the_users_own_trains_on_clusters(tmp_path):
+    from torch_geometric.nn import GraphSAGE  # the ranks import this file, and take warnings for errors
+
+    network = partial(GraphSAGE, hidden_channels=8, num_layers=2, dropout=0.5)
+    settings = {"clusters.parts": 6, "clusters.per_step": 2, "epochs": 6, "normalize_features": False}
+    global_state = torch.get_rng_state()
+    given = {"seeds": [0, 1], "settings": settings}
+    whole = fit(network, small_task(), **given, out=tmp_path / "whole")
+    assert torch.get_rng_state().equal(global_state)
+    assert all(record.status == "done" for record in whole.records)
+
+    def stop(progress):
+        if progress.epoch == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            network, small_task(), [0, 1], settings=settings, out=tmp_path / "cut", checkpoint_every=2, on_progress=stop
+        )
+    resumed = fit(network, small_task(), [0, 1], settings=settings, out=tmp_path / "cut", resume=True)
+    assert all(same_bits(a, b) for a, b in zip(resumed.models, whole.models, strict=True))
 
 
 def cluster_fit(group, recipe, make_task):
