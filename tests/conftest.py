@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from graphjoule.tasks.objective import Classification
 # The same examples at every run, so that only a change makes a test fail; HYPOTHESIS_PROFILE=default looks for others.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+# Started in the background or under nohup, this process ignores signals, and so would all that tests start.
+for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, handler)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start; see `one_thread`
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
