@@ -274,7 +274,7 @@ def mean_prediction(
     given: ModelInput,
     device: str | torch.device = "cpu",
 ) -> Tensor:
-    """What the runs say together about every node: the mean of their probabilities, or of their numbers.
+    """What the runs say together about every node, or graph: the mean of their probabilities, or of their numbers.
 
     Args:
         models: the runs' models, ours or the user's; they are left in evaluation mode and on the device.
@@ -296,6 +296,8 @@ def mean_prediction(
     for model in models:
         network = model if isinstance(model, GraphModel) else OwnModel(model, x.size(-1), objective.out_channels)
         output = _scores(network.to(where), x, given.graph, recipe).double()
+        if given.pooling is not None:
+            output = given.pooling(output, network.output_center)
         _check_finite(output, model, x)
         one = objective.prediction(output)
         total = one if total is None else total + one

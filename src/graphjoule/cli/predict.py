@@ -138,8 +138,7 @@ def describe_predictions(runs: TrainedRuns, given: ModelInput, predicted: Tensor
     metric = objective.headline
     score = None
     if bool(known.any()):
-        sums = metric.sums(predicted[known], given.targets[known]).double().sum(dim=0)
-        score = float(metric.finish(sums, int(known.sum())))
+        score = float(metric.value(*objective.scored(predicted[known], given.targets[known])))
     return {
         "num_nodes": len(given.node_ids),
         "num_given": int(known.sum()),

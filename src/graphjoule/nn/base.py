@@ -76,6 +76,11 @@ class GraphModel(nn.Module):
         """Outputs or targets less a number that all have in common; see `OutputScale`."""
         return values
 
+    @property
+    def output_center(self) -> Tensor | float:
+        """The number that all outputs have in common; see `OutputScale`."""
+        return 0.0
+
     def kept_activations(self, *, is_fused: bool) -> int:
         """About how many activations ``[num_nodes, hidden_channels]`` a training step needs at its peak.
 

@@ -55,6 +55,11 @@ class SharedTrainer(Trainer):
     def check(self) -> None:
         """Refuse to share a model of the user's own: its random numbers come from torch, each process draws others."""
         super().check()
+        if self.task.pooling is not None:
+            raise GraphjouleError(
+                f"Task {self.task.name!r} predicts graphs, and a part or a cluster of nodes may hold half a graph; "
+                "train it in one process, without clusters."
+            )
         name = self.architecture.settings.name
         if self.architecture.settings.is_own and self.group.size > 1:
             raise GraphjouleError(
@@ -156,9 +161,10 @@ class PartBatch(SeedBatch):
         return group_of(self.task)
 
     def _targets(self, index: Tensor) -> Tensor:
-        """Targets of nodes; 0 where a process has fewer nodes for one run than for another, see `_node_sums`."""
+        """Targets of nodes; unknown where a process has fewer nodes for one run than for another."""
         targets = self.task.targets[index]
-        return torch.where((index < 0).view(-1, *[1] * (targets.dim() - 1)), 0, targets)
+        unknown = torch.nan if targets.is_floating_point() else -1
+        return torch.where((index < 0).view(-1, *[1] * (targets.dim() - 1)), unknown, targets)
 
     def _node_sums(self, values: Tensor, index: Tensor) -> Tensor:
         return torch.where((index >= 0)[:, None], values, 0).sum(dim=0)
@@ -169,6 +175,16 @@ class PartBatch(SeedBatch):
 
     def _total(self, sums: Tensor) -> Tensor:
         return self.group.total(sums)
+
+    def _all_nodes(self, rows: Tensor) -> Tensor:
+        """Rows of all processes one after the other: each adds its own to a table that is 0 elsewhere."""
+        sizes = torch.zeros(self.group.size, dtype=torch.int64, device=rows.device)
+        sizes[self.group.rank] = rows.size(1)
+        sizes = self.group.total(sizes)
+        start = int(sizes[: self.group.rank].sum())
+        table = rows.new_zeros(rows.size(0), int(sizes.sum()), *rows.shape[2:])
+        table[:, start : start + rows.size(1)] = rows
+        return self.group.total(table)
 
     def _total_gradient(self, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         sums = self.group.total(torch.cat([loss[:, None], gradient], dim=1))  # one call for both

@@ -115,6 +115,8 @@ class TaskFacts(BaseModel):
         objective: what is asked; files that are older than the field hold the number and names of classes instead.
         sha256: of features, graph and targets: another task with the same is the same task.
         source: the user's files, if it was read from some.
+        num_graphs: number of graphs, where these are predicted and not nodes.
+        pooling: how outputs of nodes become those of graphs.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -127,6 +129,8 @@ class TaskFacts(BaseModel):
     objective: Objective
     sha256: str
     source: Source | None = None
+    num_graphs: int | None = None
+    pooling: str | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -22,7 +22,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import MODELS, GraphModel, OutputScale
-from graphjoule.tasks.objective import Objective, Regression
+from graphjoule.tasks.objective import Objective
 from graphjoule.tasks.task import Task
 from graphjoule.trace.watch import watched_modules
 from graphjoule.training.recipe import ModelSettings, Recipe, explain
@@ -59,7 +59,7 @@ class Architecture:
 
 def in_units_of(objective: Objective, model: GraphModel) -> GraphModel:
     """A network that gives what an objective asks for: of a regression one that knows the unit of its targets."""
-    return OutputScale(model) if isinstance(objective, Regression) else model
+    return OutputScale(model) if objective.is_scaled else model
 
 
 def inner_network(model: nn.Module) -> nn.Module:

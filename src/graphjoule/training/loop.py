@@ -123,7 +123,7 @@ def _step_of(batch: SeedBatch) -> Callable[[], None]:
 
 
 def _score_names(batch: SeedBatch) -> list[str]:
-    return ["loss", *(metric.name for metric in batch.objective.metrics)]
+    return ["loss", *(metric.name for metric in batch.watched)]
 
 
 def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
@@ -137,13 +137,18 @@ def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
 
 
 def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunResult:
-    """Close one run: read its curve, and now, for the first and only time, the test targets."""
+    """Close one run: read its curve, score all metrics, and read, for the first and only time, the test targets."""
     state: dict[str, Any] = {name: value[run].tolist() for name, value in batch.selection.state.items()}
     seed, epochs_run = batch.seeds[run], state["last_epoch"] + 1
     names = _score_names(batch)
     curves = batch.curve[run, :epochs_run].T.tolist()
     failed, selected = state["failed"], state["best_epoch"] >= 0  # a run may fail before its first good epoch
     split = split_of[seed]
+    val, test = dict(zip(names, state["best"], strict=True)), None
+    if not failed:
+        # What chose the epoch stays as it was then; the same pass again may round in another way.
+        again, test = batch.final_scores(run, split)
+        val = {name: val.get(name, score) for name, score in again.items()}
     return RunResult(
         seed=seed,
         split=split,
@@ -151,8 +156,8 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
         curve=dict(zip(["train_loss", *(f"val_{name}" for name in names)], curves, strict=True)),
         epochs_run=epochs_run,
         selected_epoch=state["best_epoch"] if selected else None,
-        val=dict(zip(names, state["best"], strict=True)) if selected else None,
-        test=None if failed or not split.sizes[2] else batch.test_scores(run, split),
+        val=val if selected else None,
+        test=test,
         model=batch.selected_model(run),
     )
 

@@ -18,7 +18,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text, reason, sync_folder, without_nan
-from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
+from graphjoule.tasks.metrics import Metric
+from graphjoule.tasks.objective import OBJECTIVES, Classification
 from graphjoule.training.environment import versions
 from graphjoule.training.recipe import Recipe
 
@@ -124,8 +125,11 @@ class Record(BaseModel):
 
     @property
     def metric(self) -> Metric:
-        """The metric that tables and pages show."""
-        return OBJECTIVES[self.objective].metrics[0]
+        """The metric that tables and pages show: the one that selected the epoch, or the objective's first."""
+        train = self.recipe.get("train")
+        select_on = train.get("select_on") if isinstance(train, dict) else None
+        metrics = OBJECTIVES[self.objective].metrics
+        return next((metric for metric in metrics if metric.name == select_on), metrics[0])
 
     @property
     def val_score(self) -> float | None:
@@ -293,8 +297,8 @@ def summarise(records: Iterable[Record]) -> Summary:
     """Mean and spread of runs of one objective, each counted as often as it is given."""
     records = list(records)
     done = [record for record in records if record.status == "done"]
-    if len({record.objective for record in records}) > 1:
-        raise GraphjouleError("These runs have different objectives, so there is no mean over them.")
+    if len({(record.objective, record.metric.name) for record in records}) > 1:
+        raise GraphjouleError("These runs have different objectives or metrics, so there is no mean over them.")
     test = [score for record in done if (score := record.test_score) is not None]
     val = [score for record in done if (score := record.val_score) is not None]
     return Summary(

@@ -11,6 +11,7 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import LOSS, OBJECTIVES
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
 
@@ -23,8 +24,9 @@ def metric_of(recipe: Recipe) -> str:
 
 
 def metrics_of(record: Record) -> dict[str, Any]:
-    """The loss and the metrics of a run on the validation nodes."""
-    return {f"val_{name}": value for name, value in record.val.items()}
+    """The loss and the metrics of a run on the validation nodes, those that tables show."""
+    shown = {LOSS, record.metric.name, *(metric.name for metric in OBJECTIVES[record.objective].tabled)}
+    return {f"val_{name}": value for name, value in record.val.items() if name in shown}
 
 
 def direction_of(recipe: Recipe, task: Task) -> Literal["minimize", "maximize"]:
@@ -80,7 +82,7 @@ def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTas
     keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
     whole = [task.split(recipe.data.split, key) for key in keys]
     splits = {key: replace(split, test=split.test[:0]) for key, split in zip(keys, whole, strict=True)}
-    seen = torch.zeros(task.num_nodes, dtype=torch.bool, device=task.targets.device)
+    seen = torch.zeros(len(task.targets), dtype=torch.bool, device=task.targets.device)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
