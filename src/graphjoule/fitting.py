@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -135,6 +135,7 @@ def fit(
     _check_positive(runs_at_once=runs_at_once, checkpoint_every=checkpoint_every)
     recipe, architecture = _resolve(model, task, settings)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
+    task = _reweighted(task, recipe)
     if recipe.train.clusters is not None and runs_at_once not in (None, 1):
         raise GraphjouleError(f"runs_at_once is {runs_at_once}; runs on clusters train one after the other.")
     where = resolve_device(device)
@@ -218,6 +219,14 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
             described[name] = {key: value for key, value in getattr(term, "keywords", {}).items() if _is_plain(value)}
         builders[name] = term
     return (recipe.model_copy(update={"terms": described}) if terms else recipe), builders
+
+
+def _reweighted(task: Task, recipe: Recipe) -> Task:
+    """The task with the weights of classes and the focal loss that the recipe asks for."""
+    weights, gamma = recipe.train.class_weights, recipe.train.focal_gamma
+    given: Any = tuple(weights) if isinstance(weights, list) else weights
+    objective = task.objective.reweighted(given, gamma)
+    return task if objective == task.objective else replace(task, objective=objective)
 
 
 def _is_plain(value: Any) -> bool:

@@ -39,6 +39,8 @@ Examples:
 
 - `graphjoule train --dataset pubmed --layers 64 --processes 2` trains the same, each process with half the graph
 
+- `graphjoule train --dataset cora --layers 8 --class-weights balanced --select-on macro_f1`
+
 - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
 
 - `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
@@ -68,6 +70,17 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
+    ] = None,
+    select_on: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What chooses the epoch: loss, or a metric such as accuracy or roc_auc."),
+    ] = None,
+    class_weights: Annotated[
+        str | None,
+        typer.Option(metavar="WEIGHTS", help="Weight of each class in the loss: balanced, or numbers such as 1,5."),
+    ] = None,
+    focal_gamma: Annotated[
+        float | None, typer.Option(metavar="GAMMA", help="Focal loss instead of cross entropy; 2 is usual.")
     ] = None,
     recipe_file: Annotated[
         Path | None,
@@ -105,6 +118,9 @@ def train(
         "terms.energy.method": constraint,
         "train.clusters.parts": clusters,
         "train.clusters.per_step": clusters_per_step,
+        "train.select_on": select_on,
+        "train.class_weights": None if class_weights is None else _weights(class_weights),
+        "train.focal_gamma": focal_gamma,
     }
     overrides = parse_overrides(set_ or [])
     for key, value in chosen.items():
@@ -174,6 +190,14 @@ def train(
             )
     predictions = predict_all(recipe, task, result, device) if source.is_own and result.summary.n else None
     print_result(recipe, result, predictions, json=json)
+
+
+def _weights(text: str) -> str | list[float]:
+    """One number per class from a list with commas, or the word as it is."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        return text
 
 
 train.__doc__ = f"{train.__doc__}\n{_EPILOG}"

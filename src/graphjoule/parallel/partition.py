@@ -229,6 +229,11 @@ def write_partition(
     """
     folder, task = Path(folder), task.to("cpu")
     check_partition_folder(folder)
+    if task.pooling is not None:
+        raise GraphjouleError(
+            f"Task {task.name!r} predicts graphs, and a part of its nodes may hold half a graph; train it in one "
+            "process."
+        )
     owner = cut_nodes(task.graph, num_parts, method, seed)
     cut, facts, splits = _Cut(task, owner, num_parts), task.facts(), _splits_sha256(task)
     whose = f"{facts.sha256} {splits} ".encode()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.graph.edges import as_int64
 from graphjoule.tasks import metrics as m
-from graphjoule.tasks.metrics import Metric
+from graphjoule.tasks.metrics import Metric as Metric
 
 LOSS = "loss"
 """The name under which the loss itself can select."""
@@ -207,7 +207,7 @@ def _check_weights(weights: ClassWeights, focal_gamma: float, expected: int, eac
         raise GraphjouleError(f"class_weights is {weights!r}; expected 'balanced' or {expected} numbers.")
     if isinstance(weights, tuple) and (len(weights) != expected or not all(0 < w < float("inf") for w in weights)):
         raise GraphjouleError(
-            f"class_weights is {list(weights)}; expected 'balanced' or {expected} numbers above 0, one for every {each}."
+            f"class_weights is {list(weights)}; expected 'balanced' or {expected} numbers above 0, one per {each}."
         )
     if not 0 <= focal_gamma < float("inf"):
         raise GraphjouleError(f"focal_gamma is {focal_gamma}; it must be 0 or more, such as 2.")

@@ -112,7 +112,7 @@ class Task:
             pooling: how outputs of nodes become those of graphs: "mean", "sum" or "max".
         """
         if not hasattr(data, "edge_index"):
-            data = _joined(data)  # type: ignore[arg-type]
+            data = _joined(data)
         x, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
         check_features(x)
         if targets.dim() == 2 and targets.size(1) == 1:  # OGB keeps its labels as a column
@@ -287,7 +287,7 @@ def _pooling(data: Data, num_nodes: int, targets: Tensor, how: PoolingName, name
         return pooling
     if len(targets) != num_nodes:
         raise GraphjouleError(
-            f"y of task {name!r} has {len(targets)} rows; expected {pooling.num_graphs}, one per graph, or {num_nodes}, "
-            "one per node. Where a graph has several targets, give each graph a y of shape [1, num_targets]."
+            f"y of task {name!r} has {len(targets)} rows; expected {pooling.num_graphs}, one per graph, or "
+            f"{num_nodes}, one per node. A graph with several targets needs a y of shape [1, num_targets]."
         )
     return None

@@ -142,17 +142,20 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
     seed, epochs_run = batch.seeds[run], state["last_epoch"] + 1
     names = _score_names(batch)
     curves = batch.curve[run, :epochs_run].T.tolist()
-    failed, selected = state["failed"], state["best_epoch"] >= 0  # a run may fail before its first good epoch
+    selected = state["best_epoch"] >= 0  # a run may fail before its first good epoch
+    failure = describe_failure(batch, run) if state["failed"] else None
+    if not selected and failure is None:
+        failure = f"seed {seed}: {batch.recipe.train.select_on} is not defined on the validation nodes in any epoch"
     split = split_of[seed]
     val, test = dict(zip(names, state["best"], strict=True)), None
-    if not failed:
+    if failure is None:
         # What chose the epoch stays as it was then; the same pass again may round in another way.
         again, test = batch.final_scores(run, split)
         val = {name: val.get(name, score) for name, score in again.items()}
     return RunResult(
         seed=seed,
         split=split,
-        failure=describe_failure(batch, run) if failed else None,
+        failure=failure,
         curve=dict(zip(["train_loss", *(f"val_{name}" for name in names)], curves, strict=True)),
         epochs_run=epochs_run,
         selected_epoch=state["best_epoch"] if selected else None,

@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.objective import Classification, Regression
+from graphjoule.tasks.objective import Classification, MultiLabel, Ordinal
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, summarise
 
@@ -152,22 +152,27 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         asked=_asked(data),
         summary=summary,
         metric=summary.metric,
-        is_regression=data is not None and isinstance(data.objective, Regression),
+        is_regression=data is not None and data.objective.is_scaled,
         devices=list(dict.fromkeys(record.device for record in records)),
         counted=counted,
     )
 
 
 def _asked(data: TaskFacts | None) -> str:
-    """What is predicted, of how many nodes it is known, and the names of the classes or targets."""
+    """What is predicted, of how many nodes or graphs it is known, and the names of the classes or targets."""
     if data is None:
         return ""
-    if isinstance(data.objective, Classification):
+    unit = "node" if data.num_graphs is None else "graph"
+    if isinstance(data.objective, Classification | Ordinal):
         names: Sequence[str] = data.objective.classes
-        known = f"{counted(data.num_labels, 'labelled node')} of {counted(len(names), 'class', 'classes')}"
+        known = f"{counted(data.num_labels, f'labelled {unit}')} of {counted(len(names), 'class', 'classes')}"
+        known += " in this order" if isinstance(data.objective, Ordinal) else ""
+    elif isinstance(data.objective, MultiLabel):
+        names = data.objective.labels
+        known = f"{counted(data.num_labels, unit)} with known ones of {counted(len(names), 'label')}"
     else:
         names = getattr(data.objective, "target_names", None) or ()
-        known = f"{counted(data.num_labels, 'node')} with {counted(data.objective.out_channels, 'known target')}"
+        known = f"{counted(data.num_labels, unit)} with {counted(data.objective.out_channels, 'known target')}"
     more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
     listed = ", ".join(_plain(name) for name in names[:_MOST_CLASSES])
     return known + (f": {listed}{more}" if names else "")

@@ -142,8 +142,9 @@ class Recipe(BaseModel):
         """All settings in one flat dict by their dotted names."""
         fields = self.model_dump(exclude={"sources"})
         fields["model"] |= fields["model"].pop("options")
-        if fields["train"]["clusters"] is None:
-            del fields["train"]["clusters"]
+        for name in ("clusters", "class_weights", "focal_gamma"):
+            if fields["train"][name] is None:
+                del fields["train"][name]
         fields["terms"] = {name: given or True for name, given in fields["terms"].items()}
         return dict(flatten(fields))
 
@@ -202,7 +203,9 @@ class Recipe(BaseModel):
 def _as_format_1(recipe: Recipe) -> dict[str, Any]:
     flat = recipe.model.model_dump(exclude={"name", "options"}) | recipe.model.options
     flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
-    flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters"})
+    flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", "class_weights", "focal_gamma"})
+    weighted = recipe.train.model_dump(include={"class_weights", "focal_gamma"})
+    flat |= {name: value for name, value in weighted.items() if value is not None}
     flat["select_on"] = f"val_{recipe.train.select_on}"
     flat |= {f"weight_decay.{group}": decay for group, decay in recipe.train.weight_decay.items()}
     if recipe.train.clusters is not None:

@@ -287,7 +287,7 @@ class SeedBatch:
 
         with self._random_numbers():
             found = _each_run(pieces, self.parameters, self.buffers, self.factors, self.val_index)
-        return self._finish(self.watched, *found, self._counts[1]).to(self.curve.dtype)
+        return self._finish(self.watched, self._counts[1], *found).to(self.curve.dtype)
 
     def _pieces(
         self, metrics: Sequence[Metric], output: Tensor, target: Tensor
@@ -301,12 +301,12 @@ class SeedBatch:
     def _finish(
         self,
         metrics: Sequence[Metric],
+        count: int,
         loss: Tensor,
         sums: tuple[Tensor, ...],
         nodes: tuple[Tensor, ...],
-        count: int,
     ) -> Tensor:
-        """Loss and metrics from their sum and `_pieces`, each with the run axis first, shape ``[runs, 1 + metrics]``."""
+        """Loss and metrics, ``[runs, 1 + metrics]``, from the sum of losses and `_pieces` with the run axis first."""
         # Equal counts must be equal shares, or a tie would not be one: sums are whole before they are divided.
         widths = [each.size(1) for each in (loss, *sums)]
         loss, *totals = torch.split(self._total(torch.cat([loss, *sums], dim=1)), widths, dim=1)
@@ -386,7 +386,7 @@ class SeedBatch:
         loss = TrainingLoss(model, self.task, self.factors[run].to(output.device)).losses(output, target)
         sums, nodes = self._pieces(metrics, output, target)
         found = loss.double().sum()[None], sums, nodes
-        return self._finish(metrics, *_nested(lambda each: each[None], found), count)[0]
+        return self._finish(metrics, count, *_nested(lambda each: each[None], found))[0]
 
     def _all_nodes(self, rows: Tensor) -> Tensor:
         """Rows of all nodes, shape ``[runs, n, ...]``."""

@@ -125,6 +125,9 @@ class TrainSettings(BaseModel):
         patience: Epochs without a better `select_on` after which a run stops.
         select_on: What chooses the epoch on the validation nodes: "loss", or a metric of the task's objective.
         clusters: The clusters of nodes that training goes over, for large graphs; None is the whole graph.
+        class_weights: "balanced", or what the loss of every class or label is multiplied with; None is what the task's
+            objective says.
+        focal_gamma: Gamma of the focal loss; None is what the task's objective says.
     """
 
     model_config = STRICT
@@ -135,6 +138,18 @@ class TrainSettings(BaseModel):
     patience: int = Field(ge=1)
     select_on: str = Field(min_length=1)
     clusters: ClusterSettings | None = None
+    class_weights: str | list[float] | None = None
+    focal_gamma: Annotated[float, Field(ge=0)] | None = None
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _balanced_or_numbers(cls, given: Any) -> Any:
+        is_list = isinstance(given, list | tuple) and all(type(each) in (int, float) for each in given)
+        if given is None or given == "balanced" or (is_list and all(0 < each < float("inf") for each in given)):
+            return [float(each) for each in given] if is_list else given
+        raise GraphjouleError(
+            f"class_weights is {given!r}; expected balanced, or a list of numbers above 0, one per class or label."
+        )
 
     @field_validator("select_on")
     @classmethod

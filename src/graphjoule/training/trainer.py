@@ -70,12 +70,28 @@ class Trainer:
             raise GraphjouleError(
                 f"The split {self.recipe.data.split!r} of {self.task.name} has no validation nodes to select by."
             )
+        self._check_selectable()
         self._built: dict[int, GraphModel] = {}
         self._next: SeedBatch | None = None
 
     def check(self) -> None:
         """Refuse what cannot be trained together; here all can."""
         self.task.objective.column(self.recipe.train.select_on)
+
+    def _check_selectable(self) -> None:
+        """Refuse a metric that the validation targets do not define, whatever is predicted."""
+        objective, select_on = self.task.objective, self.recipe.train.select_on
+        for metric in objective.watched(select_on):
+            for seed, split in self.split_of.items():
+                if metric.finish is not None or split.val.numel() != split.sizes[1]:  # a part has not all of them
+                    continue
+                targets = self.task.targets[split.val]
+                nothing = torch.zeros(len(targets), objective.out_channels, device=targets.device)
+                if bool(metric.value(*objective.scored(objective.prediction(nothing), targets)).isnan()):
+                    raise GraphjouleError(
+                        f"select_on is {select_on!r}, which needs validation {self.task.unit}s of both kinds for a "
+                        f"class or label; those of seed {seed} have none. Choose another split or metric."
+                    )
 
     def make_batch(self, seeds: list[int]) -> SeedBatch:
         """The state of some runs before their first epoch."""
