@@ -38,6 +38,7 @@ ABOUT_ALL = {
     "test_docs.py",
     "test_examples.py",
     "test_draw_smoothing.py",
+    "test_objectives.py",  # what all models promise for all objectives
     "nn/test_contract.py",  # what all networks promise
     "nn/test_relatives.py",  # which network is a special case of which
     "cli/test_bad_input.py",  # every refusal of every command
