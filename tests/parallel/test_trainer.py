@@ -248,7 +248,7 @@ def numbers_of(record):
     return {name: getattr(record, name) for name in NUMBERS}
 
 
-@pytest.mark.parametrize("select_on", ["val_loss", "val_accuracy"])
+@pytest.mark.parametrize("select_on", ["val_loss", "val_accuracy", "roc_auc"])
 def test_runs_stop_and_select_as_in_one_process(world, tmp_path, select_on):
     recipe = small_recipe("gcn", 2, **STOPPING, select_on=select_on)
     write_partition(ring_task(), 2, tmp_path, "blocks")
@@ -256,6 +256,10 @@ def test_runs_stop_and_select_as_in_one_process(world, tmp_path, select_on):
     assert len({record.epochs_run for record in expected.records}) > 1
     for records, states in world.run(fit_with, 2, str(tmp_path), recipe, list(range(5)), {}):
         assert [numbers_of(r) for r in records] == [numbers_of(r) for r in expected.records]
+        for record, alone in zip(records, expected.records, strict=True):
+            assert {"roc_auc", "ece", "macro_f1"} < record.test.keys()
+            assert record.test == pytest.approx(alone.test, rel=1e-3, abs=1e-4)
+            assert record.val == pytest.approx(alone.val, rel=1e-3, abs=1e-4)
         for state, model in zip(states, expected.models, strict=True):
             for name, value in model.state_dict().items():
                 torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-4)

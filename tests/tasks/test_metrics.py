@@ -1,4 +1,4 @@
-"""Every metric against scikit-learn, ties and unknown targets included; the calibration error against its definition."""
+"""Every metric against scikit-learn, ties and unknown targets included; the calibration error against a definition."""
 
 import warnings
 

@@ -125,7 +125,10 @@ def test_the_result_is_that_of_the_selected_epoch(together):
     for result in together.results.values():
         at = result.selected_epoch
         assert result.curve["val_loss"].index(min(result.curve["val_loss"])) == at
-        assert result.val == {"loss": result.curve["val_loss"][at], "accuracy": result.curve["val_accuracy"][at]}
+        names = ["loss", *(metric.name for metric in task.objective.metrics)]
+        assert list(result.val) == list(result.test) == names
+        assert [result.val[name] for name in names[:2]] == [result.curve[f"val_{name}"][at] for name in names[:2]]
+        assert result.val["micro_f1"] == pytest.approx(result.val["accuracy"])  # scored again, at the same epoch
         right = result.model.eval()(task.features, task.graph).argmax(dim=1) == task.targets
         assert result.test["accuracy"] == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
         assert result.val["accuracy"] == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
