@@ -196,10 +196,27 @@ def test_train_on_clusters_then_predict(here):
     assert json.loads(predicted.out)["num_nodes"] == 1797
 
 
+def test_the_metric_that_selects_and_the_weights_of_classes_are_options(here):
+    options = ("--select-on", "macro_f1", "--class-weights", "balanced", "--focal-gamma", 2)
+    done = run("train", *TINY, *options, "--json")
+    assert done.code == 0, done.err
+    (record,) = read_records(here / json.loads(done.out)["records"])
+    assert json.loads(done.out)["metric"] == "macro_f1"
+    assert record.recipe["train"]["class_weights"] == "balanced"
+    assert (record.recipe["train"]["focal_gamma"], record.recipe["train"]["select_on"]) == (2.0, "macro_f1")
+    assert record.test_score == record.test["macro_f1"]
+    about = json.loads((here / "runs/digits-egnn-2/run.json").read_text())
+    assert about["data"]["objective"]["class_weights"] == "balanced"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--clusters", 0], "--clusters"),
+        (["--select-on", "f2"], "select_on is 'f2'; for classification the choices are: accuracy, average_precision"),
+        (["--class-weights", "even"], "class_weights is 'even'; expected balanced, or a list of numbers above 0"),
+        (["--class-weights", "1,2"], "class_weights is [1.0, 2.0]; expected 'balanced' or 10 numbers above 0"),
+        (["--focal-gamma", -1], "focal_gamma = -1.0 cannot be used"),
         (["--clusters-per-step", 5], "there are no clusters: say how many with --clusters"),
         (["--clusters", 3, "--clusters-per-step", 5], "clusters.per_step is 5, but there are 3 clusters"),
         (["--clusters", 5000], "clusters.parts is 5000; for a graph of 1797 nodes it must be from 1 to 1797"),

@@ -372,3 +372,15 @@ def test_runs_of_two_objectives_have_no_mean():
     assert (other.metric.name, other.val_score) == ("r2", -0.5)
     with pytest.raises(GraphjouleError, match="different objectives"):
         summarise([make(), other])
+
+
+def test_the_metric_that_selected_is_the_headline():
+    scores = {"loss": 1.0, "accuracy": 0.5, "roc_auc": 0.75}
+    plain = make(val=scores, test=scores)
+    recipe = plain.recipe | {"train": plain.recipe["train"] | {"select_on": "roc_auc"}}
+    record = make(val=scores, test=scores).model_copy(update={"recipe": recipe})
+    assert (plain.metric.name, plain.test_score) == ("accuracy", 0.5)
+    assert (record.metric.name, record.val_score, record.test_score) == ("roc_auc", 0.75, 0.75)
+    assert summarise([record]).test_mean == 0.75
+    with pytest.raises(GraphjouleError, match="different objectives or metrics"):
+        summarise([plain, record])

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from graphjoule.nn import MODELS
 from graphjoule.ops import make_key
+from graphjoule.tasks import Classification
 from graphjoule.terms import EnergyConstraint
 from graphjoule.training.build import build_model
 from graphjoule.training.recipe import load_recipe
@@ -166,6 +169,26 @@ def test_the_selected_model_is_the_one_of_the_best_epoch_buffers_included():
         assert same_bits(runs.selected_model(run), kept[epoch][run])
         model = runs.selected_model(run).eval()
         assert runs.selected_output(run).equal(model(task.features, task.graph))
+
+
+@pytest.mark.parametrize("split", ["public", "stratified-30-30"])
+def test_weights_of_classes_are_each_runs_own_and_stay_with_it(split):
+    labels = small_task().targets.clone()
+    labels[1::3] = 0  # of class 1 nothing is left
+    task = replace(small_task(labels=labels), objective=Classification(3, class_weights="balanced", focal_gamma=1.0))
+    recipe = small_recipe(split=split, epochs=2 * EPOCHS, select_on="roc_auc")
+    runs = trained(recipe, task, [0, 1, 2])
+    for row, seed in enumerate([0, 1, 2]):
+        counts = torch.bincount(task.targets[task.split(split, seed).train], minlength=3)
+        expected = torch.where(counts > 0, counts.sum() / (2 * counts), 1.0)
+        torch.testing.assert_close(runs.factors[row], expected)
+    fresh = make_batch(recipe, task, [0, 1, 2])
+    fresh.restore({name: value.clone() for name, value in runs.snapshot().items()})
+    fresh.keep([2])
+    runs.train_epoch()
+    fresh.train_epoch()
+    torch.testing.assert_close(fresh.curve[0, EPOCHS], runs.curve[2, EPOCHS], rtol=1e-4, atol=1e-5)
+    assert_agree(runs, 1, trained(recipe, task, [1], EPOCHS + 1), 0, atol=1e-5)
 
 
 # The baselines.
