@@ -20,28 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLACK",
-    "BLUE",
-    "GREEN",
-    "ORANGE",
-    "PALETTE",
-    "PURPLE",
-    "SKY",
-    "VERMILION",
-    "X_SCALES",
-    "Band",
-    "Key",
-    "Line",
-    "MissingLibraryError",
-    "Panel",
-    "check_picture_path",
-    "draw_panel",
-    "draw_panels",
-    "picture_bytes",
-    "save_figure",
-]
-
 # Okabe and Ito's palette, the yellow left out: it is too faint on white.
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
