@@ -194,6 +194,7 @@ def _render(
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     energy, metrics = energy_chart(cells, cells[chosen]), list(dict.fromkeys(m for cell in cells for m in cell.metrics))
     has_reference = any(view["published"] for view in views)
+    heads = _heads(metrics, reference if has_reference else None)
     environment = Environment(
         loader=PackageLoader("graphjoule.report"),
         autoescape=True,
@@ -212,7 +213,7 @@ def _render(
         best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
         chosen=views[chosen],
         scores_title=label(metrics[0]).capitalize() if len(metrics) == 1 else "Scores",
-        heads=_heads(metrics, reference if has_reference else None),
+        heads=[head for head in heads if any(view["scores"].get(head) for view in views)] or heads,
         reference=reference if has_reference else None,
         energy=_figure(energy) if energy.lines else None,
         curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
