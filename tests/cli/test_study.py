@@ -370,9 +370,9 @@ def cells_of(commands):
         options = list(zip(words[1::2], words[2::2], strict=True))
         given, sets = dict(options), [value for name, value in options if name == "--set"]
         cells += find_study(words[0]).cells(
-            study_module._names(given["--datasets"]),
-            study_module._names(given.get("--models")),
-            study_module._depths(given.get("--layers")),
+            given["--datasets"].split(","),
+            given["--models"].split(",") if "--models" in given else None,
+            [*map(int, given["--layers"].split(","))] if "--layers" in given else None,
             parse_overrides(sets),
         )
         seeds.append(parse_seeds(given.get("--seeds", "10")))

@@ -84,7 +84,9 @@ def study(
     if form not in _ENDINGS:
         raise GraphjouleError(f"--format is {form!r}; expected one of {choices(_ENDINGS)}.")
     overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
-    cells, numbers = chosen.cells(_names(datasets), _names(models), _depths(layers), overrides), parse_seeds(seeds)
+    names, depths = "names, such as cora,pubmed", _parts(layers, "--layers numbers, such as 2,16", int)
+    cells = chosen.cells(_parts(datasets, names), _parts(models, names), depths, overrides)
+    numbers = parse_seeds(seeds)
     for cell in cells:
         _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
 
@@ -239,15 +241,10 @@ def study_commands(study: Study, cells: Iterable[Cell], seeds: Sequence[int] = _
     return commands
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else _parts(text, str, "names, such as cora,pubmed")
-
-
-def _depths(text: str | None) -> list[int] | None:
-    return None if text is None else _parts(text, int, "--layers numbers, such as 2,16")
-
-
-def _parts(text: str, kind: Callable[[str], Any], expected: str) -> list[Any]:
+def _parts(text: str | None, expected: str, kind: Callable[[str], Any] = str) -> list[Any] | None:
+    """What stands between commas; None if the option is not there."""
+    if text is None:
+        return None
     try:
         parts = [kind(part.strip()) for part in text.split(",") if part.strip()]
     except ValueError:

@@ -199,9 +199,12 @@ class Estimate:
     def __str__(self) -> str:
         if not self.num_judged:
             return "how long it takes is not known: no run like these is recorded on this device"
-        if self.num_judged == self.num_runs:
-            return f"about {in_words(self.seconds)}"
-        return f"about {in_words(self.seconds)} for {self.num_judged} of them; no run like the others is recorded"
+        rest = (
+            ""
+            if self.num_judged == self.num_runs
+            else f" for {self.num_judged} of them; no run like the others is recorded"
+        )
+        return f"about {in_words(self.seconds)}{rest}"
 
 
 class Pace:
@@ -242,11 +245,8 @@ class Pace:
         """The time of all runs of the jobs that are still missing."""
         left = [(len(job.missing()), self.seconds(job.recipe)) for job in jobs]
         judged = [(runs, seconds) for runs, seconds in left if seconds is not None]
-        return Estimate(
-            sum(runs * seconds for runs, seconds in judged),
-            sum(runs for runs, _ in left),
-            sum(runs for runs, _ in judged),
-        )
+        seconds = sum(runs * each for runs, each in judged)
+        return Estimate(seconds, sum(runs for runs, _ in left), sum(runs for runs, _ in judged))
 
 
 def in_words(seconds: float) -> str:

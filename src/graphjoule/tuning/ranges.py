@@ -45,6 +45,9 @@ class Interval:
         high: the largest value.
         log: whether every factor is as likely as any other, rather than every difference.
         is_whole: whether only whole numbers are meant.
+
+    >>> Interval(1e-4, 0.1, log=True).text, Interval(16, 64, is_whole=True).num_values, Interval(0.1, 0.5).contains(0.2)
+    ('0.0001..0.1:log', 49, True)
     """
 
     low: float
@@ -54,11 +57,7 @@ class Interval:
 
     @property
     def text(self) -> str:
-        """As it is typed.
-
-        >>> Interval(1e-4, 0.1, log=True).text, Interval(16, 64, is_whole=True).text
-        ('0.0001..0.1:log', '16..64')
-        """
+        """As it is typed."""
         return f"{self.low!r}..{self.high!r}{':log' if self.log else ''}"
 
     @property
@@ -66,22 +65,14 @@ class Interval:
         """The values that are tried before a search begins."""
         return (self.low, self.high)
 
-    def contains(self, value: Any) -> bool:
-        """Whether it could be drawn.
-
-        >>> Interval(0.1, 0.5).contains(0.2), Interval(0.1, 0.5).contains("relu")
-        (True, False)
-        """
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
     @property
     def num_values(self) -> int | None:
-        """How many values there are; None where they cannot be counted.
-
-        >>> Interval(16, 64, is_whole=True).num_values, Interval(0.1, 0.5).num_values
-        (49, None)
-        """
+        """How many values there are; None where they cannot be counted."""
         return int(self.high) - int(self.low) + 1 if self.is_whole else None
+
+    def contains(self, value: Any) -> bool:
+        """Whether it could be drawn."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
 
     def distribution(self) -> Any:
         """The same for Optuna."""
@@ -92,17 +83,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values, none nearer to another."""
+    """Some values, none nearer to another; for the rest see `Interval`.
+
+    >>> Choices(("srelu", True, 16)).text
+    'srelu,true,16'
+    """
 
     values: tuple[Any, ...]
 
     @property
     def text(self) -> str:
-        """As it is typed.
-
-        >>> Choices(("srelu", True, 16)).text
-        'srelu,true,16'
-        """
+        """As it is typed."""
         return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.values)
 
     @property
@@ -110,14 +101,14 @@ class Choices:
         """The values that are tried before a search begins: all of them."""
         return self.values
 
-    def contains(self, value: Any) -> bool:
-        """Whether it could be drawn."""
-        return value in self.values
-
     @property
     def num_values(self) -> int:
         """How many values there are."""
         return len(set(self.values))
+
+    def contains(self, value: Any) -> bool:
+        """Whether it could be drawn."""
+        return value in self.values
 
     def distribution(self) -> Any:
         """The same for Optuna."""
@@ -134,8 +125,8 @@ def count_settings(ranges: Mapping[str, Range]) -> int | None:
     6
     >>> count_settings(parse_ranges(["batch_norm=true,false", "lr=0.1..0.2"]))
     """
-    counts = [found.num_values for found in ranges.values()]
-    return None if None in counts else math.prod(count for count in counts if count is not None)
+    counts = [count for found in ranges.values() if (count := found.num_values) is not None]
+    return math.prod(counts) if len(counts) == len(ranges) else None
 
 
 def parse_ranges(texts: Iterable[str]) -> dict[str, Range]:
@@ -253,10 +244,12 @@ def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """The recipe's own values of what is searched, where they are within the ranges: the first trial's."""
-    settings = recipe.settings()
-    values = {key: {settings.get(name) for name in spelled(recipe, key)} for key in ranges}
-    found = {key: next(iter(several)) for key, several in values.items() if len(several) == 1}
-    return {key: value for key, value in found.items() if ranges[key].contains(value)}
+    settings, found = recipe.settings(), {}
+    for key, given in ranges.items():
+        first, *others = (settings.get(name) for name in spelled(recipe, key))
+        if all(other == first for other in others) and given.contains(first):
+            found[key] = first
+    return found
 
 
 def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:

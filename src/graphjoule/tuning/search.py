@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -31,7 +30,6 @@ __all__ = ["Evaluation", "Search", "Team", "TrialProgress", "evaluate", "run_tea
 
 _POLL_SECONDS = 0.5  # how soon the trial of a worker that died is taken over
 _TEAM_POLL_SECONDS = 0.2
-_STOPPED = 130  # the exit code of a program that Ctrl-C has ended
 
 
 @dataclass(frozen=True)
@@ -249,7 +247,7 @@ class Team:
         """Work until all is done; the exit code shows the parent how it ended."""
         torch.set_num_threads(num_threads)
         # Before a training there is nothing to save: SIGTERM then does what Ctrl-C does.
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             task = hide_test(self.load(), self.search.recipe, self.search.seeds)
             queue = self.search.queue(self.search.open(self.ref, task), self.num_trials)
@@ -258,7 +256,7 @@ class Team:
             print(f"graphjoule: {error}", file=sys.stderr)
             sys.exit(2)
         except (TrainingInterrupted, KeyboardInterrupt):
-            sys.exit(_STOPPED)
+            sys.exit(130)
 
 
 def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lambda: None) -> list[int]:
@@ -278,7 +276,9 @@ def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lamb
     num_threads = max(1, torch.get_num_threads() // num_workers)
     context = multiprocessing.get_context("spawn")  # a fork would copy locks of threads that do not exist in it
     workers = [context.Process(target=team.run_worker, args=(num_threads, os.getpid())) for _ in range(num_workers)]
-    before = signal.signal(signal.SIGTERM, _interrupt)  # a parent that is killed by it could not end its workers
+    before = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a parent that is killed by it could not end its workers
     try:
         for worker in workers:
             worker.start()
@@ -293,7 +293,3 @@ def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lamb
             worker.join()
         signal.signal(signal.SIGTERM, before)
     return [worker.exitcode or 0 for worker in workers]
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
