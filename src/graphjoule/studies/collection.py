@@ -16,8 +16,6 @@ from graphjoule.files import each_once
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
 
-__all__ = ["Collection", "read_collection", "record_files"]
-
 
 class Collection:
     """Records by recipe and seed; of a run that was recorded twice, the newest.

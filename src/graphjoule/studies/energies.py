@@ -26,8 +26,6 @@ from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import Recipe, model_options
 from graphjoule.training.records import Record
 
-__all__ = ["EnergyRecord", "State", "energies_of", "measure_energies", "read_energies"]
-
 State = Literal["initial", "trained"]
 
 

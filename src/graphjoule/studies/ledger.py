@@ -23,22 +23,6 @@ from graphjoule.studies.study import Cell, Reference, Study
 from graphjoule.tasks.objective import ACCURACY, Metric
 from graphjoule.training.records import Record, summarise
 
-__all__ = [
-    "FORMATS",
-    "LEVEL",
-    "LedgerRow",
-    "OtherProtocol",
-    "Outcome",
-    "judge",
-    "ledger_table",
-    "ledger_text",
-    "make_ledger",
-    "missing_text",
-    "other_protocols",
-    "p_text",
-    "rule",
-]
-
 Verdict = Literal["matches", "better", "worse", "not run", "failed", "too few runs", "no reference"]
 
 LEVEL: Final = 0.05

@@ -37,8 +37,6 @@ from graphjoule.tasks import DATASETS
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.settings import explain, resolve, setting_names
 
-__all__ = ["STUDIES", "Block", "Cell", "Reference", "Study", "Sweep", "Variant", "find_study", "read_study"]
-
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _NAMES_OF_A_ROW: Final = ("model", "component", "value")
 

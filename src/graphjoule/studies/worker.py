@@ -28,8 +28,6 @@ from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
 from graphjoule.training.trainer import is_out_of_memory
 
-__all__ = ["LOCKS", "Estimate", "Job", "Load", "Pace", "Plan", "StudyProgress", "in_words", "plan_study", "work"]
-
 LOCKS: Final = ".claims"
 """The folder of the lock files in a study's folder, which is known as a study's by it."""
 _POLL_SECONDS = 0.5  # how soon the work of a process that died is taken over

@@ -20,7 +20,7 @@ from graphjoule.tuning.queue import attempts_of, is_over
 from graphjoule.tuning.ranges import spelled, with_settings
 from graphjoule.tuning.storage import SearchStorage, differences, import_optuna, quiet
 
-__all__ = ["Outcome", "Row", "check_folder", "mark_folder", "read_outcome", "recipe_text", "write_outcome"]
+__all__ = ["Outcome", "Row", "read_outcome", "recipe_text"]
 
 RECIPE_NAME = "best.toml"
 SEARCH_NAME = "search.json"

@@ -20,8 +20,6 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.tuning.ranges import Range, count_settings
 from graphjoule.tuning.storage import SearchStorage, import_optuna, quiet, sentences
 
-__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "is_over", "slot_of"]
-
 _STOPPED = "stopped"
 MOST_DEATHS = 8
 """Workers that may die of one trial; then it is given up: it may kill every worker, such as by filling the memory."""

@@ -16,20 +16,6 @@ from graphjoule.training.recipe import Recipe
 from graphjoule.training.settings import parse_overrides, resolve, setting_names
 from graphjoule.tuning.storage import import_optuna
 
-__all__ = [
-    "Choices",
-    "Interval",
-    "Range",
-    "count_settings",
-    "default_ranges",
-    "fit_ranges",
-    "own_values",
-    "parse_range",
-    "parse_ranges",
-    "spelled",
-    "with_settings",
-]
-
 # What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.
 _ARGUMENTS = ("model", "dataset", "num_layers", "layers", "seeds", "constraint")
 _CHOSEN = ("train.select_on", "data.split", "terms.energy.method", "train.clusters")

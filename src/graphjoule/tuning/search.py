@@ -26,8 +26,6 @@ from graphjoule.tuning.ranges import Range, default_ranges, fit_ranges, own_valu
 from graphjoule.tuning.storage import SearchStorage, StorageRef
 from graphjoule.tuning.validation import ValidationTask, hide_test
 
-__all__ = ["Evaluation", "Search", "Team", "TrialProgress", "evaluate", "run_team", "tune", "work"]
-
 _POLL_SECONDS = 0.5  # how soon the trial of a worker that died is taken over
 _TEAM_POLL_SECONDS = 0.2
 

@@ -30,18 +30,6 @@ from filelock import FileLock
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, file_lock, reason
 
-__all__ = [
-    "JournalLock",
-    "LockLeases",
-    "PulseLeases",
-    "SearchStorage",
-    "StorageRef",
-    "differences",
-    "import_optuna",
-    "quiet",
-    "sentences",
-]
-
 _ABOUT = "graphjoule"  # the study's attribute that says what it searches
 _BEGINNING = b'{"op_code":'  # of every line that Optuna writes
 _POLL_SECONDS = 0.01  # between two attempts to take a lock that another worker holds

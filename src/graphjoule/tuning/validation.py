@@ -12,8 +12,6 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import Split, Task
 from graphjoule.training.recipe import Recipe
 
-__all__ = ["ValidationTask", "hide_test"]
-
 
 @dataclass(frozen=True, eq=False)
 class ValidationTask(Task):
