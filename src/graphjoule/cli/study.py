@@ -20,7 +20,6 @@ from graphjoule.training.settings import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.studies import Collection, LedgerRow
-    from graphjoule.tasks import Task
 
 _SEEDS: Final = tuple(range(10))
 _ENDINGS: Final = {"markdown": "md", "csv": "csv", "json": "json"}  # the forms of a ledger, and of its files
@@ -90,7 +89,11 @@ def study(
     for cell in cells:
         _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
 
-    from graphjoule.studies import ledger_text, make_ledger, read_collection
+    from graphjoule.cli.progress import show_study
+    from graphjoule.studies import Pace, ledger_text, make_ledger, plan_study, read_collection, work
+    from graphjoule.studies.worker import LOCKS
+    from graphjoule.training import TrainingInterrupted
+    from graphjoule.training.environment import describe_device, resolve_device
 
     def read() -> Collection:
         return read_collection([*(records or []), *([out] if out.exists() else [])])
@@ -100,8 +103,30 @@ def study(
         root, asked = resolve_data_root(data_root), dict.fromkeys(cell.dataset for cell in cells)
         unavailable = [dataset for dataset in asked if not DATASETS[dataset].is_present(root)]
     else:
-        load = cache(lambda dataset: load_task(dataset, data_root))
-        unavailable, refused = _train(chosen, cells, numbers, out, read, load, device, checkpoint_every)
+        where = describe_device(resolve_device(device))
+        if not (out / LOCKS).is_dir():
+            check_free(out)
+        ensure_folder(out)
+        load, known = cache(lambda dataset: load_task(dataset, data_root)), read()
+        plan = plan_study(cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies)
+        unavailable = list(plan.unavailable)
+        for dataset, why in plan.unavailable.items():
+            commands = study_commands(chosen, [cell for cell in cells if cell.dataset == dataset], numbers)
+            said = " and ".join(f"`{command}`" for command in commands)
+            typer.echo(f"{dataset}: not run: data not available here; {said} runs it. {why}", err=True)
+        pace, to_do = Pace(where, known), plan.num_runs - plan.num_recorded
+        of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
+        left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
+        typer.echo(f"{chosen.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
+        ensure_folder(out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
+        try:
+            with show_study(chosen.name) as show:
+                refused = work(
+                    plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=show
+                )
+        except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
+            typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
+            sys.exit(130)
     recorded = read()
     rows = make_ledger(chosen, cells, recorded, seeds=numbers, unavailable=unavailable)
     missing = missing_commands(chosen, rows, numbers)
@@ -129,47 +154,6 @@ def study(
 study.__doc__ = f"{study.__doc__}\n{_EPILOG}"
 
 
-def _train(
-    study: Study,
-    cells: list[Cell],
-    seeds: list[int],
-    out: Path,
-    read: Callable[[], Collection],
-    load: Callable[[str], Task],
-    device: str,
-    checkpoint_every: int,
-) -> tuple[list[str], dict[str, str]]:
-    """Say what is to be done, and do it; the datasets that are not there, and why what was refused."""
-    from graphjoule.cli.progress import show_study
-    from graphjoule.studies import Pace, plan_study, work
-    from graphjoule.studies.worker import LOCKS
-    from graphjoule.training import TrainingInterrupted
-    from graphjoule.training.environment import describe_device, resolve_device
-
-    where = describe_device(resolve_device(device))
-    if not (out / LOCKS).is_dir():
-        check_free(out)
-    ensure_folder(out)
-    known = read()
-    plan = plan_study(cells, seeds, out, load, elsewhere=known, has_energies=study.has_energies)
-    for dataset, why in plan.unavailable.items():
-        commands = study_commands(study, [cell for cell in cells if cell.dataset == dataset], seeds)
-        said = " and ".join(f"`{command}`" for command in commands)
-        typer.echo(f"{dataset}: not run: data not available here; {said} runs it. {why}", err=True)
-    pace, to_do = Pace(where, known), plan.num_runs - plan.num_recorded
-    of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
-    left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
-    typer.echo(f"{study.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
-    ensure_folder(out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
-    try:
-        with show_study(study.name) as show:
-            refused = work(plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=show)
-    except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
-        typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
-        sys.exit(130)
-    return list(plan.unavailable), refused
-
-
 def _draw(
     study: Study, cells: list[Cell], seeds: list[int], recorded: Collection, out: Path, records: list[Path]
 ) -> None:
@@ -178,6 +162,12 @@ def _draw(
     from graphjoule.studies import read_energies
     from graphjoule.trace.plots import MissingLibraryError
 
+    metrics = {record.metric.name for cell in cells for record in recorded.runs(cell.recipe, seeds)}
+    if study.drawing is not None and metrics - {"accuracy"}:
+        typer.echo(
+            f"graphjoule: nothing is drawn: drawings show accuracies, these runs have {choices(metrics)}.", err=True
+        )
+        return
     energies = read_energies([out, *records]) if study.has_energies else []
     try:
         for drawing in drawings_of(Evidence(study, cells, recorded, energies, seeds)):
