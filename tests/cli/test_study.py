@@ -316,7 +316,7 @@ def test_a_study_of_a_regression_compares_numbers_and_calls_its_metric_by_name(h
     """)
     result = run("study", "mine.toml", "--device", "cpu", "--seeds", "2")
     assert result.code == 0, result.err
-    assert "nothing is drawn: drawings show accuracies, these runs have r2." in result.err
+    assert "drawn in runs/study/mine-r2.png" in result.err
     assert "Numbers: test r2, ± sample standard deviation." in result.out
     assert "what the blog may have rounded away" in result.out
     assert "- 0.0005) / " in result.out

@@ -163,9 +163,9 @@ def _draw(
     from graphjoule.trace.plots import MissingLibraryError
 
     metrics = {record.metric.name for cell in cells for record in recorded.runs(cell.recipe, seeds)}
-    if study.drawing is not None and metrics - {"accuracy"}:
+    if study.drawing is not None and len(metrics) > 1:
         typer.echo(
-            f"graphjoule: nothing is drawn: drawings show accuracies, these runs have {choices(metrics)}.", err=True
+            f"graphjoule: nothing is drawn: a drawing shows one metric, these runs have {choices(metrics)}.", err=True
         )
         return
     energies = read_energies([out, *records]) if study.has_energies else []
