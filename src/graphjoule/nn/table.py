@@ -7,9 +7,7 @@ import inspect
 import typing
 from collections.abc import Iterator, MutableMapping
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from importlib import import_module, resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
@@ -24,16 +22,8 @@ UnitInterval = Annotated[float, Interval(ge=0, le=1)]
 Positive = Annotated[float, Interval(gt=0)]
 NonNegative = Annotated[float, Interval(ge=0)]
 
-_TYPES: dict[str, Any] = {
-    "float": float,
-    "int": int,
-    "bool": bool,
-    "str": str,
-    "Probability": Probability,
-    "UnitInterval": UnitInterval,
-    "Positive": Positive,
-    "NonNegative": NonNegative,
-}
+_RANGES = {"Probability": Probability, "UnitInterval": UnitInterval, "Positive": Positive, "NonNegative": NonNegative}
+_TYPES: dict[str, Any] = {"float": float, "int": int, "bool": bool, "str": str, **_RANGES}
 
 
 class ModelTable(MutableMapping[str, "type[GraphModel]"]):
@@ -92,32 +82,20 @@ def _inspect_signature(model: type[GraphModel]) -> tuple[dict[str, tuple[Any, An
 def _read_signature(home: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
     module, _, attribute = home.partition(":")
     package, _, last = module.rpartition(".")
-    folder = find_spec(package)
-    assert folder is not None
-    assert folder.submodule_search_locations is not None
-    text = Path(folder.submodule_search_locations[0], f"{last}.py").read_text(encoding="utf-8")
-    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
-    found = classes[attribute]
-    groups = _class_attribute(found, "parameter_group_names")
-    if groups is None:  # inherited
-        base = found.bases[0]
-        assert isinstance(base, ast.Name)
-        inherited = next(home for home in _HOMES.values() if home.endswith(f":{base.id}"))
-        groups = _read_signature(inherited)[1]
+    text = resources.files(package).joinpath(f"{last}.py").read_text(encoding="utf-8")
+    found = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == attribute)
+    named = (n for n in found.body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "parameter_group_names")
+    if (own := next(named, None)) is not None and own.value is not None:
+        groups = tuple(ast.literal_eval(own.value))
+    else:  # those of another model, or the one of `GraphModel`
+        base = next((home for home in _HOMES.values() if home.endswith(f":{ast.unparse(found.bases[0])}")), None)
+        groups = _read_signature(base)[1] if base else ("all",)
     constructor = next(n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__").args
     options = {
         argument.arg: (_type(argument.annotation), ... if default is None else ast.literal_eval(default))
         for argument, default in zip(constructor.kwonlyargs, constructor.kw_defaults, strict=True)
     }
     return options, groups
-
-
-def _class_attribute(found: ast.ClassDef, name: str) -> tuple[str, ...] | None:
-    for node in found.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
-            assert node.value is not None
-            return tuple(ast.literal_eval(node.value))
-    return None
 
 
 def _type(node: ast.expr | None) -> Any:
