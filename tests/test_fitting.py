@@ -29,10 +29,8 @@ from graphjoule.terms import EnergyConstraint, EnergySettings, OrthogonalSetting
 from graphjoule.training import TrainingInterrupted, load_model
 from graphjoule.training.build import build_model, inner_network
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.saving import save_model
-from graphjoule.training.settings import model_options
-from graphjoule.training.tensorfile import read_tensors
+from graphjoule.training.recipe import Recipe, load_recipe, model_options
+from graphjoule.training.saving import read_tensors, save_model
 from tests.training import (
     PUBLIC,
     assert_same_training,

@@ -26,6 +26,7 @@ from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective
 from graphjoule.terms import TERMS, Term
+from graphjoule.training import resolve_device
 from graphjoule.training.build import (
     Architecture,
     Builder,
@@ -35,14 +36,12 @@ from graphjoule.training.build import (
     qualified_name,
     user_module,
 )
-from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress
-from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain
+from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain, parameter_groups
 from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.saving import SavedModel, read_model
 from graphjoule.training.seed_batch import TermBuilder
-from graphjoule.training.settings import parameter_groups
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

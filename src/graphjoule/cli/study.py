@@ -17,7 +17,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
 from graphjoule.tasks.datasets import DATASETS, load_task, resolve_data_root
-from graphjoule.training.settings import parse_overrides
+from graphjoule.training.recipe import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.studies import Collection, LedgerRow, Pace, Plan
@@ -153,8 +153,7 @@ def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan,
     from graphjoule.cli.progress import show_study
     from graphjoule.studies import Pace, plan_study, work
     from graphjoule.studies.worker import LOCKS
-    from graphjoule.training import TrainingInterrupted
-    from graphjoule.training.environment import describe_device, resolve_device
+    from graphjoule.training import TrainingInterrupted, describe_device, resolve_device
 
     name, has_energies = request.study.name, request.study.has_energies
     where = describe_device(resolve_device(device))

@@ -33,8 +33,7 @@ from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import reason
 from graphjoule.nn import MODELS
 from graphjoule.tasks import DATASETS
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.settings import explain, resolve, setting_names
+from graphjoule.training.recipe import Recipe, explain, load_recipe, resolve, setting_names
 
 __all__ = ["STUDIES", "Block", "Cell", "Reference", "Study", "Sweep", "Variant", "find_study", "read_study"]
 

@@ -16,8 +16,8 @@ from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
 from graphjoule.trace.limits import Limits, limits
 from graphjoule.training.build import inner_network
-from graphjoule.training.environment import resolve_device
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.trainer import resolve_device
 
 _FIRST_LAYER = "convs.0"  # every model of the zoo keeps its graph layers in the list `convs`
 

@@ -28,8 +28,7 @@ from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, append_record, read_records
-from graphjoule.training.saving import load_parameters, save_model
-from graphjoule.training.tensorfile import read_tensors, write_tensors
+from graphjoule.training.saving import load_parameters, read_tensors, save_model, write_tensors
 
 _LOCK_NAME = ".lock"
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``

@@ -15,7 +15,6 @@ from graphjoule.nn import GraphModel
 from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture, Draws, draws_from
-from graphjoule.training.environment import describe_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress, RunResult, train
 from graphjoule.training.recipe import Recipe
@@ -282,6 +281,31 @@ class _ShareClock:
 
 def _chunks(seeds: list[int], size: int) -> list[list[int]]:
     return [seeds[start : start + size] for start in range(0, len(seeds), size)]
+
+
+def describe_device(device: torch.device) -> str:
+    """The device in words: the GPU's name, or "cpu (2 threads)"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
+    return str(device)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device behind "auto", "cpu" or "cuda"; a CUDA device that is not there is refused."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise GraphjouleError(f"device is {device!r}; choose one of auto, cpu, cuda.") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise GraphjouleError(f"device is {str(device)!r}; choose one of auto, cpu, cuda.")
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise GraphjouleError("device is 'cuda', but torch finds no CUDA device here; choose cpu or auto.")
+    return resolved
 
 
 def free_bytes(device: torch.device) -> int:
