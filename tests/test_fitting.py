@@ -979,7 +979,7 @@ def test_a_model_trained_on_one_device_predicts_on_the_other(tmp_path, task):
 
 def test_what_cannot_be_loaded_is_a_sentence(tmp_path, trained, trap):
     cases = [
-        (lambda: load(tmp_path / "no"), "There is no file"),
+        (lambda: load(tmp_path / "no"), "There is no run"),
         (lambda: read_runs(tmp_path / "no"), "There is no run"),
         (lambda: read_runs(tmp_path), "holds no training"),
         (lambda: load(tmp_path), "holds no training"),

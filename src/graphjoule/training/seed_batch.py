@@ -21,7 +21,7 @@ from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Objective
 from graphjoule.terms import ModelPenalty, Term
-from graphjoule.training.build import Architecture, Draws, draws_from, inner_network
+from graphjoule.training.build import Architecture, Draws, inner_network
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.selection import Selection
 
@@ -198,9 +198,9 @@ class SeedBatch:
             states[name] = one.to(device).repeat(len(self.seeds), *[1] * one.dim())
         return states
 
-    def _random_numbers(self) -> AbstractContextManager[None]:
+    def _random_numbers(self) -> AbstractContextManager[Any]:
         """Where torch's own random functions draw from: a network that is not stackable has a generator of its run."""
-        return nullcontext() if self.model.is_stackable else draws_from(self.draws)
+        return nullcontext() if self.model.is_stackable else self.draws
 
     # An epoch.
 

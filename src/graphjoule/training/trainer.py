@@ -14,7 +14,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
-from graphjoule.training.build import Architecture, Draws, draws_from
+from graphjoule.training.build import Architecture, Draws
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress, RunResult, train
 from graphjoule.training.recipe import Recipe
@@ -102,7 +102,7 @@ class Trainer:
         if (first := self._next_group()) is not None:
             self._next = self.make_batch(first)
             if not (model := self._next.model).is_stackable:  # what a user's module returns only a call can tell
-                with torch.no_grad(), draws_from(Draws(0)):
+                with torch.no_grad(), Draws(0):
                     model.eval()(self._next.features, self.task.graph)
                 model.train()
 
