@@ -22,7 +22,6 @@ from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import MODELS, GraphModel, OutputScale
 from graphjoule.tasks.objective import Objective, Regression
 from graphjoule.tasks.task import Task
-from graphjoule.trace.watch import watched_modules
 from graphjoule.training.recipe import ModelSettings, Recipe, checked
 
 Builder = Callable[..., nn.Module]
@@ -113,6 +112,8 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
     depth, width = (options.get(key) for key in ("num_layers", "hidden_channels"))
     plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
     if type(depth) is not int or depth < 1:
+        from graphjoule.trace.watch import watched_modules  # here: a training of ours needs no instruments
+
         # The layers that pass messages; where nobody can see which do, those that a trace watches.
         depth = sum(callable(getattr(m, "propagate", None)) for m in model.module.modules())
         layers = watched_modules(model.module, None).values()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
 from graphjoule.tasks.facts import TaskFacts
@@ -28,12 +29,11 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         Markdown; the same files give the same text.
     """
     records = sorted(records, key=lambda record: record.seed)
-    environment = Environment(
-        loader=PackageLoader("graphjoule.training"), undefined=StrictUndefined, keep_trailing_newline=True
-    )
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     environment.filters |= {"plain": _plain, "code": _code}
     summary = summarise(records)
-    return environment.get_template("model_card.md").render(
+    template = resources.files("graphjoule.training") / "templates" / "model_card.md"
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
         recipe=recipe,
         records=records,
         data=data,

@@ -123,7 +123,7 @@ class Trainer:
             self.folder.write_card()
 
     def most_at_once(self, asked: int | None, seed: int) -> int:
-        """How many runs train together: by default all that fit in free memory, where the model of `seed` is typical."""
+        """How many runs train together: by default all that fit in free memory, each as large as that of `seed`."""
         if self.recipe.model.is_own:
             return 1
         if asked:
