@@ -301,15 +301,15 @@ def test_the_constraint_keeps_the_energies_that_training_would_lose():
     task = small_task()
     broken = {}
     for name, recipe in (
-        ("free", small_recipe("gcn", 8, epochs=120, dropout=0.0, lr=0.01)),
+        ("free", small_recipe("gcn", 8, epochs=60, dropout=0.0, lr=0.01)),
         (
             "held",
             constrained(
-                "gcn", 8, epochs=120, dropout=0.0, lr=0.01, **{"terms.energy.c_min": 0.5, "terms.energy.c_max": 2.0}
+                "gcn", 8, epochs=60, dropout=0.0, lr=0.01, **{"terms.energy.c_min": 0.5, "terms.energy.c_max": 2.0}
             ),
         ),
     ):
-        runs = trained(recipe, task, [0, 1], epochs=120)
+        runs = trained(recipe, task, [0, 1], epochs=60)
         broken[name] = 0
         for row in range(2):
             model = runs.current_model(row)
@@ -319,10 +319,7 @@ def test_the_constraint_keeps_the_energies_that_training_would_lose():
     assert broken["held"] < broken["free"]
 
 
-# Adam on the matrix of many runs.
-
-
-# All parameters as one vector.
+# Adam on the matrix of many runs: all parameters as one vector.
 
 few = settings(deadline=None, max_examples=40)
 shapes = st.lists(st.lists(st.integers(0, 7), max_size=3).map(tuple), min_size=1, max_size=6)  # scalars, empty ones too

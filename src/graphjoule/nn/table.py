@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import typing
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from functools import cache
 from importlib import import_module, resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,45 +26,23 @@ _RANGES = {"Probability": Probability, "UnitInterval": UnitInterval, "Positive":
 _TYPES: dict[str, Any] = {"float": float, "int": int, "bool": bool, "str": str, **_RANGES}
 
 
-class ModelTable(MutableMapping[str, "type[GraphModel]"]):
-    """Networks by name; one of ours is imported when it is asked for.
-
-    Args:
-        homes: "module:Class" by name.
-    """
-
-    def __init__(self, homes: dict[str, str]) -> None:
-        self._entries: dict[str, str | type[GraphModel]] = dict(homes)
+class ModelTable(UserDict[str, Any]):
+    """Networks by name; one of ours, given as "module:Class", is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> type[GraphModel]:
-        entry = self._entries[name]
-        if isinstance(entry, str):
-            module, _, attribute = entry.partition(":")
-            entry = self._entries[name] = getattr(import_module(module), attribute)
-        return entry
-
-    def __setitem__(self, name: str, model: type[GraphModel]) -> None:
-        self._entries[name] = model
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        if isinstance(home := self.data[name], str):
+            module, _, attribute = home.partition(":")
+            self.data[name] = getattr(import_module(module), attribute)
+        model: type[GraphModel] = self.data[name]
+        return model
 
     def signature(self, name: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
         """Type and default of every keyword option of a constructor, and the names of the parameter groups.
 
         Of a network that is not imported yet they are read from the text of its file.
         """
-        entry = self._entries[name]
-        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)  # type: ignore[arg-type]
+        entry = self.data[name]
+        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)
 
 
 @cache  # recipes ask thousands of times

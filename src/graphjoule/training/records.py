@@ -276,22 +276,19 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
             for number, line in enumerate(lines, start=1):
                 if line.isspace():
                     continue
-                try:
-                    yield _parse(line, f"{path}, line {number}")
-                except _BrokenLineError:
-                    if not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
-                        return
+                if (record := _parse(line, f"{path}, line {number}")) is not None:
+                    yield record
+                elif not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
+                    return
+                else:
                     warnings.warn(f"{path}, line {number} is not a whole record and is left out.", stacklevel=2)
     except (OSError, EOFError, zlib.error) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise GraphjouleError(f"Cannot read records from {path}: {why}.") from error
 
 
-class _BrokenLineError(Exception):
-    pass
-
-
-def _parse(line: bytes, where: str) -> Record:
+def _parse(line: bytes, where: str) -> Record | None:
+    """The record of a line, None if it is not a whole one."""
     try:
         fields = json.loads(line.decode())
         if rb"\ud" in line.lower():  # half a character cannot be written to any page
@@ -303,8 +300,8 @@ def _parse(line: bytes, where: str) -> Record:
         return Record.model_validate(fields)
     except GraphjouleError:
         raise
-    except (ValueError, RecursionError) as error:  # not JSON, no record, an endless number, or brackets in brackets
-        raise _BrokenLineError from error
+    except (ValueError, RecursionError):  # not JSON, no record, an endless number, or brackets in brackets
+        return None
 
 
 @dataclass(frozen=True)
