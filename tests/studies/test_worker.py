@@ -24,7 +24,7 @@ from graphjoule.studies import (
     worker,
 )
 from graphjoule.studies.worker import Job
-from graphjoule.training.environment import describe_device
+from graphjoule.training import describe_device
 from tests.training import assert_same_training
 
 from . import CELLS, QUICK, SEEDS, load_small, made_up, recorded_facts, small_plan

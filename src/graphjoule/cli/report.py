@@ -51,7 +51,7 @@ def report(
 ) -> None:
     """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing."""
     from graphjoule.report import check_report_path, read_cells, report_page, write_report
-    from graphjoule.training.environment import resolve_device
+    from graphjoule.training import resolve_device
 
     path = out or folder / "report.html"
     if folder.is_dir():

@@ -16,7 +16,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
 from graphjoule.tasks.datasets import DATASETS, load_task, resolve_data_root
-from graphjoule.training.settings import parse_overrides
+from graphjoule.training.recipe import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.studies import Collection, LedgerRow
@@ -92,8 +92,7 @@ def study(
     from graphjoule.cli.progress import show_study
     from graphjoule.studies import Pace, ledger_text, make_ledger, plan_study, read_collection, work
     from graphjoule.studies.worker import LOCKS
-    from graphjoule.training import TrainingInterrupted
-    from graphjoule.training.environment import describe_device, resolve_device
+    from graphjoule.training import TrainingInterrupted, describe_device, resolve_device
 
     def read() -> Collection:
         return read_collection([*(records or []), *([out] if out.exists() else [])])

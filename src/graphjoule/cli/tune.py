@@ -19,8 +19,7 @@ from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import METHOD_NAMES
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.settings import parse_overrides, resolve, setting_names
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides, resolve, setting_names
 from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, parse_ranges, spelled
 from graphjoule.tuning.storage import StorageRef, import_optuna
 
@@ -104,7 +103,7 @@ def tune(
     ranges = choose_ranges(start, range_ or [], overrides)
 
     from graphjoule.tasks.splits import stratified_rule
-    from graphjoule.training.environment import resolve_device
+    from graphjoule.training import resolve_device
     from graphjoule.tuning.outcome import RECIPE_NAME, check_folder, mark_folder, read_outcome, write_outcome
     from graphjoule.tuning.search import Search, Team
     from graphjoule.tuning.validation import hide_test

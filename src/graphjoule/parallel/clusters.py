@@ -19,9 +19,8 @@ from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture
-from graphjoule.training.optimizer import adam_step
 from graphjoule.training.recipe import ClusterSettings, Recipe
-from graphjoule.training.seed_batch import SeedBatch, TermBuilder
+from graphjoule.training.seed_batch import SeedBatch, TermBuilder, adam_step
 
 _OF_DROPOUT, _OF_ORDER = 0, 1  # what a key of an epoch is split for
 

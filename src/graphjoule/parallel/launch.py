@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.parallel.group import ProcessGroup
-from graphjoule.training.environment import resolve_device
+from graphjoule.training import resolve_device
 from graphjoule.training.loop import StopRequest, deferred_interrupt
 
 LOST = 75

@@ -27,7 +27,7 @@ from graphjoule.parallel.task import TARGETS_KIND, SplitPart, TaskPart
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import PARTS
-from graphjoule.training.tensorfile import read_tensors, write_tensors
+from graphjoule.training.saving import read_tensors, write_tensors
 
 CutMethod = Literal["metis", "blocks"]
 _KIND = "part of a partition"

@@ -13,7 +13,7 @@ from graphjoule.graph.features import check_features
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.splits import PARTS, draw_split, is_rule
-from graphjoule.training.tensorfile import read_tensors
+from graphjoule.training.saving import read_tensors
 
 TARGETS_KIND = "labels of a partition"
 """What the file of all targets is called in its header."""

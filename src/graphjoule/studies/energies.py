@@ -20,8 +20,8 @@ from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
+from graphjoule.training import describe_device, resolve_device, versions
 from graphjoule.training.build import initialised
-from graphjoule.training.environment import describe_device, resolve_device, versions
 from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import Recipe, model_options
 from graphjoule.training.records import Record

@@ -21,8 +21,7 @@ from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import measure_energies, read_energies
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
-from graphjoule.training import Progress, deferred_interrupt
-from graphjoule.training.environment import describe_device, resolve_device
+from graphjoule.training import Progress, deferred_interrupt, describe_device, resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
