@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import ValidationError
@@ -18,9 +18,6 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.ops import describe_backend
-from graphjoule.parallel.group import Group
-from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.parallel.trainer import group_of, run_folder, trainer_for
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
@@ -43,6 +40,10 @@ from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.saving import SavedModel, read_model
 from graphjoule.training.seed_batch import TermBuilder
 from graphjoule.training.settings import parameter_groups
+from graphjoule.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from graphjoule.parallel.group import Group
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -140,8 +141,14 @@ def fit(
     where = resolve_device(device)
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
     task = task.to(where if recipe.train.clusters is None else "cpu")
-    group = group or group_of(task)
-    training = trainer_for(recipe, task, group)(
+    kind: Callable[..., Trainer] = Trainer
+    folder_at: Callable[[str | Path], RunFolder] = RunFolder
+    if group is not None or recipe.train.clusters is not None or task.graph.row_ids is not None:
+        # Imported here: a training in one process on one whole graph has nothing to do with it.
+        from graphjoule.parallel.trainer import shared_training
+
+        kind, folder_at = shared_training(recipe, task, group)
+    training = kind(
         architecture,
         recipe,
         task,
@@ -157,7 +164,7 @@ def fit(
         training.prepare(runs_at_once)
         training.run()
     else:
-        folder = training.folder = run_folder(out, group)
+        folder = training.folder = folder_at(out)
         folder.check(recipe, training.facts, training.draw_split, resume=resume)
         training.prepare(runs_at_once)
         with folder.open():
@@ -307,6 +314,8 @@ def mean_prediction(
 def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) -> Tensor:
     """Scores of all nodes; in blocks if the graph was too large to train on at once."""
     if recipe.train.clusters is not None:
+        from graphjoule.parallel.streaming import evaluate_in_blocks
+
         return evaluate_in_blocks(model, x, graph)
     scores: Tensor = model.eval()(x, graph)
     return scores

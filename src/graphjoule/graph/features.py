@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import Rows, row_of_entries, row_starts
+from graphjoule.graph.csr import Rows, entries_of_rows, row_of_entries, row_starts
 from graphjoule.graph.nodes import Excerpt
 
 
@@ -108,6 +108,13 @@ class SparseFeatures:
     def with_value(self, value: Tensor) -> SparseFeatures:
         """The same pattern with other stored values."""
         return replace(self, value=value)
+
+    def __getitem__(self, nodes: Tensor) -> SparseFeatures:
+        """The features of some nodes, by their numbers, by a mask or by a slice as in a dense matrix."""
+        nodes = torch.arange(self.num_nodes, device=self.device)[nodes].reshape(-1)
+        row, entry = entries_of_rows(self.rowptr, nodes)
+        starts = row_starts(row, len(nodes))
+        return SparseFeatures.from_csr(starts, self.col[entry], self.value[entry], self.num_features)
 
     def row(self) -> Tensor:
         """Row of every stored value, the counterpart of `col`."""
