@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.graph.csr import with_signature
+from graphjoule.graph.csr import linear_map, of_all_runs, with_signature
 from graphjoule.graph.nodes import Excerpt, current_nodes
 from graphjoule.ops.backend import backend_for
 
@@ -69,9 +69,10 @@ def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = Non
     if among is None:
         among = current_nodes().row_ids
     if backend_for(x) == "triton" and x.numel() and among is None:
-        from graphjoule.ops.triton_dropout import fused_dropout
+        from graphjoule.ops.triton_gather import drop
 
-        return fused_dropout(x, p, key)
+        fused = of_all_runs(lambda x, keys: drop(x.contiguous(), keys.contiguous(), p), x.dim())
+        return linear_map(x, fused, key)
     mask: Tensor = _KeepMask.apply(key, x.shape, p, x.dtype, among)  # type: ignore[no-untyped-call]
     return x * mask
 
