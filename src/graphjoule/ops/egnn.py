@@ -258,7 +258,8 @@ class _Stack(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *ctx.call.run(StackBody.run_backward, ctx.saved_tensors, grad.contiguous()), None, None
+        grads = ctx.call.run(lambda body, grad: body.run_backward(grad), ctx.saved_tensors, grad.contiguous())
+        return *grads, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
