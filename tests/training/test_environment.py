@@ -23,6 +23,16 @@ def test_versions_name_everything_that_can_change_a_result():
     assert type(found["torch"]) is str  # torch's own is a subclass that JSON writers may not know
 
 
+def test_pyg_need_not_be_installed(monkeypatch):
+    def version(package):
+        if package == "torch-geometric":
+            raise metadata.PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(environment.metadata, "version", version)
+    assert set(versions()) - {"commit"} == {"graphjoule", "python", "torch", "numpy"}
+
+
 def test_devices_are_told_in_words(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     assert describe_device(torch.device("cpu")) == "cpu (2 threads)"
