@@ -47,18 +47,15 @@ class SparseFeatures:
         csr.sum_duplicates()
         csr.eliminate_zeros()
         csr.sort_indices()
-        position = sp.csr_matrix((np.arange(csr.nnz), csr.indices, csr.indptr), shape=csr.shape).tocsc()
+        rowptr, col = (torch.from_numpy(pattern.astype(np.int32)) for pattern in (csr.indptr, csr.indices))
         value = torch.from_numpy(np.asarray(csr.data)).to(torch.get_default_dtype())
-        pattern = (csr.indptr, csr.indices, position.indptr, position.indices)
-        rowptr, col, t_rowptr, t_col = (torch.from_numpy(p.astype(np.int32)) for p in pattern)
-        return cls(rowptr, col, value, t_rowptr, t_col, torch.from_numpy(position.data.astype(np.int64)))
+        return cls.from_csr(rowptr, col, value, csr.shape[1])
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseFeatures:
         """Features from a dense matrix, keeping its dtype."""
-        sparse = cls.from_scipy(sp.csr_matrix(x.detach().cpu().numpy()))
-        sparse = sparse.to(x.device)
-        return sparse.with_value(x.detach()[sparse.row(), sparse.col.long()])
+        row, col = x.detach().nonzero(as_tuple=True)
+        return cls.from_csr(row_starts(row, len(x)), col.int(), x.detach()[row, col], x.size(1))
 
     @classmethod
     def from_csr(

@@ -46,7 +46,9 @@ class Stack(StackBody):
                 active = np.packbits((out > self.shifts[k]).numpy())
         if remember:
             self.remembered[k] = (mixed, active)
-        return out.clone() if self._is_kept(k) else out
+        # Whether the output outlives the next layer: it is the last one, or begins a segment.
+        is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
+        return out.clone() if is_boundary or k + 1 == len(self._weight) else out
 
     def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
         """See `StackBody.layer_backward`."""
@@ -75,10 +77,6 @@ class Stack(StackBody):
         """See `StackBody.parameter_grads`."""
         return self._grad_w, self._grad_b
 
-    def _is_kept(self, k: int) -> bool:
-        """Whether the output of layer k outlives the next layer: it is the last one, or begins a segment."""
-        return k + 1 == len(self._weight) or (self.needs_backward and (k + 1) % (self.segment or k + 2) == 0)
-
     def _buffer(self, name: str) -> Tensor:
         if name not in self._buffers:
             self._buffers[name] = torch.empty_like(self.x0)
@@ -98,18 +96,15 @@ class Stack(StackBody):
         chunk, place = divmod(k, at_once)
         if self._chunk != chunk:
             self._chunk = chunk
-            self._patterns = self._hash(self.keys[chunk * at_once : (chunk + 1) * at_once])
+            keys, counter = self.keys[chunk * at_once : (chunk + 1) * at_once], self._words.counter
+            if self._bits is None:
+                self._bits = counter.new_empty(min(at_once, self.num_layers), 2, len(counter))
+            bits = self._words.pick(hash_halves(counter, keys, self._bits[: len(keys)]))
+            # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
+            highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
+            patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
+            self._patterns = [layer.view(-1)[: self.x0.numel()].view(self.x0.shape) for layer in patterns]
         return self._patterns[place]
-
-    def _hash(self, keys: Tensor) -> list[Tensor]:
-        counter, count = self._words.counter, self.x0.numel()
-        if self._bits is None:
-            self._bits = counter.new_empty(min(self._words.layers_at_once, self.num_layers), 2, len(counter))
-        bits = self._words.pick(hash_halves(counter, keys, self._bits[: len(keys)]))
-        # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
-        highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
-        patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
-        return [layer.view(-1)[:count].view(self.x0.shape) for layer in patterns]
 
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
         """Buffers live as long as a forward or a backward pass; views are made once, not at every layer."""
