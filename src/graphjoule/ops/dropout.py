@@ -103,17 +103,13 @@ def keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, 
 
     Each 32-bit hash serves two elements: its low half the one at its own place, its high half the one half a tensor on.
     """
-    if among is not None:
-        return _mask_of_excerpt(keys, shape, p, dtype, among)
-    count = math.prod(shape)
-    words = hash_words(keys, (count + 1) // 2)
-    bits = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
-    keep = (bits >= dropped_of_65536(p)).to(dtype)
-    return keep.mul_(keep_scale(p)).view(len(keys), *shape)
-
-
-def _mask_of_excerpt(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, among: Excerpt) -> Tensor:
-    """The rows `among` of the masks of the larger tensor, some rows at a time."""
+    if among is None:
+        count = math.prod(shape)
+        words = hash_words(keys, (count + 1) // 2)
+        bits = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
+        keep = (bits >= dropped_of_65536(p)).to(dtype)
+        return keep.mul_(keep_scale(p)).view(len(keys), *shape)
+    # The rows `among` of the masks of the larger tensor, some rows at a time.
     width = math.prod(shape[1:])
     mask = torch.empty(len(keys), len(among), width, dtype=dtype, device=keys.device)
     rows_at_once = max(1, _ELEMENTS_AT_ONCE // max(1, width))
