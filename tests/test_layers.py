@@ -15,12 +15,10 @@ FILES = sorted(
 # What has no test file of its own, and why.
 UNTESTED = {
     "version.py": "a number",
-    "ops/triton_dropout.py": "kernels; tested through the ops that launch them",
     "ops/triton_gather.py": "kernels; tested through the ops that launch them",
     "ops/triton_layer.py": "kernels; tested through the ops that launch them",
-    "ops/sparse_linear_triton.py": "kernels; tested through the op that launches them",
-    "ops/stack_cpu.py": "a backend of stack.py, tested there",
-    "ops/stack_triton.py": "a backend of stack.py, tested there",
+    "ops/stack_cpu.py": "a backend of egnn.py, tested there",
+    "ops/stack_triton.py": "a backend of egnn.py, tested there",
     "ops/backend.py": "every test of ops/ chooses backends",
     "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
     "tasks/inputs.py": "two attributes of a task; fitting and training/examine use them",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,6 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.ops import describe_backend
-from graphjoule.parallel.group import Group
-from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.parallel.trainer import group_of, run_folder, trainer_for
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
@@ -40,6 +37,10 @@ from graphjoule.training.recipe import Recipe, checked, parameter_groups
 from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.saving import read_model
 from graphjoule.training.seed_batch import TermBuilder
+from graphjoule.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from graphjoule.parallel.group import Group
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -142,8 +143,14 @@ def fit(
     where = resolve_device(device)
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
     task = task.to(where if recipe.train.clusters is None else "cpu")
-    group = group or group_of(task)
-    training = trainer_for(recipe, task, group)(
+    kind: Callable[..., Trainer] = Trainer
+    folder_at: Callable[[str | Path], RunFolder] = RunFolder
+    if group is not None or recipe.train.clusters is not None or task.graph.row_ids is not None:
+        # Imported here: a training in one process on one whole graph has nothing to do with it.
+        from graphjoule.parallel.trainer import shared_training
+
+        kind, folder_at = shared_training(recipe, task, group)
+    training = kind(
         architecture,
         recipe,
         task,
@@ -159,7 +166,7 @@ def fit(
         training.prepare(runs_at_once)
         training.run()
     else:
-        folder = training.folder = run_folder(out, group)
+        folder = training.folder = folder_at(out)
         folder.check(recipe, training.facts, training.draw_split, resume=resume)
         training.prepare(runs_at_once)
         with folder.open():
@@ -278,6 +285,8 @@ def mean_prediction(
     for model in models:
         network = model if isinstance(model, GraphModel) else OwnModel(model, x.size(-1), objective.out_channels)
         if recipe.train.clusters is not None:  # the graph was too large to train on at once
+            from graphjoule.parallel.streaming import evaluate_in_blocks
+
             output = evaluate_in_blocks(network.to(where), x, given.graph).double()
         else:
             output = network.to(where).eval()(x, given.graph).double()

@@ -394,6 +394,16 @@ def test_versions_name_everything_that_can_change_a_result():
     assert type(found["torch"]) is str  # torch's own is a subclass that JSON writers may not know
 
 
+def test_pyg_need_not_be_installed(monkeypatch):
+    def version(package):
+        if package == "torch-geometric":
+            raise metadata.PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert set(versions()) - {"commit"} == {"graphjoule", "python", "torch", "numpy"}
+
+
 # The commit that a record names.
 
 

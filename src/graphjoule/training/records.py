@@ -10,6 +10,7 @@ import statistics
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -37,14 +38,16 @@ FORMAT: Final = 2
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
-    packages = {"torch_geometric": "torch-geometric", "numpy": "numpy"}
-    return {
+    found = {
         "graphjoule": __version__,
-        **({"commit": found} if (found := commit()) else {}),
+        **({"commit": ours} if (ours := commit()) else {}),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
-        **{name: metadata.version(package) for name, package in packages.items()},
+        "numpy": metadata.version("numpy"),
     }
+    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
+        found["torch_geometric"] = metadata.version("torch-geometric")
+    return found
 
 
 @cache
