@@ -86,8 +86,12 @@ REFUSED = [
     *([name, "--model", "gnn"] for name in ("train", "tune")),
     *([name, "--dataset", "coar"] for name in ("train", "tune", "audit")),
     ["partition", "--dataset", "coar", "--parts", "2", "--out", "parts"],
-    *([name, "--set", wrong] for name in ("train", "tune") for wrong in ("cmin=0.3", "lr=fast", "dropout=2", "c_min")),
-    *([name, "--set", wrong] for name in ("audit",) for wrong in ("cmin=0.3", "c_min=2")),
+    *(
+        [name, "--set", wrong]
+        for name in ("train", "tune")
+        for wrong in ("cmin=0.3", "lr=fast", "dropout=2", "beta=0.3", "c_min")
+    ),
+    *([name, "--set", wrong] for name in ("audit",) for wrong in ("cmin=0.3", "c_min=2", "beta=0.3")),
     *([name, "--seeds", "ten"] for name in ("train", "tune")),
     ["train", "--constraint", "hope"],
     ["train", "--parts", "parts"],

@@ -15,7 +15,7 @@ from graphjoule.nn.batch_norm import BatchNorm
 from graphjoule.nn.encoder import Encoder
 from graphjoule.nn.residual import ResidualConv, ResidualModel
 from graphjoule.nn.stock import is_stock, stock
-from graphjoule.nn.table import NonNegative, Positive, Probability, UnitInterval
+from graphjoule.nn.table import NonNegative, PartOfCMin, Positive, Probability, UnitInterval
 from graphjoule.ops import dropout, may_overwrite, residual_mix, srelu
 
 
@@ -170,7 +170,7 @@ class EGNN(ResidualModel):
         *,
         c_min: UnitInterval = 0.2,
         c_max: Positive = 1.0,
-        beta: UnitInterval = 0.1,
+        beta: PartOfCMin = 0.1,
         gamma: NonNegative = 20.0,
         activation: Literal["srelu", "relu", "linear"] = "srelu",
         srelu_init: float = -10.0,
