@@ -1,10 +1,12 @@
 """A command line that cannot be read, and the ways out of a command."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,7 +15,7 @@ from graphjoule.measures import DEFAULT_MEASURES, MEASURES
 from graphjoule.studies import FORMATS
 from graphjoule.training import TrainingInterrupted
 
-from . import run
+from . import Result, run
 
 study, trace = import_module("graphjoule.cli.study"), import_module("graphjoule.cli.trace")
 
@@ -111,32 +113,55 @@ REFUSED = [
     ["study", "table1", "--format", "xml"],
     ["study", "table1", "--set", "lr=fast"],
 ]
+# One process for all command lines, because each new one takes half a second.
 WITHOUT_TORCH = """
-import sys
+import json, os, sys
+from dataclasses import asdict
 sys.modules["torch"] = None  # an import of it fails
-from graphjoule.cli import main
-main()
+from tests.cli import Result, run
+for line in sys.stdin:
+    folder, *arguments = json.loads(line)
+    os.chdir(folder)
+    try:
+        result = run(*arguments)
+    except Exception as error:
+        result = Result(1, "", repr(error))
+    print(json.dumps(asdict(result)), flush=True)
 """
 
 
-def run_without_torch(folder, *arguments):
-    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture(scope="module")
+def without_torch():
+    """Runs a command line in a folder, in a process that has no torch."""
+    command, root = [sys.executable, "-c", WITHOUT_TORCH], Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def answer(folder, *arguments):
+            print(json.dumps([str(folder), *arguments]), file=process.stdin, flush=True)
+            return Result(**json.loads(process.stdout.readline()))
+
+        yield answer
+        process.stdin.close()
+
+
+def test_in_that_process_torch_cannot_be_imported(tmp_path, without_torch):
+    result = without_torch(tmp_path, "demo")
+    assert (result.code, result.err) == (1, "ModuleNotFoundError('import of torch halted; None in sys.modules')")
 
 
 @pytest.mark.parametrize("arguments", ANSWERED, ids=" ".join)
-def test_what_can_be_read_is_shown_without_torch(tmp_path, arguments):
-    result = run_without_torch(tmp_path, *arguments)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout
+def test_what_can_be_read_is_shown_without_torch(tmp_path, without_torch, arguments):
+    result = without_torch(tmp_path, *arguments)
+    assert (result.code, result.err) == (0, "")
+    assert result.out
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
-def test_what_is_wrong_is_a_sentence_without_torch(tmp_path, arguments):
-    result = run_without_torch(tmp_path, *arguments)
-    assert (result.returncode, result.stdout) == (2, ""), result.stderr
-    assert result.stderr.startswith("graphjoule: ")
-    assert result.stderr.count("\n") == 1
+def test_what_is_wrong_is_a_sentence_without_torch(tmp_path, without_torch, arguments):
+    result = without_torch(tmp_path, *arguments)
+    assert (result.code, result.out) == (2, ""), result.err
+    assert result.err.startswith("graphjoule: ")
+    assert result.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
