@@ -19,7 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 from graphjoule.cli import app
-from graphjoule.cli.processes import Job
+from graphjoule.cli.train import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.parallel import read_partition, write_partition

@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 from graphjoule.cli import missing_commands, study_commands
-from graphjoule.cli.usage import parse_seeds
+from graphjoule.cli.terminal import parse_seeds
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, ledger_text, make_ledger
 from graphjoule.training import TrainingInterrupted, read_records
@@ -222,7 +222,7 @@ def test_what_cannot_be_used_is_one_sentence(here, arguments, sentence):
 
 
 def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys):
-    progress = import_module("graphjoule.cli.progress")
+    progress = import_module("graphjoule.cli.terminal")
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     with progress.show_study("table1") as on_progress:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphjoule.cli.usage import Device, parse_seeds, seeds_text, value_text
+from graphjoule.cli.terminal import Device, parse_seeds, seeds_text, value_text
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
@@ -150,7 +150,7 @@ class _Request:
 
 def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan, dict[str, str]]:
     """Say what is to be done, and do it."""
-    from graphjoule.cli.progress import show_study
+    from graphjoule.cli.terminal import show_study
     from graphjoule.studies import Pace, plan_study, work
     from graphjoule.studies.worker import LOCKS
     from graphjoule.training import TrainingInterrupted

@@ -1,19 +1,22 @@
-"""A command line that cannot be read, and the ways out of a command."""
+"""A command line that cannot be read, the ways out of a command, and its progress."""
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
 
+from graphjoule.cli import terminal
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
-from graphjoule.studies import FORMATS
-from graphjoule.training import TrainingInterrupted
+from graphjoule.studies import FORMATS, StudyProgress
+from graphjoule.training import Progress, TrainingInterrupted
 
 from . import Result, run
 
@@ -180,3 +183,51 @@ def test_a_signal_while_a_command_begins_is_a_sentence(monkeypatch, name):
     result = run("data")
     assert (result.code, result.out, result.err) == (130, "", "graphjoule: stopped.\n")
     assert signal.getsignal(number) is before
+
+
+# Progress.
+
+STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
+
+
+def test_off_a_terminal_progress_is_a_line_a_minute(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    with terminal.show_progress("egnn") as on_progress:
+        for _ in range(130):
+            now[0] += 1.0
+            on_progress(STATE)
+    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val accuracy 0.500"
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.splitlines()) == ("", [line, line])
+
+
+def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    with terminal.show_progress("egnn") as on_progress:
+        on_progress(STATE)
+    captured = capsys.readouterr()
+    assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
+    assert captured.out == ""
+
+
+def test_before_the_first_validation_progress_says_nothing_of_one(monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_LINES", 0.0)
+    with terminal.show_progress("egnn") as on_progress:
+        on_progress(replace(STATE, val=dict.fromkeys(STATE.val, math.nan)))
+        on_progress(replace(STATE, val=STATE.val | {"loss": math.nan}))
+    start = "egnn: epoch 3/9, 2/4 runs, train loss 1.500"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [start, f"{start}, val loss nan, val accuracy 0.500"]  # a loss that broke is shown
+
+
+def test_a_study_prints_a_line_when_a_cell_begins(capsys):
+    with terminal.show_study("table1") as on_progress:
+        on_progress(StudyProgress("gcn, 2 layers, cora", 3, 9, 130.0))
+        on_progress(StudyProgress("gcn, 2 layers, cora", 3, 9, 120.0, STATE))
+        on_progress(StudyProgress(None, 4, 9, None))
+    assert capsys.readouterr().err.splitlines() == [
+        "table1: 3/9 runs, about 2 min left, gcn, 2 layers, cora",
+        "table1: 4/9 runs, waiting for another process that trains the rest",
+    ]
