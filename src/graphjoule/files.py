@@ -47,10 +47,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     path = Path(path)
     temporary = _temporary(path.parent)
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_through(temporary, data)
         os.replace(temporary, path)  # noqa: PTH105 - Path.replace is the same call under a vaguer name
         sync_folder(path.parent)
     except OSError as error:
@@ -125,6 +122,13 @@ def remove_temporaries(folder: Path) -> None:
 
 def _temporary(folder: Path) -> Path:
     return folder / f"{FLEETING}{secrets.token_hex(4)}.tmp"
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
