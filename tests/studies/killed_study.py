@@ -2,7 +2,8 @@
 
     python killed_study.py FOLDER
 
-Imports take longer than the trainings, so every process of the test is forked from this one, after a short study. Prints JSON.
+Imports take longer than the trainings, so every process of the test is forked from this one, after a short study.
+Prints JSON.
 """
 
 import json
