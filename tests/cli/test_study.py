@@ -115,7 +115,7 @@ def test_data_that_cannot_be_had_are_skipped_with_the_command_unless_asked_for_a
 
 def test_a_cell_that_cannot_be_trained_is_told_and_the_exit_code_is_1(here):
     asked = ("study", "table1", "--datasets", "digits", "--models", "egnn", "--layers", "2", "--seeds", "1", *QUICK)
-    result = run(*asked, "--set", "c_min=0.1", "--set", "beta=0.5", "--device", "cpu")
+    result = run(*asked, "--set", "clusters.parts=5000", "--device", "cpu")  # more than there are nodes
     assert result.code == 1
     assert "graphjoule: egnn, 2 layers, digits could not be finished: " in result.err
 
