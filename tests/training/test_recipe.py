@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.training.recipe import Recipe, load_recipe, parse_blocks
+from graphjoule.training.recipe import Recipe, load_recipe, parse_blocks, recipe_text
 from graphjoule.training.settings import parse_overrides
 
 
@@ -604,3 +604,41 @@ def test_a_models_own_limits_are_the_terms_unless_it_is_told_otherwise():
 def test_bad_settings_of_a_term_are_refused_with_a_sentence(overrides, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
         load_recipe("gcn", "cora", 16, overrides)
+
+
+# Written to a file.
+
+CORA = load_recipe("egnn", "cora", 64)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_recipe_that_was_written_is_read_as_it_was(model, tmp_path):
+    odd = {"lr": 0.1 + 0.2, "weight_decay": 1e-300, "normalize_features": False}
+    for overrides in ({}, odd, {"terms.energy.method": "penalty"}, {"split_seed": 3, "epochs": 7}):
+        recipe = load_recipe(model, 'my "graph" 😀.csv', 5, overrides)
+        path = tmp_path / "best.toml"
+        path.write_text(recipe_text(recipe, searched=["lr"], header=["one", "", "two"]), encoding="utf-8")
+        again = load_recipe(model, 'my "graph" 😀.csv', 5, file=path)
+        assert again.settings() == recipe.settings()
+        assert again.fingerprint() == recipe.fingerprint()
+        defaults = {key for key, source in recipe.sources.items() if source == "default"}
+        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"train.lr"}
+
+
+def test_sources_are_kept_and_what_was_searched_is_ours():
+    text = recipe_text(CORA, searched=["lr", "weight_decay"], header=["about it"])
+    assert text.startswith('# about it\n\n[[block]]\ndataset = "cora"\nmin_layers = 64\nmax_layers = 64\n')
+    assert "train.lr = 0.005 # searched" in text
+    assert text.count("# searched") == 4  # the rate and three groups' decays
+    paper = text[text.index("[block.paper]") : text.index("[block.ours]")]
+    assert "model.c_min = 0.15" in paper
+    assert "train.lr" not in paper.split("[block.released_code]")[0]
+
+
+def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
+    path = tmp_path / "best.toml"
+    path.write_text(recipe_text(CORA))
+    with pytest.raises(
+        GraphjouleError, match=r"best\.toml has no block for cora with 2 layers; it has: cora, 64 layers"
+    ):
+        load_recipe("egnn", "cora", 2, file=path)

@@ -107,11 +107,18 @@ def repeat_command(cell: Cell) -> str:
     changed = dict.fromkeys([*cell.changed_settings, *(["data.split"] if own_split else [])])
     words = [
         *["graphjoule", "train", *_data_options(cell.data, dataset)],
+        *_objective_options(cell.data),
         *["--model", model, "--layers", str(layers)],
         *["--seeds", seeds_text(sorted(record.seed for record in cell.records) or [0])],
         *(word for key in changed for word in ("--set", f"{key}={value_text(settings[key])}")),
     ]
     return shlex.join(words)
+
+
+def _objective_options(data: TaskFacts | None) -> list[str]:
+    """What a table of numbers is learnt as; classes and archives need no option."""
+    error = getattr(data.objective, "error", None) if data and data.source and data.source.columns else None
+    return [] if data is None or error is None else ["--task", data.objective.name, "--loss", str(error)]
 
 
 def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +46,7 @@ __all__ = [
     "model_options",
     "parse_blocks",
     "parse_overrides",
+    "recipe_text",
     "resolve",
     "setting_names",
     "unknown",
@@ -465,3 +466,35 @@ def _parse_block(raw: Any, where: str) -> Block:
             f"{where} applies to no depth: min_layers = {block.min_layers} is above max_layers = {block.max_layers}."
         )
     return block
+
+
+def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Sequence[str] = ()) -> str:
+    """One block of TOML with the settings of a recipe, for its dataset and depth.
+
+    Settings keep the source that the recipe gives them, except those that were overridden or searched: those are ours.
+    Defaults are left out, for a file that names them would call them ours.
+
+    Args:
+        recipe: what to write.
+        searched: the settings that a search found, by dotted or short name; they are marked so.
+        header: lines for the comment on top.
+
+    Returns:
+        The text; `load_recipe` reads the same settings from it.
+    """
+    model = recipe.model.name
+    found = resolve(dict.fromkeys(searched, 0), setting_names(model), model, recipe.terms)
+    tables: dict[str, list[str]] = {}
+    for key, value in recipe.settings().items():
+        source = "ours" if key in found else recipe.sources.get(key, "ours")
+        # TOML cannot write None, and None is the default wherever it is allowed.
+        if key not in _CHOSEN and value is not None and source != "default":
+            table = source.replace(" ", "_") if source in ("paper", "released code") else "ours"
+            line = f"{key} = {json.dumps(value, ensure_ascii=False)}{' # searched' if key in found else ''}"
+            tables.setdefault(table, []).append(line)
+    lines = [*(f"# {line}".rstrip() for line in header), *([""] if header else []), "[[block]]"]
+    lines += [f"dataset = {json.dumps(recipe.data.name, ensure_ascii=False)}"]
+    lines += [f"{end} = {recipe.model.num_layers}" for end in ("min_layers", "max_layers")]
+    for table, settings in tables.items():
+        lines += [f"[block.{table}]", *settings]
+    return "\n".join(lines) + "\n"
