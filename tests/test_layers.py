@@ -23,7 +23,6 @@ UNTESTED = {
     "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
     "tasks/inputs.py": "two attributes of a task; fitting and training/examine use them",
     "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
-    "cli/preflight.py": "cli/test_bad_input.py",
     "cli/source.py": "cli/test_own_graph.py",
     "cli/predict.py": "cli/test_own_graph.py",
 }
