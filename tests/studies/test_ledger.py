@@ -20,7 +20,8 @@ from graphjoule.studies import (
     read_collection,
 )
 from graphjoule.studies.ledger import judge, other_protocols
-from graphjoule.tasks.objective import MAE, R2, Regression
+from graphjoule.tasks.metrics import MAE, R2
+from graphjoule.tasks.objective import Regression
 from graphjoule.training.recipe import load_recipe
 
 from . import made_up

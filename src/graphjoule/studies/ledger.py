@@ -20,7 +20,7 @@ from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import json_text
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.study import Cell, Reference, Study
-from graphjoule.tasks.objective import ACCURACY, Metric
+from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.training.records import Record, summarise
 
 Verdict = Literal["matches", "better", "worse", "not run", "failed", "too few runs", "no reference"]
