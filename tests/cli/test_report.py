@@ -10,7 +10,8 @@ import pytest
 
 from graphjoule.cli.report import paper_table, repeat_command
 from graphjoule.studies import Cell
-from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
+from graphjoule.tasks.columns import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.facts import Source, SourceFile, TaskFacts
 from graphjoule.tasks.objective import Classification
 from graphjoule.training.records import read_records
 from tests.report.cells import cell, record

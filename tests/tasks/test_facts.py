@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
+from graphjoule.tasks.columns import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.facts import Source, SourceFile, TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 
 COLUMNS = TableColumns(

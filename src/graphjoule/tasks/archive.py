@@ -16,7 +16,7 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import int64_array
 from graphjoule.graph.features import Features, check_features
-from graphjoule.tasks.columns import LossName, TaskName, check_objective
+from graphjoule.tasks.columns import LossName, ObjectiveName, check_objective
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification, Objective, Regression
@@ -43,7 +43,11 @@ logger = logging.getLogger("graphjoule")
 
 
 def load_npz(
-    path: str | Path, *, task: TaskName | None = None, loss: LossName | None = None, test_fraction: float = 0.0
+    path: str | Path,
+    *,
+    objective: ObjectiveName | None = None,
+    loss: LossName | None = None,
+    test_fraction: float = 0.0,
 ) -> Task:
     """A task from an archive; features are used as stored, an edge counts in both directions.
 
@@ -59,15 +63,15 @@ def load_npz(
 
     Args:
         path: the archive.
-        task: "classification" reads ``labels``, "regression" ``targets``; by default what is there.
+        objective: "classification" reads ``labels``, "regression" ``targets``; by default what is there.
         loss: of a regression: "squared" (the default) or "absolute" error.
         test_fraction: share of the labelled nodes of each class to hold back, where there are no masks.
     """
     path = check_file(path)
-    check_objective(task, loss)
+    check_objective(objective, loss)
     arrays = _read(path)
-    objective = _objective(path, arrays, task, loss)
-    given = _input(path, arrays, objective)
+    asked = _objective(path, arrays, objective, loss)
+    given = _input(path, arrays, asked)
     drawn = stratified_rule(test_fraction)
     log_graph(path, given.graph)
     try:
@@ -78,7 +82,7 @@ def load_npz(
             features=given.features,
             graph=given.graph,
             targets=given.targets,
-            objective=objective,
+            objective=asked,
             fixed_splits=(public,) if public else (),
             default_split=public.name if public else drawn,
             node_ids=given.node_ids,
@@ -138,14 +142,14 @@ def _read(path: Path, matrices: tuple[str, ...] = ("adj", "attr")) -> dict[str, 
 
 
 def _objective(
-    path: Path, arrays: dict[str, np.ndarray], task: TaskName | None, loss: LossName | None
+    path: Path, arrays: dict[str, np.ndarray], asked: ObjectiveName | None, loss: LossName | None
 ) -> Classification | Regression:
-    if task is None and "labels" in arrays and "targets" in arrays:
+    if asked is None and "labels" in arrays and "targets" in arrays:
         raise GraphjouleError(
-            f'{path} has both labels and targets; say `task="classification"` to predict the labels or '
-            '`task="regression"` to predict the targets.'
+            f"{path} has both labels and targets; say `objective=classification` to predict the labels or "
+            "`objective=regression` to predict the targets."
         )
-    is_regression = "targets" in arrays if task is None else task == Regression.name
+    is_regression = "targets" in arrays if asked is None else asked == Regression.name
     key, names_key = ("targets", "target_names") if is_regression else ("labels", "class_names")
     if key not in arrays:
         raise GraphjouleError(
