@@ -422,7 +422,7 @@ def _dates(
     table: Table, name: str, column: pa.ChunkedArray, fitted: NumberColumn | None
 ) -> tuple[pa.ChunkedArray, str] | None:
     """Text as days, and how the dates are written; None if they are none. A date that may be two is refused."""
-    if not pc.all(pc.match_substring_regex(column, r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")).as_py():
+    if not pc.all(pc.match_substring_regex(column, r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]|$)")).as_py():
         return None
     found = {}
     for order in _DATES if fitted is None or fitted.dates is None else [fitted.dates]:

@@ -31,6 +31,7 @@ MOST_UNPACKED, MOST_TIMES = 2**28, 256
 """A packed file is read if it unpacks to no more bytes than the first, or to no more than its own size times the other:
 dense features of words, which are mostly zeros, reach 250."""
 _DELIMITERS = (",", "\t", ";")
+_BAD_BYTE = re.compile("[\udc80-\udcff]")  # as Python reads a byte that is not UTF-8, if it is told to
 _TRUE, _FALSE = (
     [form for word in words for form in (word, word.capitalize(), word.upper())]
     for words in (("true", "yes"), ("false", "no"))
@@ -144,7 +145,7 @@ class Table:
 
     def _csv_names(self) -> tuple[str, ...]:
         try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
+            with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
                 first = ""
                 while not first.strip():
                     if not (first := file.readline(LONGEST_LINE)):
@@ -160,11 +161,11 @@ class Table:
                 reader = csv.reader((line for lines in ([first], more) for line in lines), delimiter=self._delimiter)
                 names = tuple(name.strip() for name in next(reader))
                 self._header_lines += reader.line_num - 1
-                return names
-        except UnicodeDecodeError:
-            self._refuse_encoding()
         except csv.Error as error:
             raise GraphjouleError(f"{self.path}, line 1: the quotes cannot be read ({error}).") from error
+        if _BAD_BYTE.search("".join(names)):
+            self._refuse_encoding()
+        return names
 
     def _read_csv(self, names: Sequence[str], text: Iterable[str], *, use_threads: bool = True) -> pa.Table:
         try:
@@ -187,7 +188,7 @@ class Table:
                 )
         except pa.ArrowInvalid as error:
             said = " ".join(str(error).split())
-            if said.startswith("Empty CSV"):
+            if said.startswith(("Empty CSV", "Could not skip initial")):  # the file ends with its header
                 return pa.table({name: pa.array([], pa.string()) for name in names})
             if "straddling" in said:
                 self._refuse_long_line()
@@ -228,11 +229,10 @@ class Table:
     def _refuse_encoding(self) -> NoReturn:
         """Say on which line and in which column the first byte stands that is not UTF-8."""
         delimiter = self._delimiter or ","
-        # Such a byte is read as a code of its own, which no UTF-8 text has.
         with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             for number in count(1):
                 line = file.readline(LONGEST_LINE)
-                if (bad := re.search("[\udc80-\udcff]", line)) or not line:
+                if (bad := _BAD_BYTE.search(line)) or not line:
                     break
         byte, before = (ord(bad[0]) - 0xDC00, line[: bad.start()]) if bad else (0, "")
         column = "".join(before.split('"')[::2]).count(delimiter)
@@ -248,7 +248,7 @@ class Table:
         try:
             with pq.ParquetFile(self.path) as file:
                 return tuple(file.schema_arrow.names)
-        except (pa.ArrowException, ValueError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             why = " ".join(str(error).split()).rstrip(".")
             raise GraphjouleError(f"{self.path} is not a whole Parquet file: {why}.") from error
 
