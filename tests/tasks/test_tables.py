@@ -2,9 +2,11 @@
 
 import re
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch_geometric.utils import to_dense_adj
 
 from graphjoule.errors import GraphjouleError
@@ -13,7 +15,7 @@ from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.tables import load_graph, load_tables, load_tables_like, unchanged
-from tests.graphs import dense_propagation
+from tests.graphs import dense_propagation, few
 
 NODES = "id,x,y,label\na,0,5,red\nb,2,7,red\nc,0,7,blue\nd,2,5,\ne,1,6,blue\n"
 EDGES = "source,target\na,b\nb,c\nd,a\n"
@@ -469,3 +471,89 @@ def test_a_regression_that_cannot_be(here, nodes, options, said):
     with pytest.raises(GraphjouleError) as caught:
         load(here, nodes, RING, **(NUMBERS | options))
     assert said in str(caught.value)
+
+
+# Directions, types, and edges to nowhere.
+
+ARROWS = "source,target,kind\na,b,likes\nb,a,likes\na,b,knows\nb,c,knows\nc,c,knows\na,b,knows\nd,zoe,knows\n,e,knows\n"
+
+
+def test_the_direction_of_edges_is_chosen_and_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        both = adjacency(load(here, edges=ARROWS)).round()
+    assert (both[0, 1], both[1, 2]) == (1, 1)
+    assert "2 rows naming no node left out, 1 self-loop dropped, 2 repeated rows (counted once), 1 edge in one" in (
+        caplog.text
+    )
+    mutual = adjacency(load(here, edges=ARROWS, direction="mutual")).round()
+    assert (mutual[0, 1], mutual.sum()) == (1, 2)
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, edges=ARROWS, direction="kept")
+    assert str(caught.value).startswith("edges.csv: The graph is directed: the edge 'b' -> 'c' has no edge back")
+    kept = load(here, edges="source,target,weight\na,b,2\nb,a,2\n", direction="kept")
+    assert kept.graph.degree.tolist() == [2, 2, 0, 0, 0]
+    assert kept.source.columns.direction == "kept"
+    with pytest.raises(GraphjouleError, match="`direction` is 'up'; the choices are: both, kept, mutual"):
+        load(here, direction="up")
+
+
+def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        a = adjacency(load(here, edges=ARROWS, edge_type="kind")).round()
+    assert (a[0, 1], a[1, 2]) == (2, 1)  # likes and knows; a repeated row of one type counts once
+    assert "types from 'kind' (knows 4, likes 2) merged into one graph, weights added" in caplog.text
+    weighted = ARROWS.replace("kind", "kind,weight").replace("likes", "likes,0.5").replace("knows", "knows,3")
+    assert adjacency(load(here, edges=weighted, edge_type="kind"))[0, 1] == pytest.approx(6.5)
+    task = load(here, edges=ARROWS, edge_type="kind")
+    again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
+
+
+def test_new_rows_alone_stand_alone_and_it_is_said(here, caplog):
+    given = like(here, NODES, None)
+    assert given.graph.num_edges == 0
+    assert "nodes.csv: no edges given, so every node stands alone; the model was trained with edges" in caplog.text
+
+
+# Whatever the order of rows, columns and files.
+
+
+@few
+@hypothesis.given(st.data())
+def test_features_targets_and_edges_follow_the_ids_under_any_shuffling(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("shuffled")
+    count = 12
+    cell = {
+        "x": st.floats(-1e6, 1e6).map(repr) | st.just(""),
+        "flag": st.sampled_from(["yes", "no", ""]),
+        "day": st.dates().map(str) | st.just(""),
+        "city": st.sampled_from(["Rome", "Oslo", "Bern", ""]),
+        "note": st.sampled_from(["a cat sat here", "the dog ran off", "a man and a dog", ""]),
+        "label": st.sampled_from(["red", "blue", ""]),
+    }
+    columns = {name: data.draw(st.lists(values, min_size=count, max_size=count)) for name, values in cell.items()}
+    columns |= {"id": [f"n{i}" for i in range(count)], "spread": [str(i) for i in range(count)]}
+    columns["label"][:3] = ["red", "blue", "red"]
+    ends = st.sampled_from(columns["id"])
+    edges = data.draw(st.lists(st.tuples(ends, ends), min_size=1, max_size=20))
+
+    def write_down(name, order, heads, pairs):
+        rows = [heads, *([columns[head][i] for head in heads] for i in order)]
+        (folder / f"{name}-nodes.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+        (folder / f"{name}-edges.csv").write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in pairs))
+        return folder / f"{name}-nodes.csv", folder / f"{name}-edges.csv"
+
+    first = load_tables(*write_down("one", range(count), list(columns), edges), objective="classification")
+    order = data.draw(st.permutations(range(count)))
+    heads = data.draw(st.permutations(list(columns)))
+    files = write_down("two", order, heads, data.draw(st.permutations(edges)))
+    second = load_tables(*files, objective="classification")
+    like_first = load_tables_like(first.source.columns, first.objective, *files)
+
+    place = [second.node_ids.index(name) for name in first.node_ids]
+    names = [second.source.columns.feature_names.index(name) for name in first.source.columns.feature_names]
+    assert dense(second.features)[place][:, names].equal(dense(first.features))
+    assert dense(like_first.features)[place].equal(dense(first.features))
+    for other in (second, like_first):
+        assert other.targets[place].equal(first.targets)
+        assert torch.equal(other.graph.to_dense()[place][:, place], first.graph.to_dense())

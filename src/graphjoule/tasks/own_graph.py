@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -246,24 +245,19 @@ class EdgeTable:
     dangling: int = 0
     types: dict[str, int] = field(default_factory=dict)
 
-    @cached_property
-    def pairs(self) -> np.ndarray:
-        """Every pair of different nodes that an edge leads from and to, once, as one number."""
-        source, target = self.index
-        return np.unique((source * self.num_nodes + target)[source != target])
-
-    @cached_property
-    def is_mutual(self) -> np.ndarray:
-        """Which of the `pairs` are there in the other direction too."""
-        back = (self.pairs % self.num_nodes) * self.num_nodes + self.pairs // self.num_nodes
-        found: np.ndarray = np.isin(back, self.pairs)
-        return found
+    def counts(self) -> tuple[int, int]:
+        """How many edges lead from one node to another, and how many of these pairs there are in either direction."""
+        source, target = self.index[:, self.index[0] != self.index[1]]
+        low, high = np.minimum(source, target), np.maximum(source, target)
+        key = np.sort(2 * (low * self.num_nodes + high) + (source > target))  # one sort counts both
+        first = min(len(key), 1)
+        return first + np.count_nonzero(np.diff(key)), first + np.count_nonzero(np.diff(key >> 1))
 
     def facts(self) -> list[str]:
         """What is to be said about the rows beside how many there are."""
         loops = int((self.index[0] == self.index[1]).sum())
-        again = self.index.shape[1] - loops - len(self.pairs)
-        one_way = int((~self.is_mutual).sum())
+        edges, pairs = self.counts()
+        again, one_way = self.index.shape[1] - loops - edges, 2 * pairs - edges
         zeros = 0 if self.weight is None else int((self.weight == 0).sum())
         merged = "counted once" if self.weight is None else "weights added"
         said = [f"weights from {self.columns['weight']!r}"] if self.columns["weight"] else []
@@ -275,7 +269,7 @@ class EdgeTable:
         said += [f"{counted(again, 'repeated row')} ({merged})"] if again else []
         said += [f"{counted(zeros, 'row')} of weight 0 left out"] if zeros else []
         way = DIRECTIONS[self.columns["direction"]]  # type: ignore[index]
-        some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < len(self.pairs) else ""
+        some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < edges else ""
         return said + ([some + way] if one_way else [])
 
 

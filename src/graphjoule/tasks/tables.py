@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ def _graph(
     """The graph of a table of edges, or of nearest neighbours, and the columns it came from."""
     if edges is not None:
         linked = read_edges(edges, options, read, is_trained=is_trained)
-        graph = _linked(linked)
+        graph = _linked(linked, read)
         if not linked.index.shape[1]:
             logger.warning("%s has no row of two known nodes: the graph has no edges", edges)
         log_graph(edges, graph, linked.facts())
@@ -246,12 +247,15 @@ def _graph(
     return Propagation.from_edge_index(index, num_nodes=num_nodes, symmetrize=True), {"knn": knn}
 
 
-def _linked(edges: EdgeTable) -> Propagation:
+def _linked(edges: EdgeTable, nodes: NodeTable) -> Propagation:
     """The graph of a table: self-loops are dropped, and rows that repeat one direction add their weights."""
     index, weight = edges.index, edges.weight
     if edges.columns["direction"] == "mutual":
-        key = index[0] * edges.num_nodes + index[1]
-        kept = np.isin(key, edges.pairs[edges.is_mutual])
+        low, high = np.sort(index, axis=0)
+        _, pair = np.unique(low * edges.num_nodes + high, return_inverse=True)
+        is_there = np.zeros((2, len(pair)), dtype=bool)
+        is_there[(index[0] > index[1]).astype(np.int64), pair] = True
+        kept = is_there.all(axis=0)[pair]
         index, weight = index[:, kept], None if weight is None else weight[kept]
     try:
         return Propagation.from_edge_index(
@@ -261,9 +265,9 @@ def _linked(edges: EdgeTable) -> Propagation:
             symmetrize=edges.columns["direction"] != "kept",
         )
     except GraphjouleError as error:
-        raise GraphjouleError(
-            f"{edges.table.path}: {str(error).split(';')[0]}; `direction=both` lets every row count in both directions."
-        ) from error
+        said = re.sub(r"(\d+) -> (\d+)", lambda ends: " -> ".join(repr(nodes.ids[int(n)].as_py()) for n in ends.groups()), str(error))
+        said = said.replace("pass symmetrize=True to let each edge count", "`direction=both` lets every row count")
+        raise GraphjouleError(f"{edges.table.path}: {said}") from error
 
 
 # What is said about it.
