@@ -550,10 +550,13 @@ def test_the_commands_and_the_code_of_the_document_run(here):
         if is_training:
             shutil.rmtree(here / "run", ignore_errors=True)
         result = run(
-            *arguments, *(["--epochs", "2", "--layers", "2", "--device", "cpu"] if is_training else ["--force"])
+            *arguments,
+            *(["--epochs", "2", "--layers", "2", "--device", "cpu"] if is_training else []),
+            *(["--force"] if arguments[0] == "predict" else []),
         )
         assert result.code == 0, (arguments, result.err)
     (sentence,) = re.findall(r"```\n(graphjoule: .*?\n)```", text)
-    assert refused(here, "train", "--nodes", "people.csv", "--edges", "friends.csv") == sentence
+    asked = ("--nodes", "people.csv", "--edges", "friends.csv", "--label", "income")
+    assert refused(here, "train", *asked) == sentence
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), {})

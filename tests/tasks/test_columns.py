@@ -130,12 +130,14 @@ def test_a_column_that_is_named_is_categories_whatever_it_looks_like(table):
     found = recognise(table, "zip", column("1", "2", "1"), is_category=True)
     assert found.encoder == CategoryColumn(name="zip", categories=("1", "2"))
     many = column(*map(str, range(1001)))
-    assert "column 'c' has 1,001 different values; a `one_hot` column may have 1,000" in recognise(
-        table, "c", many, is_category=True
-    ).problem
-    assert "every value of this `one_hot` column is blank" in recognise(
-        table, "c", column(None, None, kind=pa.string()), is_category=True
-    ).problem
+    assert (
+        "column 'c' has 1,001 different values; a `one_hot` column may have 1,000"
+        in recognise(table, "c", many, is_category=True).problem
+    )
+    assert (
+        "every value of this `one_hot` column is blank"
+        in recognise(table, "c", column(None, None, kind=pa.string()), is_category=True).problem
+    )
 
 
 def test_of_many_categories_the_most_frequent_have_a_feature(table):
@@ -214,7 +216,7 @@ def test_several_labels_of_a_node_are_a_matrix_with_names(table):
 
 
 ASKED = {
-    "prices": (column(*(f"{i}.5" for i in range(20)) ), "20 different numbers in 20 labels; say `objective=regression`"),
+    "prices": (column(*(f"{i}.5" for i in range(20))), "20 different numbers in 20 labels; say `objective=regression`"),
     "few fractions": (column("0.5", "1.5", "0.5", "1.5"), "2 different numbers in 4 labels"),
     "whole prices": (column(*map(str, range(298)), *map(str, range(298)), *map(str, range(298))), "has 298 different"),
     "numbers with gaps": (column("1.5", "2.5", "NA"), "2 different numbers in 3 labels"),

@@ -45,7 +45,7 @@ def test_a_report_says_what_becomes_of_everything():
 
 
 def test_all_that_a_training_would_refuse_is_in_a_report(here):
-    (here / "nodes.csv").write_text(NODES.replace("c,29", "c,old").replace("Oslo", "1,5").replace('1,5', '"1,5"'))
+    (here / "nodes.csv").write_text(NODES.replace("c,29", "c,old").replace("Oslo", "1,5").replace("1,5", '"1,5"'))
     (here / "edges.csv").write_text("source,target\na,y\nb,z\n")
     report = check(features=["age", "city"])
     assert report.target is None

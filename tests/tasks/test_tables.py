@@ -201,7 +201,10 @@ def test_the_graph_alone_of_neighbours_needs_no_labels(here):
 def test_what_was_read_is_told_and_a_class_with_one_label_is_named(here, caplog):
     with caplog.at_level("INFO", "graphjoule"):
         load(here, NODES + "f,1,1,green\n", EDGES + "a,a\n")
-    assert "edges.csv: 3 edges between 6 nodes, 1 self-loop dropped, every row counts in both directions, 2 nodes" in caplog.text
+    assert (
+        "edges.csv: 3 edges between 6 nodes, 1 self-loop dropped, every row counts in both directions, 2 nodes"
+        in caplog.text
+    )
     assert "nodes.csv: 6 nodes, 2 features; 5 labelled with 3 classes (blue, green, red), 1 to predict" in caplog.text
     assert "one labelled node alone in the class green" in caplog.text
 
@@ -240,7 +243,10 @@ BAD_NODES = {
         NODES.replace("b,2,7", "b,two,7"),
         "line 3, column 'x': 'two' is not a number, and 4 of 5 values are; leave it blank if it is unknown. `one_hot`",
     ),
-    "currencies": (re.sub(r",(\d),(\d)", r",$\1,\2", NODES), "line 2, column 'x': '$0' looks like a number; write it as"),
+    "currencies": (
+        re.sub(r",(\d),(\d)", r",$\1,\2", NODES),
+        "line 2, column 'x': '$0' looks like a number; write it as",
+    ),
     "no feature": ("id,label\na,u\nb,v\n", "line 1: there is no column of features besides id and label"),
 }
 
@@ -257,7 +263,10 @@ def test_a_bad_table_of_nodes(here, nodes, said):
     ("nodes", "said"),
     [
         ("age,x,label\n1,1,u\n1,2,v\n", "the id '1' stands on line 2 already; ids must differ; ids were taken from"),
-        ("age,x,label\n1,1,u\n2,2,v\n", "there is no node 'a' in nodes.csv; so it is with 3 of 3 rows; ids were taken from the column 'age', as "),
+        (
+            "age,x,label\n1,1,u\n2,2,v\n",
+            "there is no node 'a' in nodes.csv; so it is with 3 of 3 rows; ids were taken from the column 'age', as ",
+        ),
     ],
 )
 def test_ids_from_the_first_column_are_said_to_be_a_guess(here, nodes, said):
@@ -456,13 +465,21 @@ def test_facts_remember_a_regression(here):
 
 
 BAD_REGRESSIONS = {
-    "text": (PRICES.replace(",1.25\n", ",low\n"), {}, "nodes.csv, line 3, column 'price': 'low' is not a number; leave"),
+    "text": (
+        PRICES.replace(",1.25\n", ",low\n"),
+        {},
+        "nodes.csv, line 3, column 'price': 'low' is not a number; leave",
+    ),
     "infinite": (PRICES.replace(",1.25\n", ",inf\n"), {}, "line 3, column 'price': inf is too large to train on"),
     "too large": (PRICES.replace(",1.25\n", ",1e300\n"), {}, "line 3, column 'price': 1e+300 is too large to train on"),
     "all blank": (re.sub(r",[\d.]+\n", ",\n", PRICES), {}, "lines 2 to 81, column 'price': every label is blank"),
     "no such task": (PRICES, {"objective": "ranking"}, "`objective` is 'ranking'; the choices are: binary, class"),
     "no such loss": (PRICES, {"loss": "huber"}, "`loss` is 'huber'; the choices are: absolute, squared."),
-    "a loss of classes": (PRICES, {"objective": None, "loss": "squared"}, "`loss` is 'squared', but it is for `objective="),
+    "a loss of classes": (
+        PRICES,
+        {"objective": None, "loss": "squared"},
+        "`loss` is 'squared', but it is for `objective=",
+    ),
 }
 
 

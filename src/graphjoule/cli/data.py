@@ -39,7 +39,10 @@ def data(
     root = resolve_data_root(source.data_root)
     if json:
         shown = ("name", "group", "description", "split", "origin")
-        rows = [{name: getattr(row, name) for name in shown} | {"present": row.is_present(root)} for row in DATASETS.values()]
+        rows = [
+            {name: getattr(row, name) for name in shown} | {"present": row.is_present(root)}
+            for row in DATASETS.values()
+        ]
         typer.echo(json_text(rows))
         return
     for group, sources in groupby(DATASETS.values(), key=lambda source: source.group):

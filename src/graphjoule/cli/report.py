@@ -16,7 +16,8 @@ from graphjoule.errors import GraphjouleError
 if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
     from graphjoule.report import Cell, Reference
-    from graphjoule.tasks.facts import TableColumns, TaskFacts
+    from graphjoule.tasks.columns import TableColumns
+    from graphjoule.tasks.facts import TaskFacts
     from graphjoule.tasks.inputs import ModelInput
 
 _EPILOG = """
@@ -132,12 +133,13 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
     if data is None or data.source is None:
         return ["--dataset", dataset]
     files = [word for file in data.source.files for word in (f"--{file.role}", file.path)]
-    return files + (_column_options(data.source.columns) if data.source.columns else [])
+    objective = ["--objective", data.objective.name]
+    return files + objective + (_column_options(data.source.columns) if data.source.columns else [])
 
 
 def _column_options(columns: TableColumns) -> list[str]:
     one_hot = [column.name for column in columns.categories]
-    features = [*(column.name for column in columns.numbers), *one_hot]
+    features = [*(column.name for column in (*columns.numbers, *columns.texts)), *one_hot]
     can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)  # else all, the default
     named = {
         "id": columns.id,
@@ -147,6 +149,8 @@ def _column_options(columns: TableColumns) -> list[str]:
         "source": columns.source,
         "target": columns.target,
         "weight": columns.weight,
+        "edge-type": columns.edge_type,
+        "direction": columns.direction if columns.direction != "both" else None,
         "knn": columns.knn,
     }
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]

@@ -55,7 +55,8 @@ class GraphSource:
     weight: Annotated[str | None, _own("Column of its weight: weight if there is one, else 1.", "COLUMN")] = None
     edge_type: Annotated[str | None, _own("Column of its type; types are merged, weights added.", "COLUMN")] = None
     direction: Annotated[
-        _Direction | None, _own("Whether a row counts in both directions (the default), if both are there, or as it is.")
+        _Direction | None,
+        _own("Whether a row counts in both directions (the default), if both are there, or as it is."),
     ] = None
     knn: Annotated[int | None, _own("Without --edges: link with so many nearest; 10 by default.", "N", min=1)] = None
     test_fraction: Annotated[
@@ -85,11 +86,11 @@ class GraphSource:
             return load_task(self.name, self.data_root)
         from graphjoule.tasks import load_npz, load_tables
 
-        test_fraction = self.test_fraction or 0.0
+        options = self.table_options() | {"test_fraction": self.test_fraction or 0.0}
         if self.nodes is None:
             assert self.npz is not None
-            return load_npz(self.npz, objective=self.objective, loss=self.loss, test_fraction=test_fraction)
-        return load_tables(self.nodes, self.edges, **self.table_options(), test_fraction=test_fraction)
+            return load_npz(self.npz, **{name: options[name] for name in ("objective", "loss", "test_fraction")})
+        return load_tables(self.nodes, self.edges, **options)
 
     def load_graph(self) -> Propagation:
         """Read the graph alone, which needs no labels."""

@@ -171,8 +171,8 @@ def _objective(
         )
     if objective.num_classes > values.size:  # a list of the classes might not fit into the memory
         raise GraphjouleError(
-            f"{path}: labels holds the class {objective.num_classes - 1:,}, but there are {values.size:,} nodes; classes "
-            "are counted from 0, or named in class_names."
+            f"{path}: labels holds the class {objective.num_classes - 1:,}, but there are {values.size:,} nodes; "
+            "classes are counted from 0, or named in class_names."
         )
     return objective
 
@@ -211,7 +211,8 @@ def _input(path: Path, arrays: dict[str, np.ndarray], objective: Objective) -> M
     if len(first) < len(names):
         again = next(number for number, name in enumerate(names) if first[name] != number)
         raise GraphjouleError(
-            f"{path}: node_ids[{again}] is {names[again]!r}, and so is node_ids[{first[names[again]]}]; ids must differ."
+            f"{path}: node_ids[{again}] is {names[again]!r}, and so is node_ids[{first[names[again]]}]; ids must "
+            "differ."
         )
     return ModelInput(features, graph, targets, names)
 
@@ -311,4 +312,3 @@ def csr_of(arrays: Mapping[str, np.ndarray], matrix: str, shown: str) -> sp.csr_
     except (ValueError, TypeError) as error:
         raise GraphjouleError(f"{shown}: the arrays {matrix}_* are no sparse matrix: {error}.") from error
     return csr
-

@@ -140,11 +140,6 @@ class TableColumns(BaseModel):
     knn: Annotated[int, Field(ge=1)] | None = None
 
     @property
-    def features(self) -> tuple[Encoder, ...]:
-        """The columns that are features."""
-        return (*self.numbers, *self.categories, *self.texts)
-
-    @property
     def feature_names(self) -> tuple[str, ...]:
         """One name for every input of the model; a category's is ``column=category``, a word's ``column:word``."""
         return (
@@ -208,9 +203,7 @@ def recognise(table: Table, name: str, column: pa.ChunkedArray, *, is_category: 
 def _number_finding(
     name: str, values: np.ndarray, kind: Literal["number", "boolean", "date"], dates: str | None, missing: int
 ) -> Finding:
-    fitted = measure_numbers(name, values).model_copy(
-        update={"kind": kind, "dates": dates, "has_missing": missing > 0}
-    )
+    fitted = measure_numbers(name, values).model_copy(update={"kind": kind, "dates": dates, "has_missing": missing > 0})
     if not fitted.std and not missing:
         return Finding(name, "constant", 0, f"left out: every value is {fitted.mean:.6g}", fitted)
     becomes = f"standardised: mean {fitted.mean:.4g}, deviation {fitted.std:.4g}"
@@ -439,7 +432,7 @@ def _dates(
     if len(found) > 1:
         example = column.drop_null()[0].as_py()
         raise GraphjouleError(
-            f"{table.path}, column {name!r}: {example!r} may have the day or the month first; write dates as 2026-01-31."
+            f"{table.path}, column {name!r}: {example!r} may have the day or the month first; write it as 2026-01-31."
         )
     return next(((days, order) for order, days in found.items()), None)
 
@@ -460,16 +453,11 @@ def _text_as_numbers(table: Table, name: str, column: pa.ChunkedArray, *, must: 
     if None in parsed:
         value = odd[parsed.index(None)]
         row = int(pc.index(column, value).as_py())
-        said = f"{_shown(value.as_py())} is not a number"
-        what = f", and {num_plain:,} of {known:,} values are" if not must else ""
-        table.refuse(
-            row,
-            name,
-            f"{said}{what}; leave it blank if it is unknown. `one_hot` makes the column categories, `features` leaves "
-            "it out."
-            if not must
-            else f"{said}; leave it blank if it is unknown.",
-        )
+        what = "; leave it blank if it is unknown"
+        if not must:
+            choice = "`one_hot` makes the column categories, `features` leaves it out"
+            what = f", and {num_plain:,} of {known:,} values are{what}. {choice}"
+        table.refuse(row, name, f"{_shown(value.as_py())} is not a number{what}.")
     plain = pc.if_else(is_plain, column, pa.scalar(None, column.type)).cast(pa.float64())
     if not len(odd):
         return plain
@@ -553,8 +541,8 @@ def _ask(table: Table, name: str, different: list[str], numbers: list[float], kn
     several = next((value for value in different if ";" in value), None)
     if several is not None:
         raise GraphjouleError(
-            f"{table.path}: the column {name!r} has labels such as {_shown(several)}; say `objective=multilabel` if that "
-            "is several labels of one node, or `objective=classification` if it is one class."
+            f"{table.path}: the column {name!r} has labels such as {_shown(several)}; say `objective=multilabel` if "
+            "that is several labels of one node, or `objective=classification` if it is one class."
         )
     is_rare = len(different) > 10 and 2 * len(different) > known
     if numbers and 2 * len(numbers) >= len(different):
@@ -571,9 +559,7 @@ def _ask(table: Table, name: str, different: list[str], numbers: list[float], kn
         )
 
 
-def read_targets(
-    table: Table, name: str, column: pa.ChunkedArray, objective: str, names: Sequence[str]
-) -> np.ndarray:
+def read_targets(table: Table, name: str, column: pa.ChunkedArray, objective: str, names: Sequence[str]) -> np.ndarray:
     """Every row's target; one that does not fit the objective is refused.
 
     Returns:

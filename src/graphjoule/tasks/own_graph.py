@@ -155,11 +155,12 @@ def read_nodes_like(path: str | Path, columns: TableColumns) -> NodeTable:
     """Read a table with the columns of the one that a model was trained with; that of the label may be missing."""
     table = Table(path)
     ids = [table.find(columns.id, None)] if columns.id is not None else []
-    for column in columns.features:
-        table.find(column.name, None)
+    numbers = [table.find(column.name, None) for column in columns.numbers]
+    texts = [
+        table.find(column.name, None) for columns_of in (columns.categories, columns.texts) for column in columns_of
+    ]
     labels = [columns.label] if columns.label in table else []
-    texts = [column.name for column in (*columns.categories, *columns.texts)]
-    values = table.read([*ids, *labels, *texts], [column.name for column in columns.numbers])
+    values = table.read([*ids, *labels, *texts], numbers)
     return NodeTable(table, values, columns, _node_ids(table, values, len(next(iter(values.values()))), columns))
 
 
@@ -251,7 +252,7 @@ class EdgeTable:
         low, high = np.minimum(source, target), np.maximum(source, target)
         key = np.sort(2 * (low * self.num_nodes + high) + (source > target))  # one sort counts both
         first = min(len(key), 1)
-        return first + np.count_nonzero(np.diff(key)), first + np.count_nonzero(np.diff(key >> 1))
+        return first + int(np.count_nonzero(np.diff(key))), first + int(np.count_nonzero(np.diff(key >> 1)))
 
     def facts(self) -> list[str]:
         """What is to be said about the rows beside how many there are."""
@@ -273,9 +274,7 @@ class EdgeTable:
         return said + ([some + way] if one_way else [])
 
 
-def read_edges(
-    path: str | Path, options: TableOptions, nodes: NodeTable, *, is_trained: bool = False
-) -> EdgeTable:
+def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_trained: bool = False) -> EdgeTable:
     """Read a table of edges between known nodes.
 
     Args:
@@ -300,7 +299,9 @@ def read_edges(
         if name is None:
             table.refuse(row, column, "the value is blank; an edge needs the id of a node at both ends.")
         hint = "" if is_trained else id_hint(nodes.columns.id, options)
-        many = f"; so it is with {int(is_dangling.sum()):,} of {is_dangling.size:,} rows" if is_dangling.size > 1 else ""
+        many = (
+            f"; so it is with {int(is_dangling.sum()):,} of {is_dangling.size:,} rows" if is_dangling.size > 1 else ""
+        )
         table.refuse(
             row,
             column,

@@ -11,7 +11,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -212,10 +211,9 @@ class Table:
 
     def _refuse_long_line(self) -> NoReturn:
         with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
-            for number in count(1):
-                line = file.readline(LONGEST_LINE)
-                if not line or (len(line) == LONGEST_LINE and line[-1] not in "\r\n"):
-                    break
+            line, number = "\n", 0
+            while line and (len(line) < LONGEST_LINE or line[-1] in "\r\n"):
+                line, number = file.readline(LONGEST_LINE), number + 1
         if not line:
             raise GraphjouleError(
                 f"{self.path}: a value in quotes is longer than {LONGEST_LINE:,} characters; is a quote never closed?"
@@ -230,10 +228,10 @@ class Table:
         """Say on which line and in which column the first byte stands that is not UTF-8."""
         delimiter = self._delimiter or ","
         with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            for number in count(1):
-                line = file.readline(LONGEST_LINE)
-                if (bad := _BAD_BYTE.search(line)) or not line:
-                    break
+            line, number, bad = "\n", 0, None
+            while line and bad is None:
+                line, number = file.readline(LONGEST_LINE), number + 1
+                bad = _BAD_BYTE.search(line)
         byte, before = (ord(bad[0]) - 0xDC00, line[: bad.start()]) if bad else (0, "")
         column = "".join(before.split('"')[::2]).count(delimiter)
         names = getattr(self, "names", ())

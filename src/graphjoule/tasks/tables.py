@@ -14,7 +14,15 @@ import torch
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.tasks.columns import Direction, LossName, ObjectiveName, TableColumns, encode, find_objective, read_targets
+from graphjoule.tasks.columns import (
+    Direction,
+    LossName,
+    ObjectiveName,
+    TableColumns,
+    encode,
+    find_objective,
+    read_targets,
+)
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.facts import Source, SourceFile
 from graphjoule.tasks.inputs import ModelInput
@@ -78,9 +86,10 @@ def load_tables(
         direction: "both" lets a row count in both directions, the larger weight where both stand there; "mutual" keeps
             edges that stand in both directions; "kept" takes rows as they stand and refuses a directed graph.
         knn: neighbours per node, without `edges`; by default 10, or all others if there are fewer.
-        objective: "classification" or "binary", where every different label is a class, "ordinal", where the classes are
-            numbers and in order, "regression", where labels are numbers, or "multilabel", where a label such as ``a;b``
-            is several. By default a classification; labels that look like something else are refused until it is said.
+        objective: "classification" or "binary", where every different label is a class, "ordinal", where the classes
+            are numbers and in order, "regression", where labels are numbers, or "multilabel", where a label such as
+            ``a;b`` is several. By default a classification; labels that look like something else are refused until it
+            is said.
         loss: of a regression: "squared" (the default) or "absolute" error.
         test_fraction: share of the labelled nodes of each class to hold back and score once at the end.
 
@@ -203,7 +212,7 @@ def _targets(read: NodeTable, objective: Objective) -> torch.Tensor:
     """Every node's target, in the form of the objective."""
     assert read.labels is not None
     label = read.columns.label
-    names = getattr(objective, "classes", None) or getattr(objective, "labels", ())
+    names: Sequence[str] = getattr(objective, "classes", getattr(objective, "labels", ()))
     values = read_targets(read.table, label, read.labels, objective.name, names)
     targets = torch.from_numpy(values)
     if not targets.is_floating_point():
@@ -255,7 +264,7 @@ def _linked(edges: EdgeTable, nodes: NodeTable) -> Propagation:
         _, pair = np.unique(low * edges.num_nodes + high, return_inverse=True)
         is_there = np.zeros((2, len(pair)), dtype=bool)
         is_there[(index[0] > index[1]).astype(np.int64), pair] = True
-        kept = is_there.all(axis=0)[pair]
+        kept = (is_there[0] & is_there[1])[pair]
         index, weight = index[:, kept], None if weight is None else weight[kept]
     try:
         return Propagation.from_edge_index(
@@ -265,7 +274,11 @@ def _linked(edges: EdgeTable, nodes: NodeTable) -> Propagation:
             symmetrize=edges.columns["direction"] != "kept",
         )
     except GraphjouleError as error:
-        said = re.sub(r"(\d+) -> (\d+)", lambda ends: " -> ".join(repr(nodes.ids[int(n)].as_py()) for n in ends.groups()), str(error))
+        said = re.sub(
+            r"(\d+) -> (\d+)",
+            lambda ends: " -> ".join(repr(nodes.ids[int(n)].as_py()) for n in ends.groups()),
+            str(error),
+        )
         said = said.replace("pass symmetrize=True to let each edge count", "`direction=both` lets every row count")
         raise GraphjouleError(f"{edges.table.path}: {said}") from error
 
@@ -274,7 +287,8 @@ def _linked(edges: EdgeTable, nodes: NodeTable) -> Propagation:
 
 
 def _log_columns(read: NodeTable) -> None:
-    path, kinds = read.table.path, {}
+    path = read.table.path
+    kinds: dict[str, list[str]] = {}
     for finding in read.findings:
         if not finding.becomes.startswith("left out"):
             kinds.setdefault(finding.kind, []).append(finding.name)

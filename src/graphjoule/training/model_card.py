@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
+from graphjoule.tasks.columns import DIRECTIONS
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.recipe import Recipe
@@ -53,19 +54,26 @@ Nodes are called by {% if columns.id %}{{ columns.id | code }}{% else %}the row'
 {{ "target" if is_regression else "class" }} is {{ columns.label | code }};
 {%- if columns.knn is not none %} every node is linked with its {{ columns.knn }} nearest in the features.
 {%- else %} an edge joins {{ columns.source | code }} and {{ columns.target | code }}
-{%- if columns.weight %}, weighted by {{ columns.weight | code }}{% endif %}, in both directions.
+{%- if columns.weight %}, weighted by {{ columns.weight | code }}{% endif %}
+{%- if columns.edge_type %}, of the types in {{ columns.edge_type | code }}, merged{% endif %}; \
+{{ directions[columns.direction] }}.
 {%- endif %}
 {%- if columns.numbers %}
 
 | numeric column | mean | standard deviation |
 | --- | --- | --- |
 {%- for column in columns.numbers %}
-| {{ column.name | code }} | {{ "%.6g" | format(column.mean) }} | {{ "%.6g" | format(column.std) }} |
+| {{ column.name | code }}{% if column.kind != "number" %}, {{ column.kind }}{% endif %}\
+{% if column.has_missing %}, missing values marked{% endif %} | \
+{{ "%.6g" | format(column.mean) }} | {{ "%.6g" | format(column.std) }} |
 {%- endfor %}
 {%- endif %}
-{%- if columns.categories %}
+{%- if columns.categories or columns.texts %}
 {% for column in columns.categories %}
 - {{ column.name | code }}, one-hot: {{ counted(column.categories | length, "category", "categories") }}
+{%- endfor %}
+{%- for column in columns.texts %}
+- {{ column.name | code }}, free text: {{ counted(column.words | length, "word") }}
 {%- endfor %}
 {%- endif %}
 {%- endif %}
@@ -155,6 +163,7 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         is_regression=data is not None and isinstance(data.objective, Regression),
         devices=list(dict.fromkeys(record.device for record in records)),
         counted=counted,
+        directions=DIRECTIONS,
     )
 
 
