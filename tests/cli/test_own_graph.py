@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 import re
 import shutil
@@ -465,6 +466,12 @@ def test_a_folder_or_no_file_instead_of_a_file(here):
         assert "The name of a file is empty, or '.'" in refused(here, "train", option, ".")
     said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
     assert "folder is a folder; expected a file" in said
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_anything_is_trained(here):
+    for option in ("--nodes", "--npz"):
+        said = refused(here, "train", option, os.fsdecode(b"n\xe9.csv"), *TINY)
+        assert "The path 'n\\udce9.csv' is not UTF-8, and a run folder could not store it" in said
 
 
 WRONG_OPTIONS = {

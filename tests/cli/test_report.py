@@ -234,8 +234,9 @@ def test_overrides_are_repeated_as_the_command_reads_them():
 def test_own_files_are_named_with_their_columns_and_their_split():
     command = repeat_command(replace(cell(dataset="my nodes.csv"), data=own_data(["x", "y"])))
     assert command == (
-        "graphjoule train --nodes 'my nodes.csv' --edges edges.csv --objective classification --id id --label 'the class' --features x,y,job "
-        "--one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 --set data.split=default"
+        "graphjoule train --nodes 'my nodes.csv' --edges edges.csv --objective classification --id id --label "
+        "'the class' --features x,y,job --one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 "
+        "--set data.split=default"
     )
 
 

@@ -242,6 +242,7 @@ def test_classes_in_order_are_numbers(table):
 
 def test_classes_that_were_written_as_fractions_are_still_found(table):
     assert read_targets(table, "y", column("0", "1", None), "classification", ("0.0", "1.0")).tolist() == [0, 1, -1]
+    assert read_targets(table, "y", column("true"), "classification", ("False", "True")).tolist() == [1]
 
 
 def test_nothing_imports_torch():

@@ -28,6 +28,13 @@ def test_facts_of_before_the_objective_are_of_a_classification():
     assert old.objective == Classification(2, ("a", "b"))
 
 
+def test_columns_of_older_run_folders_are_read():
+    old = {"id": "id", "label": "y", "numbers": [{"name": "x", "mean": 1.0, "std": 0.0}], "source": "a", "target": "b"}
+    columns = TableColumns.model_validate(old)
+    assert (columns.direction, columns.edge_type, columns.texts) == ("both", None, ())
+    assert (columns.numbers[0].kind, columns.feature_names) == ("number", ("x",))
+
+
 def test_every_input_has_a_name():
     assert COLUMNS.feature_names == ("x", "city=Bern", "city=Rome")
 

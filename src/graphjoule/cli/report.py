@@ -139,7 +139,7 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
 
 def _column_options(columns: TableColumns) -> list[str]:
     one_hot = [column.name for column in columns.categories]
-    features = [*(column.name for column in (*columns.numbers, *columns.texts)), *one_hot]
+    features = [*(column.name for column in columns.numbers), *one_hot, *(column.name for column in columns.texts)]
     can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)  # else all, the default
     named = {
         "id": columns.id,

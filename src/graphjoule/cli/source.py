@@ -128,6 +128,11 @@ class GraphSource:
                 )
         if self.dataset is not None:
             find_dataset(self.dataset)
+        for path in (self.nodes, self.edges, self.npz):
+            if path is not None and any("\udc80" <= letter <= "\udcff" for letter in str(path.absolute())):
+                raise GraphjouleError(
+                    f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or folder."
+                )
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {

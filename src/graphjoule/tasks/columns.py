@@ -581,8 +581,9 @@ def read_targets(table: Table, name: str, column: pa.ChunkedArray, objective: st
     else:
         matrix = positions(column, names)
         unknown = np.flatnonzero((matrix < 0) & column.is_valid().to_numpy())
-        if unknown.size and all(value.endswith(".0") for value in names):  # as run folders once wrote them
-            matrix = positions(column, [value.removesuffix(".0") for value in names])
+        once = {name: name.removesuffix(".0") for name in names} | {"True": "true", "False": "false"}
+        if unknown.size and all(once[name] != name for name in names):  # as older run folders have them from Parquet
+            matrix = positions(column, [once[name] for name in names])
             unknown = np.flatnonzero((matrix < 0) & column.is_valid().to_numpy())
         wrong = (int(unknown[0]), column[int(unknown[0])].as_py()) if unknown.size else None
     if wrong is not None:
