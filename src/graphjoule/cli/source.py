@@ -131,7 +131,8 @@ class GraphSource:
         for path in (self.nodes, self.edges, self.npz):
             if path is not None and any("\udc80" <= letter <= "\udcff" for letter in str(path.absolute())):
                 raise GraphjouleError(
-                    f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or folder."
+                    f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or "
+                    "folder."
                 )
 
 
