@@ -23,7 +23,7 @@ from graphjoule.cli.processes import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.parallel import read_partition, write_partition
-from graphjoule.parallel.launch import Ending, num_cores
+from graphjoule.parallel.ranks import Ending, num_cores
 from graphjoule.tasks import DATASETS
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
@@ -200,7 +200,7 @@ def endings(monkeypatch):
         started.meanwhile(started.jobs[-1])
         return started.ending
 
-    monkeypatch.setattr(import_module("graphjoule.parallel.launch"), "launch", start)
+    monkeypatch.setattr(import_module("graphjoule.parallel.ranks"), "launch", start)
     return started
 
 

@@ -1,6 +1,7 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -12,6 +13,7 @@ from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, l
 from graphjoule.training import TrainingInterrupted, read_records
 from graphjoule.training.recipe import parse_overrides
 from tests.studies import made_up
+from tests.training import small_regression
 
 from . import run
 
@@ -296,6 +298,39 @@ def test_a_study_of_ones_own_is_a_file_and_is_trained_compared_and_drawn_like_th
     assert "What is not run: `graphjoule study studies/mine.toml --datasets digits --layers 3`." in ledger
 
 
+def test_a_study_of_a_regression_compares_numbers_and_calls_its_metric_by_name(here, monkeypatch):
+    monkeypatch.setattr(study_module, "load_task", lambda name, root: replace(small_regression(), name=name))
+    (here / "mine.toml").write_text("""
+        title = "Mine"
+        datasets = ["digits"]
+        models = ["gcn"]
+        depths = [2, 3]
+        drawing = "depth"
+        [[block]]
+        settings = { hidden_channels = 4, epochs = 2, split = "default" }
+        [reference]
+        name = "blog"
+        [[reference.rows]]
+        digits_2 = 0.953
+        digits_3 = -40.5
+    """)
+    result = run("study", "mine.toml", "--device", "cpu", "--seeds", "2")
+    assert result.code == 0, result.err
+    assert "drawn in runs/study/mine-r2.png" in result.err
+    assert "Numbers: test r2, ± sample standard deviation." in result.out
+    assert "what the blog may have rounded away" in result.out
+    assert "- 0.0005) / " in result.out
+    assert not any(word in result.out for word in ("percent", "ccurac", "%"))
+    told = json.loads((here / "runs/study/mine.json").read_text())["rows"]
+    assert {row["metric"] for row in told} == {"r2"}
+    records = [[*read_records(path)] for path in sorted((here / "runs/study").glob("digits-gcn-*/records.jsonl"))]
+    for row, runs in zip(told, records, strict=True):
+        assert row["mean"] == pytest.approx(sum(record.test["r2"] for record in runs) / 2, rel=1e-5)
+    assert f"| digits | gcn | 2 | 0.953 | {told[0]['mean']:.4g} ± " in result.out
+    assert told[1]["difference"] == pytest.approx(told[1]["mean"] + 40.5, rel=1e-5)
+    assert told[1]["verdict"] == "better"
+
+
 def test_a_sweep_of_ones_own_is_drawn(here):
     (here / "mine.toml").write_text("""
         title = "Mine"
@@ -337,9 +372,9 @@ def cells_of(commands):
         options = list(zip(words[1::2], words[2::2], strict=True))
         given, sets = dict(options), [value for name, value in options if name == "--set"]
         cells += find_study(words[0]).cells(
-            study_module._names(given["--datasets"]),
-            study_module._names(given.get("--models")),
-            study_module._depths(given.get("--layers")),
+            given["--datasets"].split(","),
+            given["--models"].split(",") if "--models" in given else None,
+            [*map(int, given["--layers"].split(","))] if "--layers" in given else None,
             parse_overrides(sets),
         )
         seeds.append(parse_seeds(given.get("--seeds", "10")))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from graphjoule.report.drawings import drawn_with
 from reproduction import write
 from reproduction.pages import read_results
+from reproduction.pages.drawings import drawn_with
 
 ROOT = write.ROOT
 

@@ -166,7 +166,7 @@ def _terminable() -> Iterator[None]:
 def _end_of_training(error: Exception) -> None:
     """Say how a training goes on that was stopped, or whose process was lost; other errors are not ours to say."""
     from graphjoule.cli.processes import RESUME
-    from graphjoule.parallel.launch import LIFELINE, LOST, STOPPED, RankLostError
+    from graphjoule.parallel.ranks import LIFELINE, LOST, STOPPED, RankLostError
     from graphjoule.training import TrainingInterrupted
 
     if isinstance(error, TrainingInterrupted):

@@ -41,7 +41,7 @@ def audit(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds."""
-    from graphjoule.training.settings import parse_overrides
+    from graphjoule.training.recipe import parse_overrides
 
     source.check()
     setting = _setting(source.name, layers, parse_overrides(set_ or []))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.splits import stratified_rule
-from graphjoule.training.environment import resolve_device
+from graphjoule.training import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 

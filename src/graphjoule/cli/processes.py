@@ -55,7 +55,7 @@ def check_processes(processes: int | None, distributed: bool, parts: Path | None
     if processes is None:
         return
 
-    from graphjoule.parallel.launch import num_cores
+    from graphjoule.parallel.ranks import num_cores
 
     cores = num_cores()
     if processes > _PROCESSES_PER_CORE * cores:
@@ -156,8 +156,8 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
         The result, and whether this is the process that prints it.
     """
     from graphjoule.fitting import fit
-    from graphjoule.parallel.launch import joined_processes
     from graphjoule.parallel.partition import load_part
+    from graphjoule.parallel.ranks import joined_processes
     from graphjoule.training import deferred_interrupt
 
     with joined_processes(job.device) as (group, device):
@@ -185,7 +185,7 @@ def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], 
 
 def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """The same callback, which the first time also says to the launching process that Ctrl-C may be handed on."""
-    from graphjoule.parallel.launch import say_ready
+    from graphjoule.parallel.ranks import say_ready
 
     is_first = True
 
@@ -281,7 +281,7 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
         num_processes: how many processes.
         parts: folder of the graph's parts; None if every process reads the whole graph, and the first one prints.
     """
-    from graphjoule.parallel.launch import STOPPED, launch
+    from graphjoule.parallel.ranks import STOPPED, launch
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.json")
@@ -302,7 +302,7 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
 
 def _stopped(how: str) -> typer.Exit:
     """Say how a training stopped, where no process of it could; returns what to raise."""
-    from graphjoule.parallel.launch import STOPPED
+    from graphjoule.parallel.ranks import STOPPED
 
     Console(stderr=True).show_cursor()  # a progress bar that was ended has left it hidden
     typer.echo(f"graphjoule: {how}.", err=True)

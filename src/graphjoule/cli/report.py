@@ -52,7 +52,7 @@ def report(
 ) -> None:
     """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing."""
     from graphjoule.report import check_report_path, read_cells, report_page, write_report
-    from graphjoule.training.environment import resolve_device
+    from graphjoule.training import resolve_device
 
     path = out or folder / "report.html"
     if folder.is_dir():
@@ -122,6 +122,7 @@ def repeat_command(cell: Cell) -> str:
     changed = dict.fromkeys([*cell.changed_settings, *(["data.split"] if own_split else [])])
     words = [
         *["graphjoule", "train", *_data_options(cell.data, dataset)],
+        *_objective_options(cell.data),
         *["--model", model, "--layers", str(layers)],
         *["--seeds", seeds_text(sorted(record.seed for record in cell.records) or [0])],
         *(word for key in changed for word in ("--set", f"{key}={value_text(settings[key])}")),
@@ -129,12 +130,19 @@ def repeat_command(cell: Cell) -> str:
     return shlex.join(words)
 
 
+def _objective_options(data: TaskFacts | None) -> list[str]:
+    """What the labels of a table are; archives need no option."""
+    if data is None or data.source is None or data.source.columns is None:
+        return []
+    error = getattr(data.objective, "error", None)
+    return ["--objective", data.objective.name, *([] if error is None else ["--loss", str(error)])]
+
+
 def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
     if data is None or data.source is None:
         return ["--dataset", dataset]
     files = [word for file in data.source.files for word in (f"--{file.role}", file.path)]
-    objective = ["--objective", data.objective.name]
-    return files + objective + (_column_options(data.source.columns) if data.source.columns else [])
+    return files + (_column_options(data.source.columns) if data.source.columns else [])
 
 
 def _column_options(columns: TableColumns) -> list[str]:

@@ -88,7 +88,7 @@ def trace(
     found_recipe = None if Path(run_or_recipe).exists() else find_recipe(run_or_recipe, source, overrides)
 
     from graphjoule.trace.plots import check_picture_path, draw_panels, save_figure
-    from graphjoule.training.environment import describe_device, resolve_device, versions
+    from graphjoule.training import describe_device, resolve_device, versions
     from graphjoule.training.examine import examine
 
     if plot is not None:  # said now, not after minutes
