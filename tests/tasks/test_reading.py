@@ -237,6 +237,13 @@ def test_parquet_columns_of_any_plain_type_are_read_as_a_person_would_type_them(
     assert (Table(path).unit, places(path, 3)) == ("row", [1, 2, 3])
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_text_is_text_however_a_program_keeps_it(tmp_path, kind):
+    path = write_parquet(tmp_path, id=pa.array([" a", None, ""], kind))
+    assert read(path, ["id"]) == read(path, inferred=["id"]) == {"id": ["a", None, None]}
+    assert Table(path).read(inferred=["id"])["id"].type == pa.string()
+
+
 BOMBS = {
     "numbers": np.zeros(1_000_000),
     "a long text": pa.DictionaryArray.from_arrays(np.zeros(1_000, np.int32), ["x" * 10_000]),

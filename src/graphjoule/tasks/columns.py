@@ -379,7 +379,7 @@ def _numbers(
         kind, values = "date", _days(column)
     elif types.is_time(form):
         values = pc.divide(column.cast(pa.time64("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
-    elif types.is_string(form) or types.is_large_string(form):
+    elif types.is_string(form):
         parsed = _dates(table, name, column, fitted)
         if parsed is not None:
             kind, (values, dates) = "date", parsed

@@ -5,7 +5,7 @@ Nothing here imports torch: `graphjoule data check` answers at once.
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,7 +37,6 @@ from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
-logger = logging.getLogger("graphjoule")
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def read_nodes_like(path: str | Path, columns: TableColumns) -> NodeTable:
     ids = [table.find(columns.id, None)] if columns.id is not None else []
     numbers = [table.find(column.name, None) for column in columns.numbers]
     texts = [
-        table.find(column.name, None) for columns_of in (columns.categories, columns.texts) for column in columns_of
+        table.find(name, None) for name in [*(c.name for c in columns.categories), *(c.name for c in columns.texts)]
     ]
     labels = [columns.label] if columns.label in table else []
     values = table.read([*ids, *labels, *texts], numbers)
@@ -234,7 +233,8 @@ class EdgeTable:
         weight: one per edge, or None.
         columns: which column is what, fields of `TableColumns`.
         num_nodes: how many nodes there are.
-        dangling: how many rows name a node that is not there.
+        num_rows: how many rows the table has.
+        dangling: how many of them name a node that is not there.
         types: how many rows there are of every type, if there are types.
     """
 
@@ -243,6 +243,7 @@ class EdgeTable:
     weight: np.ndarray | None
     columns: dict[str, str | None]
     num_nodes: int
+    num_rows: int
     dangling: int = 0
     types: dict[str, int] = field(default_factory=dict)
 
@@ -267,7 +268,7 @@ class EdgeTable:
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}) merged into one graph, weights added")
         said += [f"{counted(self.dangling, 'row')} naming no node left out"] if self.dangling else []
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
-        said += [f"{counted(again, 'repeated row')} ({merged})"] if again else []
+        said += [f"{counted(again, 'repeated row')} ({merged})"] if again and not self.types else []
         said += [f"{counted(zeros, 'row')} of weight 0 left out"] if zeros else []
         way = DIRECTIONS[self.columns["direction"]]  # type: ignore[index]
         some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < edges else ""
@@ -321,7 +322,8 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
             num_nodes = len(nodes.ids)
             _, first = np.unique((codes * num_nodes + index[0]) * num_nodes + index[1], return_index=True)
             index, weights = index[:, first], np.ones(len(first))
-    return EdgeTable(table, index, weights, columns, len(nodes.ids), int(is_dangling.sum()), types)
+    dangling = int(is_dangling.sum())
+    return EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types)
 
 
 def _edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
@@ -408,31 +410,21 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
     unknown = read.labels.null_count
     try:
         objective, names = find_objective(read.table, read.columns.label, read.labels, options.objective)
-        what = {"classification": "class", "multilabel": "label"}.get(objective)
-        many = f": {counted(len(names), what, f'{what}es' if what == 'class' else None)}" if what else ""
-        about_target = (
-            f"{read.columns.label!r}, {objective}{many}{f' ({shorten(names)})' if what else ''}; "
-            f"{len(read.labels) - unknown:,} known, {unknown:,} to predict"
-        )
+        many = f" of {len(names):,} ({shorten(names)})" if objective != "regression" else ""
+        known = f"{len(read.labels) - unknown:,} known, {unknown:,} to predict"
+        about_target = f"{read.columns.label!r}, {objective}{many}; {known}"
     except GraphjouleError as error:
         problems.append(str(error))
     try:
         if edges is not None:
             linked = read_edges(edges, options, read)
-            rows = linked.index.shape[1] + linked.dangling
-            about_edges = ", ".join([f"{edges}: {counted(rows, 'row')}", *linked.facts()])
+            about_edges = ", ".join([f"{edges}: {counted(linked.num_rows, 'row')}", *linked.facts()])
     except GraphjouleError as error:
         problems.append(str(error))
-    return TableReport(
-        f"{nodes}: {counted(len(read.ids), 'node')}, called by {read.columns.id!r}"
-        if read.columns.id
-        else f"{nodes}: {counted(len(read.ids), 'node')}, called 1, 2, and so on",
-        read.findings,
-        about_target,
-        about_edges,
-        tuple(warnings_of(read.findings)),
-        tuple(problems),
-    )
+    called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
+    about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
+    warnings = tuple(warnings_of(read.findings))
+    return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
 
 
 def warnings_of(findings: Sequence[Finding]) -> list[str]:
@@ -441,6 +433,6 @@ def warnings_of(findings: Sequence[Finding]) -> list[str]:
     for finding in findings:
         if finding.becomes.startswith("left out"):
             said.append(f"{finding.name!r} is {finding.becomes}")
-        elif finding.kind == "number" and finding.name.lower().endswith(("id", "_no", "number", "code", "zip")):
+        elif finding.kind == "number" and re.search(r"(^|[_ ])(id|no|number|code|zip)$", finding.name.lower()):
             said.append(f"{finding.name!r} is taken for a number, whatever its name says")
     return said

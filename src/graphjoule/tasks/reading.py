@@ -111,8 +111,8 @@ class Table:
             if name in as_text and not _is_text(column.type):
                 column = self._typed(name, column)
             if _is_text(column.type):
-                column = pc.utf8_trim_whitespace(column)
-                column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+                column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+                column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
             columns[name] = column
         return columns
 
