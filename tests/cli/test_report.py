@@ -10,7 +10,7 @@ import pytest
 
 from graphjoule.cli.report import paper_table, repeat_command
 from graphjoule.studies import Cell
-from graphjoule.tasks.columns import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.encoders import CategoryColumn, NumberColumn, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile, TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.records import read_records

@@ -13,10 +13,6 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.columns import (
-    CategoryColumn,
-    NumberColumn,
-    TableColumns,
-    TextColumn,
     encode,
     find_objective,
     keep_constant,
@@ -24,6 +20,7 @@ from graphjoule.tasks.columns import (
     read_targets,
     recognise,
 )
+from graphjoule.tasks.encoders import CategoryColumn, NumberColumn, TableColumns, TextColumn
 from graphjoule.tasks.reading import Table
 from tests.graphs import few
 

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from graphjoule.tasks.columns import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.encoders import CategoryColumn, NumberColumn, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile, TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 

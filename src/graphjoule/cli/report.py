@@ -16,7 +16,7 @@ from graphjoule.errors import GraphjouleError
 if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
     from graphjoule.report import Cell, Reference
-    from graphjoule.tasks.columns import TableColumns
+    from graphjoule.tasks.encoders import TableColumns
     from graphjoule.tasks.facts import TaskFacts
     from graphjoule.tasks.inputs import ModelInput
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_serializer, field_validator, model_validator
 
-from graphjoule.tasks.columns import TableColumns
+from graphjoule.tasks.encoders import TableColumns
 from graphjoule.tasks.objective import Classification, Objective, read_objective
 
 _EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -16,15 +16,9 @@ import pyarrow.compute as pc
 
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.tasks.columns import (
-    DIRECTIONS,
-    CategoryColumn,
-    Direction,
     Finding,
     LossName,
-    NumberColumn,
     ObjectiveName,
-    TableColumns,
-    TextColumn,
     Values,
     check_objective,
     find_objective,
@@ -33,6 +27,7 @@ from graphjoule.tasks.columns import (
     read_numbers,
     recognise,
 )
+from graphjoule.tasks.encoders import DIRECTIONS, CategoryColumn, Direction, NumberColumn, TableColumns, TextColumn
 from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"

@@ -31,10 +31,8 @@ MOST_UNPACKED, MOST_TIMES = 2**28, 256
 dense features of words, which are mostly zeros, reach 250."""
 _DELIMITERS = (",", "\t", ";")
 _BAD_BYTE = re.compile("[\udc80-\udcff]")  # as Python reads a byte that is not UTF-8, if it is told to
-_TRUE, _FALSE = (
-    [form for word in words for form in (word, word.capitalize(), word.upper())]
-    for words in (("true", "yes"), ("false", "no"))
-)
+_TRUE = ["true", "True", "TRUE", "yes", "Yes", "YES"]
+_FALSE = ["false", "False", "FALSE", "no", "No", "NO"]
 
 
 class Table:

@@ -14,16 +14,9 @@ import torch
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.tasks.columns import (
-    Direction,
-    LossName,
-    ObjectiveName,
-    TableColumns,
-    encode,
-    find_objective,
-    read_targets,
-)
+from graphjoule.tasks.columns import LossName, ObjectiveName, encode, find_objective, read_targets
 from graphjoule.tasks.digits import knn_edge_index
+from graphjoule.tasks.encoders import Direction, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective, Regression

@@ -9,7 +9,7 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
-from graphjoule.tasks.columns import DIRECTIONS
+from graphjoule.tasks.encoders import DIRECTIONS
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.recipe import Recipe
