@@ -24,7 +24,6 @@ UNTESTED = {
     "tasks/encoders.py": "tasks/test_facts.py, which reads them back, and tasks/test_columns.py, which makes them",
     "tasks/inputs.py": "two attributes of a task; fitting and training/examine use them",
     "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
-    "cli/preflight.py": "cli/test_bad_input.py",
     "cli/source.py": "cli/test_own_graph.py",
     "cli/predict.py": "cli/test_own_graph.py",
 }

@@ -355,6 +355,7 @@ def test_what_predict_refuses(here, trained):
         "--out is folder, which is a folder; name a file, such as folder/predictions.csv": ["run", "--out", "folder"],
         "--nodes is missing: give the nodes": ["run", "--edges", "edges.csv"],
         "the model of run was not trained on an archive": ["run", "--npz", "g.npz"],
+        "--nodes and --npz contradict each other": ["run", *OWN, "--npz", "g.npz"],
         "device is 'tpu'": ["run", "--device", "tpu"],
     }
     for said, arguments in cases.items():

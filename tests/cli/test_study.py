@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from graphjoule.cli import missing_commands, study_commands
-from graphjoule.cli.usage import parse_seeds
+from graphjoule.cli.terminal import parse_seeds
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, ledger_text, make_ledger
 from graphjoule.training import TrainingInterrupted, read_records
@@ -117,7 +117,7 @@ def test_data_that_cannot_be_had_are_skipped_with_the_command_unless_asked_for_a
 
 def test_a_cell_that_cannot_be_trained_is_told_and_the_exit_code_is_1(here):
     asked = ("study", "table1", "--datasets", "digits", "--models", "egnn", "--layers", "2", "--seeds", "1", *QUICK)
-    result = run(*asked, "--set", "c_min=0.1", "--set", "beta=0.5", "--device", "cpu")
+    result = run(*asked, "--set", "clusters.parts=5000", "--device", "cpu")  # more than there are nodes
     assert result.code == 1
     assert "graphjoule: egnn, 2 layers, digits could not be finished: " in result.err
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_used_is_one_sentence(here, arguments, sentence):
 
 
 def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys):
-    progress = import_module("graphjoule.cli.progress")
+    progress = import_module("graphjoule.cli.terminal")
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     with progress.show_study("table1") as on_progress:

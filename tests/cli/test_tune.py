@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from graphjoule.cli.progress import show_search
+from graphjoule.cli.terminal import show_search
 from graphjoule.cli.tune import choose_ranges
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import Progress, TrainingInterrupted

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from graphjoule.cli.processes import Job
+from graphjoule.cli.train import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
 from graphjoule.fitting import fit

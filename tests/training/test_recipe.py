@@ -273,7 +273,7 @@ def test_a_missing_value_file_or_model_is_a_sentence(tmp_path, monkeypatch):
     seed=st.none() | st.integers(0),
 )
 def test_a_recipe_survives_json_with_its_fingerprint(c_min, lr, decay, layers, seed):
-    overrides = {"c_min": c_min, "lr": lr, "weight_decay.conv": decay, "split_seed": seed}
+    overrides = {"c_min": c_min, "beta": c_min, "lr": lr, "weight_decay.conv": decay, "split_seed": seed}
     recipe = load_recipe("egnn", "cora", layers, overrides)
     again = Recipe.from_json(recipe.to_json())
     assert again == recipe

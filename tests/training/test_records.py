@@ -3,7 +3,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from importlib import metadata
@@ -22,6 +21,7 @@ from graphjoule.files import json_text
 from graphjoule.training import records
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, append_record, commit, read_records, run_id, summarise, versions
+from tests.forked import context
 
 RECIPE = load_recipe("egnn", "cora", 2)
 
@@ -261,11 +261,9 @@ def test_a_full_disk_takes_back_the_torn_line(tmp_path, monkeypatch):
 
 
 WRITER = """
-import sys, time
-from pathlib import Path
+import time
 from graphjoule.training.records import Record, append_record
-folder, name = Path(sys.argv[1]), sys.argv[2]
-record = Record.model_validate_json(sys.stdin.read())
+record = Record.model_validate_json(text)
 for seed in range(80):
     if seed in (0, 40):  # start both halves together with the other writer
         (folder / f"{name}-at-{seed}").touch()
@@ -276,10 +274,10 @@ for seed in range(80):
 
 
 def start_writer(folder, name):
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, folder, name], stdin=subprocess.PIPE)
     curve = {"val_loss": [0.123456] * 1000}  # a line longer than a page
-    writer.stdin.write(make(device=name, curve=curve).model_dump_json().encode())
-    writer.stdin.close()
+    text = make(device=name, curve=curve).model_dump_json()
+    writer = context().Process(target=exec, args=(WRITER, {"folder": folder, "name": name, "text": text}))
+    writer.start()
     return writer
 
 
@@ -299,13 +297,13 @@ def test_two_processes_write_and_a_third_reads_and_every_line_is_whole(tmp_path)
             (tmp_path / f"go-{half}").touch()
             wait_for(path.exists)
             seen.append(len(read(path)))  # a warning is an error here: no broken line at any moment
-        while any(writer.poll() is None for writer in writers):
+        while any(writer.exitcode is None for writer in writers):
             seen.append(len(read(path)))
-        assert [writer.wait() for writer in writers] == [0, 0]
+        assert [writer.exitcode for writer in writers] == [0, 0]
     finally:
         for writer in writers:
             writer.kill()
-            writer.wait()
+            writer.join()
     assert seen == sorted(seen)
     records = read(path)
     assert len(records) == path.read_bytes().count(b"\n") == 160

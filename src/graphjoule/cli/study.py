@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphjoule.cli.usage import Device, parse_seeds, seeds_text, value_text
+from graphjoule.cli.terminal import Device, parse_seeds, seeds_text, value_text
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
@@ -89,7 +89,7 @@ def study(
     for cell in cells:
         _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
 
-    from graphjoule.cli.progress import show_study
+    from graphjoule.cli.terminal import show_study
     from graphjoule.studies import Pace, ledger_text, make_ledger, plan_study, read_collection, work
     from graphjoule.studies.worker import LOCKS
     from graphjoule.training import TrainingInterrupted, describe_device, resolve_device

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.cli.terminal import Device, parse_seeds
 from graphjoule.cli.train import run_name
-from graphjoule.cli.usage import Device, parse_seeds
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
@@ -225,7 +225,7 @@ def _choose_places(storage: str | None, name: str, out: Path | None) -> tuple[St
 
 def _carry_out(team: Team, queue: TrialQueue, task: ValidationTask, num_workers: int) -> int:
     """Try what is left, here or in several processes; returns how many of those ended early."""
-    from graphjoule.cli.progress import show_search
+    from graphjoule.cli.terminal import show_search
     from graphjoule.training import TrainingInterrupted
     from graphjoule.tuning.search import evaluate, run_team, work
 

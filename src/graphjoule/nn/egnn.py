@@ -24,7 +24,7 @@ from graphjoule.nn.base import (
     is_stock,
     stock,
 )
-from graphjoule.nn.table import NonNegative, Positive, Probability, UnitInterval
+from graphjoule.nn.table import NonNegative, PartOfCMin, Positive, Probability, UnitInterval
 from graphjoule.ops import dropout, egnn_stack, may_overwrite, residual_mix, srelu
 
 
@@ -284,7 +284,7 @@ class EGNN(ResidualModel):
         *,
         c_min: UnitInterval = 0.2,
         c_max: Positive = 1.0,
-        beta: UnitInterval = 0.1,
+        beta: PartOfCMin = 0.1,
         gamma: NonNegative = 20.0,
         activation: Literal["srelu", "relu", "linear"] = "srelu",
         srelu_init: float = -10.0,

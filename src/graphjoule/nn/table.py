@@ -11,18 +11,36 @@ from importlib import import_module, resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
+from pydantic import AfterValidator, ValidationInfo
+
+from graphjoule.errors import GraphjouleError
 
 if TYPE_CHECKING:
     from graphjoule.nn.base import GraphModel
+
+
+def _check_part(value: float, info: ValidationInfo) -> float:
+    c_min = info.data.get("c_min", 1.0)  # nothing where it was refused already
+    if value > c_min:
+        raise GraphjouleError(f"{info.field_name} is {value}; it must be between 0 and c_min, which is {c_min}.")
+    return value
+
 
 # The ranges of options, as types of a constructor's keyword arguments. A recipe checks them; a constructor that is
 # called directly checks its arguments itself.
 Probability = Annotated[float, Interval(ge=0, lt=1)]  # of a dropout: not everything may be dropped
 UnitInterval = Annotated[float, Interval(ge=0, le=1)]
+PartOfCMin = Annotated[float, Interval(ge=0, le=1), AfterValidator(_check_part)]  # of a `c_min` that comes before it
 Positive = Annotated[float, Interval(gt=0)]
 NonNegative = Annotated[float, Interval(ge=0)]
 
-_RANGES = {"Probability": Probability, "UnitInterval": UnitInterval, "Positive": Positive, "NonNegative": NonNegative}
+_RANGES = {
+    "Probability": Probability,
+    "UnitInterval": UnitInterval,
+    "PartOfCMin": PartOfCMin,
+    "Positive": Positive,
+    "NonNegative": NonNegative,
+}
 _TYPES: dict[str, Any] = {"float": float, "int": int, "bool": bool, "str": str, **_RANGES}
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import IO
 
 import torch
@@ -235,8 +236,12 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
             dist.destroy_process_group()
 
 
+@cache
 def say_ready() -> None:
-    """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on."""
+    """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on.
+
+    It is said once, however often this is called.
+    """
     if os.environ.get(LIFELINE):
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]

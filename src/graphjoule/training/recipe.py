@@ -710,8 +710,8 @@ def explain(error: ValidationError) -> tuple[str, str]:
     path = [str(part) for part in first["loc"] if part != "options"]
     key = ".".join(path[1:] if path and path[0] in ("model", "data", "train") and len(path) > 1 else path)
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, GraphjouleError):
-        return key, str(cause)
+    if isinstance(cause, GraphjouleError):  # of an option it says how it fits with others of the model
+        return "model" if "options" in first["loc"] else key, str(cause)
     if first["type"] == "missing":
         return key, f"{key} is not given, and it has no default."
     if first["type"] == "extra_forbidden":
