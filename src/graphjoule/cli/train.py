@@ -246,12 +246,16 @@ class Job(BaseModel):
             on_epoch: called when there is progress.
         """
         from graphjoule.fitting import fit
-        from graphjoule.parallel.group import ALONE
         from graphjoule.training import deferred_interrupt
 
-        group, recipe = group or ALONE, self.recipe.with_split_of(task)
-        folder = group.from_first(lambda: self.out or default_folder(recipe, resume=self.resume))
-        shown = show_progress(title(recipe)) if group.is_first else nullcontext(lambda progress: None)
+        recipe = self.recipe.with_split_of(task)
+
+        def name_folder() -> Path:
+            return self.out or default_folder(recipe, resume=self.resume)
+
+        folder = group.from_first(name_folder) if group else name_folder()
+        is_shown = group is None or group.is_first
+        shown = show_progress(title(recipe)) if is_shown else nullcontext(lambda progress: None)
         with shown as show, deferred_interrupt() as stop:
 
             def on_progress(progress: Progress) -> None:
