@@ -40,6 +40,11 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     if not os.access(nearest, os.W_OK):
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
     folder = RunFolder(path)
+    if resume and not path.exists():
+        raise GraphjouleError(
+            f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
+            "leave out --resume to begin one."
+        )
     if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
         data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
         recipe = recipe.model_copy(update={"data": data})

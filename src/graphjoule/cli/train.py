@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -146,6 +147,9 @@ def train(
         is_json=json,
     )
     if distributed:
+        if resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
+            # Not refused: a cluster starts a job again with the line it was first started with.
+            typer.echo(f"graphjoule: there is no folder {out} to resume; the training begins.", err=True)
         train_and_print(job, parts)
         return
     if processes is not None and recipe.train.clusters is not None:
@@ -243,7 +247,10 @@ def run_name(recipe: Recipe) -> str:
 
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
-    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
+    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings.
+
+    A folder that was killed before it could say its settings counts as one with them.
+    """
     from graphjoule.training.folder import RunFolder
 
     name, runs = run_name(recipe), Path("runs")
@@ -256,8 +263,12 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     if resume:
         for _, path in sorted(there.items(), reverse=True):
             folder = RunFolder(path)
-            if folder.is_taken and not folder.about().recipe.differences(recipe):
+            if folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe)):
                 return path
+        raise GraphjouleError(
+            f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
+            "its folder with --out, or leave out --resume to begin one."
+        )
     number = next(number for number in range(1, len(there) + 2) if number not in there)
     return runs / (name if number == 1 else f"{name}-{number}")
 

@@ -15,7 +15,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import (
     check_free,
     ensure_folder,
-    file_lock,
+    folder_lock,
     foreign_names,
     remove_temporaries,
     write_json,
@@ -32,6 +32,7 @@ from graphjoule.training.saving import load_parameters, save_model
 from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 _LOCK_NAME = ".lock"
+_MAY_BE_MISSING = ("draws.", "states.", "train_index", "val_index")  # of a checkpoint
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
@@ -157,7 +158,7 @@ class RunFolder:
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        with file_lock(self.path / _LOCK_NAME) as is_ours:
+        with folder_lock(self.path, _LOCK_NAME) as is_ours:
             self._refuse_unless(is_ours)
             remove_temporaries(self.path)
             yield
@@ -167,9 +168,8 @@ class RunFolder:
 
         `open` asks again: this is for who wants to know before work that takes long.
         """
-        lock = self.path / _LOCK_NAME
-        if lock.exists():
-            with file_lock(lock) as is_ours:
+        if (self.path / _LOCK_NAME).exists():
+            with folder_lock(self.path, _LOCK_NAME) as is_ours:
                 self._refuse_unless(is_ours)
 
     def _refuse_unless(self, is_ours: bool) -> None:
@@ -212,10 +212,44 @@ class RunFolder:
         """The state of a group of runs and the seconds it took so far, if the checkpoint is of that group."""
         if not self._checkpoint_path.exists():
             return None
-        state, about = read_tensors(self._checkpoint_path, "checkpoint")
-        if about["recipe"] != recipe.fingerprint():
+        try:
+            state, about = read_tensors(self._checkpoint_path, "checkpoint")
+            of, seeds, seconds = about["recipe"], about["group"], float(about["seconds"])
+            state = _state_of_any_format(state)
+        except (GraphjouleError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            why = f"{error} " if isinstance(error, GraphjouleError) else f"{self._checkpoint_path} is damaged. "
+            raise GraphjouleError(f"{why}{self._without_checkpoint}") from error
+        if of != recipe.fingerprint():
             raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with `out`.")
-        return (_state_of_any_format(state), about["seconds"]) if about["group"] == list(group) else None
+        return (state, seconds) if seeds == list(group) else None
+
+    def check_state(self, state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+        """Refuse a checkpoint that does not fit the runs it is for.
+
+        Args:
+            state: what the checkpoint holds.
+            like: the state of these runs at their beginning; a checkpoint may hold fewer of them.
+        """
+        rows = len(state["seed"]) if "seed" in state and state["seed"].dim() else 0
+        needed = {name for name in like if not name.startswith(_MAY_BE_MISSING)}
+        fits = rows > 0 and needed <= state.keys() and set(state["seed"].tolist()) <= set(like["seed"].tolist())
+        for name, value in state.items():
+            if not name.startswith("draws."):
+                first = like.get(name)
+                fits = fits and first is not None and value.shape == (rows, *first.shape[1:])
+                fits = fits and first is not None and value.dtype == first.dtype
+        if not fits or not 0 <= int(state["epoch"].min()) <= int(state["epoch"].max()) <= like["curve"].size(1):
+            raise GraphjouleError(
+                f"{self._checkpoint_path} does not fit the runs that it is for. {self._without_checkpoint}"
+            )
+
+    @property
+    def _without_checkpoint(self) -> str:
+        """What helps where the checkpoint cannot be used."""
+        return (
+            f"Delete {self._checkpoint_path}, and the same call goes on: runs that are recorded are kept, the others "
+            "begin again at their first epoch."
+        )
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""

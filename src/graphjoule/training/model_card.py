@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
+from graphjoule.files import printable
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.recipe import Recipe
@@ -39,13 +40,13 @@ The dataset {{ recipe.data.name | code }}.
 {{ data.name | code }}: {{ counted(data.num_nodes, "node") }}, {{ counted(data.num_edges, "edge") }}, \
 {{ counted(data.num_features, "feature") }}; {{ asked }}.
 
-SHA-256 of features, graph and targets: `{{ data.sha256 }}`.
+SHA-256 of features, graph and targets: {{ data.sha256 | code }}.
 {%- if data.source %}
 
 | file | path | SHA-256 |
 | --- | --- | --- |
 {% for file in data.source.files -%}
-| {{ file.role }} | {{ file.path | code }} | `{{ file.sha256 }}` |
+| {{ file.role }} | {{ file.path | code }} | {{ file.sha256 | code }} |
 {% endfor %}
 {%- set columns = data.source.columns %}
 {%- if columns %}
@@ -82,7 +83,7 @@ Nodes are called by {% if columns.id %}{{ columns.id | code }}{% else %}the row'
 {% endfor %}
 {%- if records %}
 Split: {{ records[0].split | code }}. Device: {{ devices | join(", ") | plain }}. Versions:
-{%- for name, number in records[-1].versions.items() %} {{ name }} {{ number }}{{ "." if loop.last else "," }}
+{%- for version in records[-1].versions.items() %} {{ version | join(" ") | plain }}{{ "." if loop.last else "," }}
 {%- endfor %}
 {% endif %}
 ## Settings
@@ -122,7 +123,7 @@ The models are safetensors files: loading one executes nothing. `records.jsonl` 
 
 ## Limits
 
-Validation chose the epoch by `{{ recipe.train.select_on }}`, so the validation {{ metric.name }} is a little too \
+Validation chose the epoch by {{ recipe.train.select_on | code }}, so the validation {{ metric.name }} is a little too \
 good; a score holds for nodes drawn as those with a known target were.
 {%- if is_regression %} Predictions are the mean over the runs.
 {%- else %} Probabilities are the mean of the runs' softmax and have not been calibrated.
@@ -169,29 +170,39 @@ def _asked(data: TaskFacts | None) -> str:
         names = getattr(data.objective, "target_names", None) or ()
         known = f"{counted(data.num_labels, 'node')} with {counted(data.objective.out_channels, 'known target')}"
     more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
-    listed = ", ".join(_plain(name) for name in names[:_MOST_CLASSES])
+    listed = ", ".join(_code(name) for name in names[:_MOST_CLASSES])
     return known + (f": {listed}{more}" if names else "")
 
 
 # Names come from the user's files, where anything may stand: none of it may become a table, a heading or a tag.
 
 
+_SPECIAL = r"[\\`*_\[\]<>|#~&:@]|(?<=www)\."  # also what makes a link of an address
+
+
+def _line(text: object) -> str:
+    """Text as one line; a character that steers a terminal or turns the direction of reading is an escape."""
+    line = " ".join(str(text).split())
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda c: ascii(c[0])[1:-1], printable(line))
+
+
 def _plain(text: object) -> str:
     r"""Text that Markdown shows as it is.
 
-    >>> print(_plain("a|b <i>"), _plain("x_1"))
-    a\|b \<i\> x\_1
+    >>> print(_plain("a|b <i>"), _plain("x_1"), _plain("&lt; https://a.b"))
+    a\|b \<i\> x\_1 \&lt; https\://a.b
     """
-    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(text).split()))
+    return re.sub(_SPECIAL, r"\\\g<0>", _line(text))
 
 
 def _code(text: object) -> str:
-    r"""Text as code, also within a table; the fence is longer than any run of backticks within.
+    r"""Text as code, also within a table.
 
-    >>> print(_code("a|b"), _code("x`y"))
-    `a\|b` ``x`y``
+    >>> print(_code("a<b"), _code("a|b"))
+    `a<b` <code>a&#124;b</code>
     """
-    line = " ".join(str(text).split()).replace("|", "\\|")
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
-    space = " " if line[:1] == "`" or line[-1:] == "`" else ""
-    return f"{fence}{space}{line}{space}{fence}"
+    line = _line(text)
+    if line and not re.search(r"[|`\\]", line):
+        return f"`{line}`"
+    # Backticks cannot quote these within a table; numbers of characters are never Markdown.
+    return f"<code>{re.sub(_SPECIAL, lambda c: f'&#{ord(c[0])};', line)}</code>"

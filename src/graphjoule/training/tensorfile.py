@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import write_bytes
+from graphjoule.files import printable, write_bytes
 
 _FORMAT = 1
 
@@ -44,7 +44,7 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if not path.is_file():
         raise GraphjouleError(f"There is no file {path}; expected a graphjoule {kind}.")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with path.open("rb") as held, safetensors.safe_open(_in_utf8(path, held), framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("graphjoule", "{}"))
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -57,6 +57,11 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if header.get("sha256") != _digest(tensors, description):
         raise GraphjouleError(f"{path} is damaged: its content does not match its checksum.")
     return tensors, json.loads(description)
+
+
+def _in_utf8(path: Path, held: BinaryIO) -> Path:
+    """A path to an open file that safetensors takes: it knows UTF-8 alone."""
+    return path if printable(str(path)) == str(path) else Path(f"/proc/self/fd/{held.fileno()}")
 
 
 def _digest(tensors: Mapping[str, Tensor], description: str) -> str:
