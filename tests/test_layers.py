@@ -38,6 +38,11 @@ ABOUT_ALL = {
     "test_docs.py",
     "test_examples.py",
     "test_draw_smoothing.py",
+    "faults/test_attack.py",  # every command, while the disk fails and the process is killed
+    "faults/test_fuzz_settings.py",  # every parser, on files that lie
+    "faults/test_fuzz_tables.py",
+    "faults/test_fuzz_trained.py",
+    "faults/test_load.py",  # many at once
     "nn/test_contract.py",  # what all networks promise
     "nn/test_relatives.py",  # which network is a special case of which
     "cli/test_bad_input.py",  # every refusal of every command

@@ -332,7 +332,7 @@ OBJECTIVES: dict[str, type[Objective]] = {each.name: each for each in (Classific
 
 def read_objective(fields: Any) -> Objective:
     """The objective of a dict that has its name and its attributes."""
-    if not isinstance(fields, dict) or fields.get("name") not in OBJECTIVES:
+    if not isinstance(fields, dict) or fields.get("name") not in list(OBJECTIVES):  # a list has no hash
         raise GraphjouleError(f"{fields!r} is not an objective; expected a name among: {choices(OBJECTIVES)}.")
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items() if key != "name"}
     try:

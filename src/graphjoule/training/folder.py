@@ -230,14 +230,13 @@ class RunFolder:
             state: what the checkpoint holds.
             like: the state of these runs at their beginning; a checkpoint may hold fewer of them.
         """
-        rows = len(state["seed"]) if "seed" in state and state["seed"].dim() else 0
-        needed = {name for name in like if not name.startswith(_MAY_BE_MISSING)}
-        fits = rows > 0 and needed <= state.keys() and set(state["seed"].tolist()) <= set(like["seed"].tolist())
+        rows = state["seed"].numel() if "seed" in state else 0
+        fits = rows > 0 and all(name in state for name in like if not name.startswith(_MAY_BE_MISSING))
         for name, value in state.items():
             if not name.startswith("draws."):
-                first = like.get(name)
-                fits = fits and first is not None and value.shape == (rows, *first.shape[1:])
-                fits = fits and first is not None and value.dtype == first.dtype
+                shape, dtype = (like[name].shape[1:], like[name].dtype) if name in like else (None, None)
+                fits = fits and shape is not None and value.shape == (rows, *shape) and value.dtype == dtype
+        fits = fits and set(state["seed"].tolist()) <= set(like["seed"].tolist())
         if not fits or not 0 <= int(state["epoch"].min()) <= int(state["epoch"].max()) <= like["curve"].size(1):
             raise GraphjouleError(
                 f"{self._checkpoint_path} does not fit the runs that it is for. {self._without_checkpoint}"
