@@ -64,7 +64,7 @@ def _be_the_command(folder: Path, words: Sequence[str], injector: Injector | Non
         descriptor = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: PTH123, SIM115
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         sys.argv = ["graphjoule", *words]
         from graphjoule.cli import main
 

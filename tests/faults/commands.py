@@ -55,12 +55,12 @@ _STUDY = (
     "--epochs",
     "2",
 )
+_TUNE_OUT = ("--out", "out/tune")
 COMMANDS = {
     "train": Command(_TRAIN, _resumed),
     "study": Command((*_STUDY, "--set", "hidden_channels=4", "--device", "cpu", "--out", "out/study")),
     "tune": Command(
-        ("tune", *_TABLES, "--model", "gcn", *_SMALL, "--epochs", "2", "--trials", "2", "--seeds", "1")
-        + ("--out", "out/tune")
+        ("tune", *_TABLES, "--model", "gcn", *_SMALL, "--epochs", "2", "--trials", "2", "--seeds", "1", *_TUNE_OUT)
     ),
     "report": Command(
         ("report", "in/run", "--no-energy", "--out", "out/report.html"),

@@ -1,5 +1,6 @@
 """Files that lie: mutations of good ones, and how a parser must take them."""
 
+import copy
 import os
 import resource
 import signal
@@ -17,8 +18,8 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 
-# In CI some dozens of examples of every parser; GRAPHJOULE_FUZZ=100000 for the long attack, which draws others each time.
-EXAMPLES = int(os.environ.get("GRAPHJOULE_FUZZ", "40"))
+# In CI some examples of every parser; GRAPHJOULE_FUZZ=100000 is the long attack, which draws others each time.
+EXAMPLES = int(os.environ.get("GRAPHJOULE_FUZZ", "15"))
 SECONDS, BYTES = 5.0, 2**30
 fuzzed = settings(
     max_examples=EXAMPLES,
@@ -85,7 +86,11 @@ def _edited(data: bytes, edits: list[tuple[str, int, Any]]) -> bytes:
 def json_like() -> st.SearchStrategy[Any]:
     """Anything that JSON can hold, with numbers at the edges."""
     leaf = st.none() | st.booleans() | st.sampled_from(_INTERESTING[:-1]) | st.floats() | st.text(max_size=8)
-    return st.recursive(leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3), max_leaves=8)  # fmt: skip
+
+    def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+
+    return st.recursive(leaf, containers, max_leaves=8)
 
 
 def json_mutations(good: Any) -> st.SearchStrategy[Any]:
@@ -104,8 +109,6 @@ def _paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _replaced(good: Any, edits: list[tuple[tuple[Any, ...], Any]]) -> Any:
-    import copy
-
     result = copy.deepcopy(good)
     for path, new in edits:
         place = result

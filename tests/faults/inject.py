@@ -1,7 +1,7 @@
 """Faults at a process's own calls that change files: the k-th of them kills, fails or breaks off in the middle.
 
-`Injector` replaces the calls in `os`, `fcntl` and `open` by ones that count what happens below a folder. With a fault it
-acts at one of them; without one it only writes down what was called.
+`Injector` replaces the calls in `os`, `fcntl` and `open` by ones that count what happens below a folder. With a fault
+it acts at one of them; without one it only writes down what was called.
 """
 
 import builtins
@@ -87,8 +87,8 @@ class Injector:
 
     def _below(self, place: Any) -> str | None:
         """The place as seen from the root; None if it is elsewhere."""
-        path = os.readlink(f"/proc/self/fd/{place}") if isinstance(place, int) else os.fsdecode(place)
-        path = os.path.abspath(path)
+        path = os.fsdecode(Path(f"/proc/self/fd/{place}").readlink() if isinstance(place, int) else place)
+        path = os.path.abspath(path)  # noqa: PTH100 - a link is the place, not what it leads to
         root = str(self.root)
         return os.path.relpath(path, root) if path == root or path.startswith(root + os.sep) else None
 

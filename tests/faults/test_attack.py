@@ -1,4 +1,4 @@
-"""Faults at the calls that change files: some of them here, all with ``pytest -m slow`` or ``python -m tests.faults``."""
+"""Faults at the calls that change files: some of them here, all with ``pytest -m slow``."""
 
 import errno
 import json
@@ -53,9 +53,9 @@ def test_the_faults_are_real(tmp_path, kind):
         f"Path({str(tmp_path / 'p.csv')!r}).write_text('all that is new')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True)
-    left = {"kill before": "", "kill after": "all that is new", "kill in the middle": "all tha"}
+    left = {"kill before": "", "kill after": "all that is new", "EIO": "all thaall that is new"}  # tried once more
     assert (tmp_path / "p.csv").read_text() == left.get(kind, "all tha")
-    if kind in left:
+    if kind.startswith("kill"):
         assert done.returncode == 137
     else:
         assert os.strerror(getattr(errno, kind)) in done.stderr.decode()

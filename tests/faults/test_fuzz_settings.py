@@ -49,8 +49,11 @@ def test_json_of_anything(text):
     takes(lambda: Recipe.from_json(text))
 
 
+SETTINGS = st.sampled_from(["lr", "c_min", "terms.energy.c_max", "weight_decay"])
+
+
 @fuzzed
-@given(st.lists(st.text(max_size=30) | st.builds("{}={}".format, st.sampled_from(["lr", "c_min", "terms.energy.c_max", "weight_decay"]), st.text(max_size=20)), max_size=3))  # fmt: skip
+@given(st.lists(st.text(max_size=30) | st.builds("{}={}".format, SETTINGS, st.text(max_size=20)), max_size=3))
 def test_overrides(texts):
     takes(lambda: load_recipe("egnn", "cora", 4, parse_overrides(texts)))
 

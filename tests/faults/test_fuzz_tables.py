@@ -14,7 +14,9 @@ from graphjoule.tasks import load_npz, load_tables
 
 from .fuzz import fuzzed, mutations, takes
 
-NODES = b"id,x,y,city,label\n" + b"".join(b"n%d,%d.5,%d,%s,%s\n" % (i, i, i % 3, [b"a", b"b"][i % 2], [b"u", b"v", b""][i % 3]) for i in range(12))  # fmt: skip
+NODES = b"id,x,y,city,label\n" + b"".join(
+    b"n%d,%d.5,%d,%s,%s\n" % (i, i, i % 3, b"ab"[i % 2 : i % 2 + 1], (b"u", b"v", b"")[i % 3]) for i in range(12)
+)
 EDGES = b"source,target,weight\n" + b"".join(b"n%d,n%d,1.5\n" % (i, (i + 1) % 12) for i in range(12))
 
 
