@@ -145,10 +145,11 @@ def essence(folder: Path) -> dict[str, Any]:
 
 def _essence(path: Path, data: bytes) -> Any:
     if path.name == "records.jsonl":
-        facts = (record.model_dump(exclude={"seconds", "created", "peak_bytes"}) for record in read_records(path))
+        passing = {"seconds", "created", "peak_bytes", "versions"}  # the last has the commit, which may move meanwhile
+        facts = (record.model_dump(exclude=passing) for record in read_records(path))
         return sorted(facts, key=lambda record: int(record["seed"]))
     if path.name == "MODEL_CARD.md":
-        return re.sub(r"\| [\d.]+ \|$", "| |", data.decode(), flags=re.MULTILINE)
+        return re.sub(r"\| [\d.]+ \|$|Versions: .*", "", data.decode(), flags=re.MULTILINE)
     if path.suffix == ".log":
         return "journal"  # times and attempts; what came of it is in the other files
     if path.suffix in (".json", ".csv", ".md", ".toml", ".html") and b"second" in data:

@@ -1,12 +1,15 @@
 """Files that lie: mutations of good ones, and how a parser must take them."""
 
+import atexit
 import copy
+import json
 import os
 import resource
 import signal
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,19 +157,31 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def takes(parse: Callable[[], Any]) -> str:
-    """Parse: the result may be good, or refused with one sentence; anything else is a bug and raised.
+COUNTS: dict[str, Counter[str]] = {}
+"""How often each test's files were read and refused."""
 
-    Returns:
-        "read" or "refused".
-    """
+
+def _write_counts(path: Path) -> None:
+    """Add what this process did to a record."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(before | {name: dict(found) for name, found in COUNTS.items()}, indent=2) + "\n")
+
+
+if "GRAPHJOULE_FUZZ_RECORD" in os.environ:
+    atexit.register(_write_counts, Path(os.environ["GRAPHJOULE_FUZZ_RECORD"]))
+
+
+def takes(parse: Callable[[], Any]) -> None:
+    """Parse: the result may be good, or refused with one sentence; anything else is a bug and raised."""
+    name = os.environ.get("PYTEST_CURRENT_TEST", "::").split("::")[1].split(" ")[0].removeprefix("test_")
+    counts = COUNTS.setdefault(name.replace("_", " "), Counter())
     begin = time.process_time()
     with limited(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             parse()
+            counts["read"] += 1
         except GraphjouleError as error:
             assert str(error)  # noqa: PT017 - any sentence
-            return "refused"
+            counts["refused"] += 1
     assert time.process_time() - begin < SECONDS
-    return "read"

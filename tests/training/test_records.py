@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -430,3 +431,17 @@ def test_the_quick_way_takes_nothing_that_the_careful_way_refuses(tmp_path, monk
         assert quick[0][0].curve["train_loss"][0] == 1.23456789
     else:
         assert quick == careful
+
+
+def test_a_small_file_that_unpacks_to_a_huge_line_is_refused_before_it_is_in_memory(tmp_path):
+    path = tmp_path / "records.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(80):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(GraphjouleError, match="line 1 is longer than any record; expected a file of records"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**28
+    finally:
+        tracemalloc.stop()

@@ -8,12 +8,13 @@ import os
 import zlib
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import each_once
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.records import Record, read_records
+from graphjoule.training.records import MOST_BYTES_OF_LINE, Record, read_records
 
 __all__ = ["Collection", "read_collection", "record_files"]
 
@@ -104,7 +105,7 @@ def _holds_records(path: Path) -> bool:
     """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for line in lines:
+            for line in iter(partial(lines.readline, MOST_BYTES_OF_LINE), b""):
                 try:
                     first = json.loads(line)
                 except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -44,6 +44,7 @@ except ImportError:  # Windows: one O_APPEND write is all the protection there i
 __all__ = ["FORMAT", "Record", "Summary", "append_record", "read_records", "run_id", "summarise"]
 
 _FLAGS: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)  # binary: Windows would write \r\n
+MOST_BYTES_OF_LINE: Final = 2**26
 FORMAT: Final = 2
 """Of the records that are written; format 1, which knew classification alone, is read too."""
 
@@ -268,7 +269,11 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     path = Path(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(iter(partial(lines.readline, MOST_BYTES_OF_LINE), b""), start=1):
+                if len(line) == MOST_BYTES_OF_LINE:  # a few bytes of a compressed file may be gigabytes
+                    raise GraphjouleError(
+                        f"{path}, line {number} is longer than any record; expected a file of records."
+                    )
                 if line.isspace():
                     continue
                 try:
