@@ -152,6 +152,9 @@ def _essence(path: Path, data: bytes) -> Any:
         return re.sub(r"\| [\d.]+ \|$|Versions: .*", "", data.decode(), flags=re.MULTILINE)
     if path.suffix == ".log":
         return "journal"  # times and attempts; what came of it is in the other files
+    if path.name == "trials.csv":
+        with path.open(newline="") as file:
+            return [{k: v for k, v in row.items() if k not in ("seconds", "attempts")} for row in csv.DictReader(file)]
     if path.suffix in (".json", ".csv", ".md", ".toml", ".html") and b"second" in data:
         return re.sub(r"(seconds\W+|attempts?\W+)?[\d.]+(?= s\b)|(?<=seconds)\W+[\d.]+", "", data.decode())
     return data

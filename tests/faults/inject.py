@@ -44,6 +44,7 @@ class Injector:
     kind: str | None = None
     at: int = -1
     calls: list[tuple[str, str]] = field(default_factory=list)
+    _is_owed: bool = False
 
     def install(self) -> None:
         """Replace the calls of this process, for good: it is a fork that ends soon."""
@@ -103,6 +104,9 @@ class Injector:
         kind = self.kind
         if kind is None or number < self.at:
             return act()
+        if self._is_owed and number == self.at:
+            self._is_owed = False
+            raise OSError(_ERRORS[kind], os.strerror(_ERRORS[kind]), name)
         if number > self.at:
             if call in _LASTS.get(kind, ()):
                 raise OSError(_ERRORS[kind], os.strerror(_ERRORS[kind]), name)
@@ -112,9 +116,13 @@ class Injector:
         if kind == "kill after":
             act()
             os._exit(KILLED)
-        act_by_half()
+        written = act_by_half()
         if kind == "kill in the middle":
             os._exit(KILLED)
+        if written:  # as systems do: a write that got some bytes through says how many, and the next one fails
+            self.at += 1
+            self._is_owed = True
+            return written
         raise OSError(_ERRORS[kind], os.strerror(_ERRORS[kind]), name)
 
 

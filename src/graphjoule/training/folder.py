@@ -32,7 +32,8 @@ from graphjoule.training.saving import load_parameters, save_model
 from graphjoule.training.tensorfile import read_tensors, write_tensors
 
 _LOCK_NAME = ".lock"
-_MAY_BE_MISSING = ("draws.", "states.", "train_index", "val_index")  # of a checkpoint
+_OF_SPLITS = ("train_index", "val_index")
+_MAY_BE_MISSING = ("draws.", "states.", *_OF_SPLITS)  # of a checkpoint
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
@@ -236,7 +237,11 @@ class RunFolder:
             if not name.startswith("draws."):
                 shape, dtype = (like[name].shape[1:], like[name].dtype) if name in like else (None, None)
                 fits = fits and shape is not None and value.shape == (rows, *shape) and value.dtype == dtype
-        fits = fits and set(state["seed"].tolist()) <= set(like["seed"].tolist())
+        seeds = like["seed"].tolist()
+        fits = fits and set(state["seed"].tolist()) <= set(seeds)
+        if fits:  # other nodes than those of the split would be trained on
+            order = [seeds.index(seed) for seed in state["seed"].tolist()]
+            fits = all(state[name].equal(like[name][order].cpu()) for name in _OF_SPLITS if name in state)
         if not fits or not 0 <= int(state["epoch"].min()) <= int(state["epoch"].max()) <= like["curve"].size(1):
             raise GraphjouleError(
                 f"{self._checkpoint_path} does not fit the runs that it is for. {self._without_checkpoint}"
