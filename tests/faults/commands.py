@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphjoule.training.records import read_records
-from graphjoule.training.tensorfile import read_tensors
+from graphjoule.training.saving import read_tensors
 
 _TABLES = ("--nodes", "in/nodes.csv", "--edges", "in/edges.csv")
 _SMALL = ("--layers", "2", "--set", "hidden_channels=4", "--device", "cpu")

@@ -13,8 +13,7 @@ from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
-from graphjoule.training.saving import load_model
-from graphjoule.training.tensorfile import read_tensors, write_tensors
+from graphjoule.training.saving import load_model, read_tensors, write_tensors
 from tests.training import small_recipe, small_task
 
 from .fuzz import fuzzed, json_like, json_mutations, mutations, takes

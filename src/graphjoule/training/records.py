@@ -5,18 +5,22 @@ import hashlib
 import json
 import math
 import os
+import platform
 import re
 import statistics
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
+import torch
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -33,20 +37,61 @@ from pydantic_core import from_json
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text, reason, sync_folder, without_nan
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
-from graphjoule.training.environment import versions
 from graphjoule.training.recipe import Recipe
+from graphjoule.version import __version__
 
 try:
     import fcntl
 except ImportError:  # Windows: one O_APPEND write is all the protection there is
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FORMAT", "Record", "Summary", "append_record", "read_records", "run_id", "summarise"]
-
 _FLAGS: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)  # binary: Windows would write \r\n
 MOST_BYTES_OF_LINE: Final = 2**26
 FORMAT: Final = 2
 """Of the records that are written; format 1, which knew classification alone, is read too."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
+    found = {
+        "graphjoule": __version__,
+        **({"commit": ours} if (ours := commit()) else {}),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
+        "numpy": metadata.version("numpy"),
+    }
+    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
+        found["torch_geometric"] = metadata.version("torch-geometric")
+    return found
+
+
+@cache
+def commit() -> str | None:
+    """The commit that this package was checked out or installed from, read from files; None where they do not say."""
+    try:
+        checkout = Path(__file__).parents[3]
+        if (checkout / "pyproject.toml").is_file():
+            return _head(checkout / ".git")
+        origin = metadata.distribution("graphjoule").read_text("direct_url.json")
+        return str(json.loads(origin or "{}")["vcs_info"]["commit_id"])
+    except (OSError, KeyError, ValueError, metadata.PackageNotFoundError):
+        return None
+
+
+def _head(git: Path) -> str | None:
+    """The commit of a checkout, or of one of several working trees of a repository."""
+    if git.is_file():
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head
+    name = head.removeprefix("ref: ")
+    shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+    for place in (git / name, shared / name):
+        if place.is_file():
+            return place.read_text().strip()
+    packed = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
+    return next((line[0] for line in packed if line[1:] == [name]), None)
 
 
 def _round(value: Any) -> Any:
@@ -276,19 +321,15 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
                     )
                 if line.isspace():
                     continue
-                try:
-                    yield _parse(line, f"{path}, line {number}")
-                except _BrokenLineError:
-                    if not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
-                        return
+                if (record := _parse(line, f"{path}, line {number}")) is not None:
+                    yield record
+                elif not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
+                    return
+                else:
                     warnings.warn(f"{path}, line {number} is not a whole record and is left out.", stacklevel=2)
     except (OSError, EOFError, zlib.error) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise GraphjouleError(f"Cannot read records from {path}: {why}.") from error
-
-
-class _BrokenLineError(Exception):
-    pass
 
 
 # A line as `append_record` writes it. Most of it is the recipe, which the runs of a study share: it is read once.
@@ -320,7 +361,8 @@ def _parse_quickly(line: bytes) -> Record | None:
         return None
 
 
-def _parse(line: bytes, where: str) -> Record:
+def _parse(line: bytes, where: str) -> Record | None:
+    """The record of a line, None if it is not a whole one."""
     if (record := _parse_quickly(line)) is not None:
         return record
     try:
@@ -334,8 +376,8 @@ def _parse(line: bytes, where: str) -> Record:
         return Record.model_validate(fields)
     except GraphjouleError:
         raise
-    except (ValueError, RecursionError) as error:  # not JSON, no record, an endless number, or brackets in brackets
-        raise _BrokenLineError from error
+    except (ValueError, RecursionError):  # not JSON, no record, an endless number, or brackets in brackets
+        return None
 
 
 def sample_std(values: Sequence[float]) -> float | None:
