@@ -76,8 +76,7 @@ def journal(folder):
     ref = StorageRef(str(folder / "journal.log"), "a")
     storage = ref.open({"lr": 0.1}, "minimize")
     for value in (0.5, 0.25):
-        trial = storage.ask()
-        storage.tell(trial.number, "COMPLETE", value)
+        storage.study.tell(storage.study.ask(), value)
     return (folder / "journal.log").read_bytes()
 
 

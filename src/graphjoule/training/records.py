@@ -238,11 +238,12 @@ class Record(BaseModel):
             raise ValueError(f"objective is {self.objective!r}; the choices are: {choices(OBJECTIVES)}")
         if self.status == "failed" and not self.failure:
             raise ValueError("a failed run says why in `failure`")
-        if self.status == "done" and (self.failure or self.val_score is None):
-            raise ValueError(f"a run that is done has a validation {self.metric.name} and no failure")
-        for metric in OBJECTIVES[self.objective].metrics if self.val or self.test else ():
-            for value in (self.val.get(metric.name), self.test.get(metric.name)) if metric.is_share else ():
-                if value is not None and not 0 <= value <= 1:
+        metrics = OBJECTIVES[self.objective].metrics
+        if self.status == "done" and (self.failure or self.val.get(metrics[0].name) is None):
+            raise ValueError(f"a run that is done has a validation {metrics[0].name} and no failure")
+        for metric in metrics:
+            for scores in (self.val, self.test) if metric.is_share else ():
+                if (value := scores.get(metric.name)) is not None and not 0 <= value <= 1:
                     raise ValueError(f"{metric.name} is {value}; it must be from 0 to 1")
         return self
 
@@ -321,7 +322,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
                     )
                 if line.isspace():
                     continue
-                if (record := _parse(line, f"{path}, line {number}")) is not None:
+                if (record := _parse_quickly(line) or _parse(line, f"{path}, line {number}")) is not None:
                     yield record
                 elif not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
                     return
@@ -363,8 +364,6 @@ def _parse_quickly(line: bytes) -> Record | None:
 
 def _parse(line: bytes, where: str) -> Record | None:
     """The record of a line, None if it is not a whole one."""
-    if (record := _parse_quickly(line)) is not None:
-        return record
     try:
         fields = json.loads(line.decode())
         if rb"\ud" in line.lower():  # half a character cannot be written to any page
