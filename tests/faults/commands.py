@@ -154,7 +154,8 @@ def _essence(path: Path, data: bytes) -> Any:
         return "journal"  # times and attempts; what came of it is in the other files
     if path.name == "trials.csv":
         with path.open(newline="") as file:
-            return [{k: v for k, v in row.items() if k not in ("seconds", "attempts")} for row in csv.DictReader(file)]
+            rows = list(csv.DictReader(file))
+        return [{k: v for k, v in row.items() if "seconds" not in k and "attempt" not in k} for row in rows]
     if path.suffix in (".json", ".csv", ".md", ".toml", ".html") and b"second" in data:
         return re.sub(r"(seconds\W+|attempts?\W+)?[\d.]+(?= s\b)|(?<=seconds)\W+[\d.]+", "", data.decode())
     return data
