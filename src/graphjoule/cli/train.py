@@ -163,6 +163,9 @@ def train(
         task = source.load()
         print_result(job, task, job.train(task))
     else:
+        if distributed and resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
+            # Not refused: a cluster starts a job again with the line it was first started with.
+            typer.echo(f"graphjoule: there is no folder {out} to resume; the training begins.", err=True)
         train_with_others(job, processes, distributed, parts)
 
 
@@ -201,6 +204,11 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     if not os.access(nearest, os.W_OK):
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
     folder = RunFolder(path)
+    if resume and not path.exists():
+        raise GraphjouleError(
+            f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
+            "leave out --resume to begin one."
+        )
     if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
         data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
         recipe = recipe.model_copy(update={"data": data})
@@ -293,7 +301,10 @@ def run_name(recipe: Recipe) -> str:
 
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
-    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
+    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings.
+
+    A folder that was killed before it could say its settings counts as one with them.
+    """
     from graphjoule.training.folder import RunFolder
 
     name, runs = run_name(recipe), Path("runs")
@@ -306,8 +317,12 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     if resume:
         for _, path in sorted(there.items(), reverse=True):
             folder = RunFolder(path)
-            if folder.is_taken and not folder.about().recipe.differences(recipe):
+            if folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe)):
                 return path
+        raise GraphjouleError(
+            f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
+            "its folder with --out, or leave out --resume to begin one."
+        )
     number = next(number for number in range(1, len(there) + 2) if number not in there)
     return runs / (name if number == 1 else f"{name}-{number}")
 
