@@ -121,7 +121,7 @@ def _read(path: Path, matrices: tuple[str, ...] = ("adj", "attr")) -> dict[str, 
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:  # the last: of a later version of zip
         raise GraphjouleError(f"{path} is no readable .npz archive ({error}).") from error
     if set(CSR_PIECES) <= names and "adj_data" not in names:
         raise GraphjouleError(

@@ -255,11 +255,12 @@ class Table:
             once = [name for name in names if _is_text(schema.field(name).type)]
             is_small = self.path.stat().st_size < MOST_UNPACKED
             with pq.ParquetFile(self.path, read_dictionary=once if is_small else None) as file:
+                # Not by their columns: where the file is damaged, pyarrow ends the process at the question.
                 groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-                chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-                chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in names]
-                check_unpacked(self.path, sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in chunks))
-                return file.read(columns=list(names))
+                check_unpacked(self.path, sum(max(g.total_byte_size, 8 * len(names) * g.num_rows) for g in groups))
+                content = file.read(columns=list(names))
+            content.validate(full=True)  # pyarrow takes numbers of texts that are not there, and text that is not UTF-8
+            return content
         except (pa.ArrowException, OSError, ValueError) as error:
             if isinstance(error, GraphjouleError):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -213,6 +214,8 @@ class RunFolder:
         try:
             state, about = read_tensors(self._checkpoint_path, "checkpoint")
             of, seeds, seconds = about["recipe"], about["group"], float(about["seconds"])
+            if not 0 <= seconds < math.inf:
+                raise ValueError
             state = _state_of_any_format(state)
         except (GraphjouleError, KeyError, TypeError, ValueError, RuntimeError) as error:
             why = f"{error} " if isinstance(error, GraphjouleError) else f"{self._checkpoint_path} is damaged. "
