@@ -347,6 +347,26 @@ def test_resume_refuses_data_that_have_changed(here, trained):
     assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
 
 
+def test_resume_refuses_another_objective(here):
+    write_csv(here / "nodes.csv", ["id", "x", "label"], *([f"n{i}", i, i % 3 % 2] for i in range(40)))
+    asked = ("train", *OWN, *TINY, "--out", "run")
+    assert run(*asked).code == 0
+    for other in ("binary", "ordinal"):
+        said = refused(here, *asked, "--objective", other, "--resume")
+        assert f"run was trained for another objective (classification then, {other} now); choose" in said
+    assert run(*asked, "--objective", "classification", "--resume").code == 0
+    numbers = ("train", *OWN, *TINY, "--objective", "regression", "--out", "numbers")
+    assert run(*numbers).code == 0
+    assert "another objective (error); choose" in refused(here, *numbers, "--loss", "absolute", "--resume")
+
+
+def test_classes_that_differ_in_case_alone_are_said(here, caplog):
+    (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("red", "Blue"))
+    assert run("train", *OWN, *TINY, "--out", "run").code == 0
+    assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case or accents alone" in caplog.text
+    assert "warning: the labels 'Blue' and 'blue' are two" in run("data", "check", "nodes.csv", "edges.csv").out
+
+
 def test_what_predict_refuses(here, trained):
     (here / "folder").mkdir()
     np.savez(here / "g.npz", a=np.ones(1))
@@ -425,6 +445,15 @@ def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
     new = rows_of(here / "new-prices.csv")
     assert {row["given"] for row in new} == {"false"}
     assert all(100 < float(row["prediction_price"]) < 500 for row in new)
+
+
+def test_numbers_that_cannot_be_learnt_are_refused(here):
+    ask = ("train", "--nodes", "n.csv", "--edges", "edges.csv", "--objective", "regression", *TINY)
+    write_csv(here / "n.csv", ["id", "x", "label"], *([f"n{i}", i, 5] for i in range(40)))
+    assert "n.csv, line 2, column 'label': all numbers that are given are 5; expected two" in refused(here, *ask)
+    write_csv(here / "n.csv", ["id", "x", "label"], *([f"n{i}", i, "a;b" if i == 3 else ""] for i in range(40)))
+    said = refused(here, *ask, "--objective", "multilabel")
+    assert "Of 1 node the target is known; split 'stratified-20-0' needs two" in said
 
 
 def test_numbers_that_may_be_classes_are_asked_about_in_the_words_of_the_command(here, houses):

@@ -8,6 +8,7 @@ not JSON. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -439,6 +440,7 @@ def find_objective(
             "every label is blank; some nodes must be labelled, with at least two classes, to learn from."
         )
     if asked == "regression":
+        _refuse_one_number(table, name, column)
         return "regression", (name,)
     known = int(pc.sum(pc.is_in(column, pa.array(classes, pa.string()))).as_py())
     if asked is None:
@@ -496,7 +498,32 @@ def find_objective_of_columns(
     for name, column in columns.items():
         if not _without_missing(pc.unique(column.drop_null()).to_pylist()):
             raise GraphjouleError(f"{table.path}: every value of the label {name!r} is blank; leave it out.")
+        if asked == "regression":
+            _refuse_one_number(table, name, column)
     return asked, names
+
+
+def _refuse_one_number(table: Table, name: str, column: pa.ChunkedArray) -> None:
+    """Refuse targets that are all one number: there is nothing to learn, and R² is not defined."""
+    values = read_targets(table, name, column, "regression", (name,))
+    known = np.flatnonzero(~np.isnan(values))
+    if known.size and (values[known] == values[known[0]]).all():
+        row = int(known[0])
+        table.refuse(row, name, f"all numbers that are given are {column[row].as_py()}; expected two that differ.")
+
+
+def alike(names: Sequence[str]) -> tuple[str, str] | None:
+    """Two classes that a person may have meant to be one: they differ in case or in how letters are stored alone.
+
+    >>> alike(["red", "blue", "Red"])
+    ('red', 'Red')
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        meant = unicodedata.normalize("NFKC", name).casefold()
+        if first.setdefault(meant, name) != name:
+            return first[meant], name
+    return None
 
 
 def _without_missing(different: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from graphjoule.tasks.columns import (
     LossName,
     ObjectiveName,
     Values,
+    alike,
     check_objective,
     find_objective,
     find_objective_of_columns,
@@ -467,8 +468,10 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
     read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True)
     problems = [finding.problem for finding in read.findings if finding.problem is not None]
     about_target = about_edges = None
+    about_names: list[str] = []
     try:
         about_target = _about_target(read, options)
+        about_names = warnings_of_names(read.find_objective(options)[1])
     except GraphjouleError as error:
         problems.append(str(error))
     try:
@@ -479,7 +482,7 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
         problems.append(str(error))
     called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
     about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
-    warnings = tuple(warnings_of(read.findings))
+    warnings = (*warnings_of(read.findings), *about_names)
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
 
 
@@ -500,6 +503,12 @@ def _about_target(read: NodeTable, options: TableOptions) -> str:
         many += f", positive is {names[1]!r}" if objective == "binary" else ""
     shown = ", ".join(map(repr, read.columns.labels))
     return f"{shown}, {objective}{many}; {num_known:,} known, {len(rows) - num_known:,} to predict"
+
+
+def warnings_of_names(names: Sequence[str]) -> list[str]:
+    """One line if two classes or labels may have been meant to be one."""
+    found = alike(names)
+    return [f"the labels {found[0]!r} and {found[1]!r} are two, and differ in case or accents alone"] if found else []
 
 
 def warnings_of(findings: Sequence[Finding]) -> list[str]:

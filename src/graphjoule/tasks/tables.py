@@ -29,6 +29,7 @@ from graphjoule.tasks.own_graph import (
     read_nodes,
     read_nodes_like,
     warnings_of,
+    warnings_of_names,
 )
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
 from graphjoule.tasks.splits import stratified_rule
@@ -117,6 +118,8 @@ def load_tables(
         source=Source(files=source_files(nodes=nodes, edges=edges), columns=read.columns.model_copy(update=linked)),
     )
     _log_columns(read)
+    for said in warnings_of_names(getattr(asked, "classes", getattr(asked, "labels", ()))):
+        logger.warning("%s: %s", nodes, said)
     log_nodes(nodes, made)
     return made
 
