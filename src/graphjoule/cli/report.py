@@ -12,7 +12,7 @@ import typer
 from graphjoule.cli.predict import training_graph
 from graphjoule.cli.terminal import DataRoot, Device, seeds_text, value_text
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.encoders import MOST_CATEGORIES
+from graphjoule.tasks.encoders import MOST_CATEGORIES, Encoder
 
 if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
@@ -137,7 +137,8 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
     if columns := data.source.columns:
         # Of a column with more categories the most frequent were kept, which --one-hot would not do.
         one_hot = [column.name for column in columns.categories if len(column.categories) != MOST_CATEGORIES]
-        features = [column.name for column in (*columns.numbers, *columns.categories, *columns.texts)]
+        every: list[Encoder] = [*columns.numbers, *columns.categories, *columns.texts]
+        features = [column.name for column in every]
         can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)
         named |= {
             "id": columns.id,
