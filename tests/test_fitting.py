@@ -469,10 +469,10 @@ def test_the_epoch_is_chosen_by_what_the_recipe_says_in_its_direction(select_on,
 
 
 def test_what_selects_must_be_a_score_of_the_task(tmp_path):
-    said = "select_on is 'accuracy'; for regression the choices are: loss, mae, r2, rmse"
+    said = "`select_on` is 'accuracy'; for regression the choices are: loss, mae, r2, rmse"
     refused(tmp_path, said, small_recipe(select_on="accuracy"), small_regression())
     refused(
-        tmp_path, "select_on is 'test'; for classification the choices are: accuracy", small_recipe(select_on="test")
+        tmp_path, "`select_on` is 'test'; for classification the choices are: accuracy", small_recipe(select_on="test")
     )
 
 

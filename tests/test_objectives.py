@@ -130,12 +130,20 @@ def test_weights_and_the_focal_loss_come_from_the_recipe_and_change_the_training
 @pytest.mark.parametrize(
     ("objective", "settings", "said"),
     [
-        ("regression", {"class_weights": "balanced"}, "class_weights is 'balanced', but it is for classes and labels"),
-        ("ordinal", {"focal_gamma": 2.0}, "focal_gamma is 2.0, but it is for classes and labels"),
+        (
+            "regression",
+            {"class_weights": "balanced"},
+            "`class_weights` is 'balanced', but it is for classes",
+        ),
+        ("ordinal", {"focal_gamma": 2.0}, "`focal_gamma` is 2.0, but it is for classes and labels"),
         ("binary", {"class_weights": [1.0, 2.0, 3.0]}, "expected 'balanced' or 2 numbers above 0, one per class"),
-        ("binary", {"class_weights": "even"}, "class_weights is 'even'; expected balanced, or a list of numbers"),
+        ("binary", {"class_weights": "even"}, "`class_weights` is 'even'; expected balanced, or a list of numbers"),
         ("binary", {"focal_gamma": -1.0}, "focal_gamma = -1.0 cannot be used"),
-        ("regression", {"select_on": "accuracy"}, "select_on is 'accuracy'; for regression the choices are: loss, mae"),
+        (
+            "regression",
+            {"select_on": "accuracy"},
+            "`select_on` is 'accuracy'; for regression the choices are: loss",
+        ),
     ],
 )
 def test_what_does_not_fit_an_objective_is_refused(objective, settings, said):
@@ -149,7 +157,7 @@ def test_a_metric_that_the_validation_nodes_do_not_define_is_refused_before_trai
     rest = known[~torch.isin(known, one[:5])]
     split = Split("public", None, rest[::2], one[:5], rest[1::2])
     task = replace(task, fixed_splits=(split,), default_split="public")
-    with pytest.raises(GraphjouleError, match=r"select_on is 'roc_auc', which needs validation nodes of both kinds"):
+    with pytest.raises(GraphjouleError, match=r"`select_on` is 'roc_auc', which needs validation nodes of both kinds"):
         fit(model_of("gcn"), task, [0], settings=SETTINGS | {"select_on": "roc_auc"})
     record = fit(model_of("gcn"), task, [0], settings=SETTINGS).records[0]
     assert record.val["roc_auc"] is None

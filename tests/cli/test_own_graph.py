@@ -1,15 +1,18 @@
 """``graphjoule train`` and ``graphjoule predict`` on the user's own files: one command, no code."""
 
 import csv
+import html
 import json
 import os
 import random
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from graphjoule.cli.source import GraphSource
@@ -344,6 +347,26 @@ def test_resume_refuses_data_that_have_changed(here, trained):
     assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
 
 
+def test_resume_refuses_another_objective(here):
+    write_csv(here / "nodes.csv", ["id", "x", "label"], *([f"n{i}", i, i % 3 % 2] for i in range(40)))
+    asked = ("train", *OWN, *TINY, "--out", "run")
+    assert run(*asked).code == 0
+    for other in ("binary", "ordinal"):
+        said = refused(here, *asked, "--objective", other, "--resume")
+        assert f"run was trained for another objective (classification then, {other} now); choose" in said
+    assert run(*asked, "--objective", "classification", "--resume").code == 0
+    numbers = ("train", *OWN, *TINY, "--objective", "regression", "--out", "numbers")
+    assert run(*numbers).code == 0
+    assert "another objective (error); choose" in refused(here, *numbers, "--loss", "absolute", "--resume")
+
+
+def test_classes_that_differ_in_case_alone_are_said(here, caplog):
+    (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("red", "Blue"))
+    assert run("train", *OWN, *TINY, "--out", "run").code == 0
+    assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case or accents alone" in caplog.text
+    assert "warning: the labels 'Blue' and 'blue' are two" in run("data", "check", "nodes.csv", "edges.csv").out
+
+
 def test_what_predict_refuses(here, trained):
     (here / "folder").mkdir()
     np.savez(here / "g.npz", a=np.ones(1))
@@ -424,10 +447,150 @@ def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
     assert all(100 < float(row["prediction_price"]) < 500 for row in new)
 
 
+def test_numbers_that_cannot_be_learnt_are_refused(here):
+    ask = ("train", "--nodes", "n.csv", "--edges", "edges.csv", "--objective", "regression", *TINY)
+    write_csv(here / "n.csv", ["id", "x", "label"], *([f"n{i}", i, 5] for i in range(40)))
+    assert "n.csv, line 2, column 'label': all numbers that are given are 5; expected two" in refused(here, *ask)
+    write_csv(here / "n.csv", ["id", "x", "label"], *([f"n{i}", i, "a;b" if i == 3 else ""] for i in range(40)))
+    said = refused(here, *ask, "--objective", "multilabel")
+    assert "Of 1 node the target is known; split 'stratified-20-0' needs two" in said
+
+
 def test_numbers_that_may_be_classes_are_asked_about_in_the_words_of_the_command(here, houses):
     said = refused(here, "train", *houses, *TINY)
     assert "the column 'price' has 100 different numbers in 100 labels; say --objective regression to predict" in said
     assert "--loss is squared, but it is for --objective" in refused(here, "train", *houses, "--loss", "squared", *TINY)
+
+
+# Every objective from a table to a page, and predictions that follow the ids.
+
+SURVEY_HEAD = ["id", "x", "city", "day", "kind", "flag", "price", "rent", "grade", "tags"]
+ASKED = {
+    "classification": ["--label", "kind"],
+    "binary": ["--label", "flag", "--positive", "no", "--class-weights", "balanced", "--select-on", "roc_auc"],
+    "multilabel": ["--label", "tags", "--focal-gamma", "2"],
+    "regression": ["--label", "price,rent", "--loss", "absolute"],
+    "ordinal": ["--label", "grade", "--order", "low,middle,high", "--loss", "absolute"],
+}
+
+
+@pytest.fixture(scope="module")
+def survey(tmp_path_factory):
+    """A table with a column for every objective, some of each unknown, and a run folder of every objective."""
+    folder, draw = tmp_path_factory.mktemp("survey"), random.Random(0)
+    rows = [
+        [
+            *(f"00{i}", f"{draw.gauss(i % 3, 0.5):.3f}", draw.choice(["Rome", "Oslo"]), f"{1 + i % 28}.2.2026"),
+            *(f"k{i % 3}", ["no", "yes", "yes"][i % 3], f"{100 * (i % 3) + draw.random():.2f}", f"{draw.random():.2f}"),
+            *(["low", "middle", "high"][i % 3], ["red;blue", "red", "green;blue"][i % 3]),
+        ]
+        for i in range(60)
+    ]
+    for row in rows[::6]:
+        row[4:] = [""] * 6
+    rows[1][7] = ""  # of two targets one is known
+    write_csv(folder / "nodes.csv", SURVEY_HEAD, *rows)
+    edges = [[f"00{i}", f"00{(i + 3 * step) % 60}"] for i in range(60) for step in (1, 2)]
+    write_csv(folder / "edges.csv", ["source", "target"], *edges)
+    files = ("--nodes", folder / "nodes.csv", "--edges", folder / "edges.csv", "--features", "x,city,day")
+    for objective, options in ASKED.items():
+        trained = (*files, "--objective", objective, *options, "--test-fraction", "0.2", *TINY)
+        assert run("train", *trained, "--out", folder / objective).code == 0
+    return folder
+
+
+def sklearn_headline(objective, truth, predicted):
+    """The headline of an objective by scikit-learn, from the cells of the user's table and of predictions.csv."""
+    from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score
+
+    if objective in ("classification", "binary"):
+        name = {"classification": "kind", "binary": "flag"}[objective]
+        return accuracy_score([row[name] for row in truth], [row["label"] for row in predicted])
+    if objective == "ordinal":
+        rank = {"low": 0, "middle": 1, "high": 2}
+        return mean_absolute_error([rank[r["grade"]] for r in truth], [float(r["prediction"]) for r in predicted])
+    if objective == "multilabel":
+        names = ("blue", "green", "red")
+        there = [[name in row["tags"].split(";") for name in names] for row in truth]
+        found = [[float(row[f"probability_{name}"]) > 0.5 for name in names] for row in predicted]
+        return f1_score(np.array(there), np.array(found), average="micro")
+    scores = []
+    for name in ("price", "rent"):
+        pairs = [
+            (float(t[name]), float(p[f"prediction_{name}"])) for t, p in zip(truth, predicted, strict=True) if t[name]
+        ]
+        scores.append(r2_score(*zip(*pairs, strict=True)))
+    return sum(scores) / 2
+
+
+@pytest.mark.parametrize("objective", ASKED)
+def test_every_objective_from_a_table_to_a_page(here, survey, objective):
+    (record,) = read_records(survey / objective / "records.jsonl")
+    asked = read_model(survey / objective / "model-seed-0.safetensors").data.objective
+    names = {"loss", *(metric.name for metric in asked.metrics)}
+    assert (record.objective, set(record.val), set(record.test)) == (objective, names, names)
+
+    said = json.loads(run("predict", survey / objective, "--json", "--out", "p.csv").out)
+    truth, predicted = rows_of(survey / "nodes.csv"), rows_of(here / "p.csv")
+    assert [row["id"] for row in predicted] == [row["id"] for row in truth]
+    known = [i for i, row in enumerate(predicted) if row["given"] == "true"]
+    assert known == [i for i in range(60) if i % 6]
+    expected = sklearn_headline(objective, [truth[i] for i in known], [predicted[i] for i in known])
+    assert said[asked.headline.name] == pytest.approx(expected, abs=1e-6)
+
+    assert run("report", survey / objective, "--out", "page.html").code == 0
+    command = re.search(r"graphjoule train [^<]+", html.unescape((here / "page.html").read_text()))[0]
+    again = run(*shlex.split(command)[1:], "--device", "cpu", "--out", "again")
+    assert (again.code, again.err) == (0, "")
+    (repeated,) = read_records(here / "again" / "records.jsonl")
+    assert (repeated.run_id, repeated.test) == (record.run_id, record.test)
+
+
+def test_the_positive_class_is_the_one_that_was_named(survey):
+    asked = read_model(survey / "binary" / "model-seed-0.safetensors").data.objective
+    assert asked.classes[asked.positive] == "no"
+
+
+@pytest.mark.parametrize("objective", ASKED)
+def test_predictions_follow_the_ids_under_any_shuffling_of_rows_columns_and_files(here, survey, objective):
+    expected = {row["id"]: row for row in rows_of(survey / objective / "predictions.csv")}
+    nodes, edges = rows_of(survey / "nodes.csv"), rows_of(survey / "edges.csv")
+    for seed, delimiter in enumerate((",", ";", "\t")):
+        draw = random.Random(seed)
+        heads, ends = draw.sample(SURVEY_HEAD, len(SURVEY_HEAD)), draw.sample(["source", "target"], 2)
+        tables = {"n.csv": (heads, draw.sample(nodes, 60)), "e.csv": (ends, draw.sample(edges, len(edges)))}
+        for name, (head, rows) in tables.items():
+            with (here / name).open("w", newline="", encoding="utf-8-sig" if seed else "utf-8") as file:
+                csv.writer(file, delimiter=delimiter).writerows([head, *([row[key] for key in head] for row in rows)])
+        files = ("--nodes", "n.csv", "--edges", "e.csv", "--out", f"{seed}.csv")
+        assert run("predict", survey / objective, *files).code == 0
+        found = rows_of(here / f"{seed}.csv")
+        assert [row["id"] for row in found] == [row["id"] for row in tables["n.csv"][1]]
+        for row in found:
+            numbers = [key for key in row if key.startswith(("probability", "prediction"))]
+            assert row["given"] == expected[row["id"]]["given"]
+            for key in numbers:
+                assert float(row[key]) == pytest.approx(float(expected[row["id"]][key]), rel=1e-4, abs=1e-5)
+
+
+def test_an_archive_has_every_objective_too(here):
+    path = torch.diag(torch.ones(29), 1)
+    adjacency = sp.csr_matrix((path + path.T).numpy())
+    arrays = {f"adj_{piece}": getattr(adjacency, piece) for piece in ("data", "indices", "indptr", "shape")}
+    arrays |= {"features": np.random.default_rng(0).normal(size=(30, 3)), "labels": np.arange(30) % 2}
+    arrays |= {"class_names": np.array(["ill", "sound"]), "targets": np.stack([np.arange(30) % 2, np.ones(30)], axis=1)}
+    np.savez(here / "g.npz", **arrays)
+    for objective, more in {
+        "binary": ["--positive", "ill"],
+        "ordinal": ["--loss", "absolute"],
+        "multilabel": [],
+    }.items():
+        asked = ("--npz", "g.npz", "--objective", objective, *more, *TINY, "--out", objective)
+        assert run("train", *asked).code == 0
+        assert next(read_records(here / objective / "records.jsonl")).objective == objective
+        assert run("predict", objective, "--out", f"{objective}.csv").code == 0
+    said = refused(here, "train", "--npz", "g.npz", "--objective", "binary", "--positive", "well", *TINY)
+    assert "--positive is 'well'; the classes of g.npz are: ill and sound" in said
 
 
 # Wrong files: one sentence with file, line and column, exit code 2, nothing left behind.
@@ -446,6 +609,10 @@ WRONG = {
     "a line of 100 MB": (NODES + "e," + "9" * 100_000_000 + ",red\n", None, "nodes.csv, line 6, column 2: the line is"),
     "empty": ("", None, "nodes.csv is empty"),
     "header only": ("id,x,label\n", None, "nodes.csv has a header but no row"),
+    "no header": (NODES, "a,b\nb,c\n", "edges.csv, line 1: 'a' and 'b' are nodes of nodes.csv, not names of columns"),
+    "NA among classes": (NODES + "e,5,NA\n", None, "has the label 'NA'; leave it blank if it is unknown, or say --obj"),
+    "bars in labels": (NODES + "e,5,red|blue\n", None, "labels such as 'red|blue'; say --objective multilabel if"),
+    "commas in labels": (NODES + 'e,5,"red,blue"\n', None, "labels such as 'red,blue'; say --objective multilabel if"),
     "no two of a class": ("id,x,label\na,1,u\nb,2,v\n", "source,target\na,b\n", "No class has two labelled nodes"),
 }
 
@@ -488,6 +655,30 @@ WRONG_OPTIONS = {
     ),
     "neighbours and edges": ([*OWN, "--knn", "3"], "--knn is 3 and --edges is edges.csv"),
     "no such feature": ([*OWN, "--features", "x,size"], "nodes.csv, line 1: there is no column 'size' for --features"),
+    "a class that is not there": (
+        [*OWN, "--objective", "binary", "--positive", "green"],
+        "the column 'label' has no label 'green' for --positive; the classes are: blue and red",
+    ),
+    "a positive class of three": (
+        [*OWN, "--label", "x", "--objective", "binary"],
+        "with --objective binary there are two",
+    ),
+    "a loss of classes": (
+        [*OWN, "--objective", "binary", "--loss", "absolute"],
+        "--loss is 'absolute', but it is for --objective regression or --objective ordinal, and the objective is",
+    ),
+    "an order of nothing": ([*OWN, "--order", "red,blue"], "--order is 'red,blue', but it is for --objective ordinal"),
+    "an order without a class": (
+        [*OWN, "--objective", "ordinal", "--order", "red,green"],
+        "column 'label': 'blue' is not in the --order red, green",
+    ),
+    "two columns of what": (
+        [*OWN, "--label", "x,label"],
+        "--label names 2 columns, x, label; say --objective regression if",
+    ),
+    "two columns and one missing": ([*OWN, "--label", "x,y"], "there is no column 'y' for --label"),
+    "the id as the label": ([*OWN, "--label", "id"], "the column 'id' is named by --label, but it is the id"),
+    "no such objective": ([*OWN, "--objective", "bin"], "'--task': 'bin' is not one of 'classification', 'binary'"),
     "a setting": ([*OWN, "--set", "c_mni=1"], '"c_mni" is not a setting of egnn'),
 }
 

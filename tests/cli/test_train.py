@@ -216,9 +216,9 @@ def test_the_metric_that_selects_and_the_weights_of_classes_are_options(here):
     ("options", "words"),
     [
         (["--clusters", 0], "--clusters"),
-        (["--select-on", "f2"], "select_on is 'f2'; for classification the choices are: accuracy, average_precision"),
-        (["--class-weights", "even"], "class_weights is 'even'; expected balanced, or a list of numbers above 0"),
-        (["--class-weights", "1,2"], "class_weights is [1.0, 2.0]; expected 'balanced' or 10 numbers above 0"),
+        (["--select-on", "f2"], "--select-on is 'f2'; for classification the choices are: accuracy, average_precision"),
+        (["--class-weights", "even"], "--class-weights is 'even'; expected balanced, or a list of numbers above 0"),
+        (["--class-weights", "1,2"], "--class-weights is [1.0, 2.0]; expected 'balanced' or 10 numbers above 0"),
         (["--focal-gamma", -1], "focal_gamma = -1.0 cannot be used"),
         (["--clusters-per-step", 5], "there are no clusters: say how many with --clusters"),
         (["--clusters", 3, "--clusters-per-step", 5], "clusters.per_step is 5, but there are 3 clusters"),

@@ -29,7 +29,7 @@ def test_what_selects_is_the_loss_or_a_metric():
     assert Binary.column("roc_auc") == (2, True)
     assert [metric.name for metric in Binary.watched("roc_auc")] == ["accuracy", "roc_auc"]
     assert [metric.name for metric in Regression.watched(LOSS)] == ["r2"]
-    with pytest.raises(GraphjouleError, match="select_on is 'r2'; for classification the choices are: accuracy, aver"):
+    with pytest.raises(GraphjouleError, match="`select_on` is 'r2'; for classification the choices are: accuracy"):
         Classification.column("r2")
 
 
@@ -47,14 +47,22 @@ def test_what_selects_is_the_loss_or_a_metric():
         (MultiLabel(2), torch.tensor([[0.0, 1], [1, 1], [1, 0.5], [0, 0]]), "Label 1 of node 2 in task 't' is 0.5"),
         (MultiLabel(2), torch.full((4, 2), torch.nan), "has no label: all 4 are NaN"),
         (MultiLabel(2, ("a", "a")), torch.ones(4, 2), "labels 0 and 1 of task 't' are both called 'a'"),
-        (MultiLabel(2, class_weights=(1.0,)), torch.ones(4, 2), r"class_weights is \[1.0\]; .* one per label"),
+        (MultiLabel(2, class_weights=(1.0,)), torch.ones(4, 2), r"`class_weights` is \[1.0\]; .* one per label"),
         (Ordinal(3), torch.tensor([0, 1, 3, 0]), "label of node 2 in task 't' is 3; expected 0 to 2"),
         (Ordinal(3, ("a", "b")), torch.tensor([0, 1, 2, 0]), "3 classes but 2 class names"),
         (Binary(positive=2), torch.tensor([0, 1, 1, 0]), "the positive class 2; a binary objective has two classes"),
         (Binary(3), torch.tensor([0, 1, 1, 0]), "has 3 classes and the positive class 1"),
-        (Classification(2, class_weights="even"), torch.tensor([0, 1, 1, 0]), "class_weights is 'even'; expected 'bal"),
+        (
+            Classification(2, class_weights="even"),
+            torch.tensor([0, 1, 1, 0]),
+            "`class_weights` is 'even'; expected",
+        ),
         (Classification(2, class_weights=(1.0, -1.0)), torch.tensor([0, 1, 1, 0]), "2 numbers above 0, one per class"),
-        (Classification(2, focal_gamma=-1.0), torch.tensor([0, 1, 1, 0]), "focal_gamma is -1.0; it must be 0 or more"),
+        (
+            Classification(2, focal_gamma=-1.0),
+            torch.tensor([0, 1, 1, 0]),
+            "`focal_gamma` is -1.0; it must be 0",
+        ),
         (Classification(2), torch.tensor([0, 1, 2, 0]), "label of node 2 in task 't' is 2; expected 0 to 1"),
         (Classification(1), torch.zeros(4, dtype=torch.int64), "1 class; at least two are needed"),
     ],
@@ -174,7 +182,7 @@ def test_weights_are_for_classes_and_labels():
     assert Classification(3).reweighted("balanced", 2.0) == Classification(3, None, "balanced", 2.0)
     assert MultiLabel(2).reweighted(None, 1.0) == MultiLabel(2, focal_gamma=1.0)
     assert Classification(3, class_weights="balanced").reweighted(None, None).class_weights == "balanced"
-    with pytest.raises(GraphjouleError, match="class_weights is 'balanced', but it is for classes and labels, and the"):
+    with pytest.raises(GraphjouleError, match="`class_weights` is 'balanced', but it is for classes and labels"):
         Regression().reweighted("balanced", None)
 
 

@@ -64,3 +64,17 @@ def test_a_table_whose_columns_are_all_left_out(here):
         read_nodes("nodes.csv", TableOptions(), has_edges=True)
     named = read_nodes("nodes.csv", TableOptions(one_hot=["name"]), has_edges=True)
     assert len(named.columns.feature_names) == 40
+
+
+def test_a_report_refuses_targets_and_directions_as_a_training_would(here):
+    (here / "edges.csv").write_text("source,target,note\na,b,x\n")
+    report = check(label="city", objective="regression", direction="kept")
+    assert report.target is None
+    assert report.edges is None
+    assert "is not a number; leave it blank" in report.problems[0]
+    assert "The graph is directed: the edge 'a' -> 'b' has no edge back" in report.problems[1]
+    (here / "edges.csv").write_text("source,target,weight\na,b,1\nb,a,1\nb,a,1\n")
+    (problem,) = check(objective="regression", direction="kept").problems
+    assert "the edge 'a' -> 'b' has the weight 1, and 2 back" in problem
+    (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,x\n")
+    assert check(objective="regression", direction="kept").edges == "edges.csv: 2 rows, columns not used: note"

@@ -127,7 +127,7 @@ def main() -> None:
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # which has printed the help
             sys.exit(2)
-        said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+        said = " ".join(error.format_message().split()).replace("Value error, ", "").rstrip(".")  # type: ignore[attr-defined]
         path = error.ctx.command_path if error.ctx is not None else "graphjoule"  # type: ignore[attr-defined]
         _end(2, f"{said}{'' if said.endswith('?') else ';'} {path} --help shows what can be given.")
     except GraphjouleError as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
@@ -71,6 +72,8 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     from graphjoule.tasks.own_graph import TableOptions, check_tables
 
     report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()))
+    options = {name: f"--{name.replace('_', '-')}" for name in source.table_options()}
+    report = replace(report, problems=tuple(in_options(problem, options) for problem in report.problems))
     if json:
         columns = [{"name": c.name, "kind": c.kind, "missing": c.missing, "becomes": c.becomes} for c in report.columns]
         typer.echo(json_text(asdict(report) | {"columns": columns}))

@@ -12,6 +12,7 @@ import typer
 from graphjoule.cli.predict import training_graph
 from graphjoule.cli.terminal import DataRoot, Device, seeds_text, value_text
 from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.encoders import MOST_CATEGORIES, Encoder
 
 if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
@@ -116,11 +117,17 @@ def repeat_command(cell: Cell) -> str:
 
 
 def _objective_options(data: TaskFacts | None) -> list[str]:
-    """What the labels of a table are; archives need no option."""
-    if data is None or data.source is None or data.source.columns is None:
+    """What the labels of the user's files are."""
+    if data is None or data.source is None:
         return []
-    error = getattr(data.objective, "error", None)
-    return ["--objective", data.objective.name, *([] if error is None else ["--loss", str(error)])]
+    asked, error = data.objective, getattr(data.objective, "error", None)
+    classes: tuple[str, ...] = getattr(asked, "classes", ())
+    more = [] if error is None else ["--loss", str(error)]
+    if (positive := getattr(asked, "positive", None)) is not None:
+        more += ["--positive", classes[positive]]
+    if asked.name == "ordinal" and data.source.columns is not None and not any("," in name for name in classes):
+        more += ["--order", ",".join(classes)]
+    return ["--objective", asked.name, *more]
 
 
 def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
@@ -128,12 +135,14 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
         return ["--dataset", dataset]
     named: dict[str, Any] = {file.role: file.path for file in data.source.files}
     if columns := data.source.columns:
-        one_hot = [column.name for column in columns.categories]
-        features = [*(column.name for column in columns.numbers), *one_hot, *(column.name for column in columns.texts)]
+        # Of a column with more categories the most frequent were kept, which --one-hot would not do.
+        one_hot = [column.name for column in columns.categories if len(column.categories) != MOST_CATEGORIES]
+        every: list[Encoder] = [*columns.numbers, *columns.categories, *columns.texts]
+        features = [column.name for column in every]
         can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)
         named |= {
             "id": columns.id,
-            "label": columns.label,
+            "label": ",".join(columns.labels),
             "features": ",".join(features) if can_be_named else None,  # else all, the default
             "one-hot": ",".join(one_hot) or None,
             "source": columns.source,

@@ -42,12 +42,20 @@ class GraphSource:
     edges: Annotated[Path | None, _own("Table of edges; without one, nearest neighbours are linked.", "FILE")] = None
     npz: Annotated[Path | None, _own("One archive of arrays instead of tables.", "FILE")] = None
     id: Annotated[str | None, _own("Column of the nodes' names: id, else the first.", "COLUMN")] = None
-    label: Annotated[str | None, _own("Column to learn: label. Blank: to be predicted.", "COLUMN")] = None
+    label: Annotated[
+        str | None, _own("Column to learn, or several such as a,b: label. Blank: to be predicted.", "COLUMN")
+    ] = None
     objective: Annotated[
         _Objective | None,
         _own("What labels are; asked for where it is not clear.", None, param_decls=("--objective", "--task")),
     ] = None
-    loss: Annotated[_Loss | None, _own("Error of a regression: squared by default.")] = None
+    loss: Annotated[_Loss | None, _own("Error of numbers and of ordered classes: squared by default.")] = None
+    positive: Annotated[str | None, _own("Of --objective binary the positive class: the second in order.", "CLASS")] = (
+        None
+    )
+    order: Annotated[
+        str | None, _own("Of --objective ordinal the classes, lowest first, such as low,high.", "CLASSES")
+    ] = None
     features: Annotated[str | None, _own("Columns to use, such as a,b,c: all but id and label.", "COLUMNS")] = None
     one_hot: Annotated[str | None, _own("Columns that are categories, whatever they look like.", "COLUMNS")] = None
     source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
@@ -89,7 +97,9 @@ class GraphSource:
         options = self.table_options() | {"test_fraction": self.test_fraction or 0.0}
         if self.nodes is None:
             assert self.npz is not None
-            return load_npz(self.npz, **{name: options[name] for name in ("objective", "loss", "test_fraction")})
+            return load_npz(
+                self.npz, **{name: options[name] for name in ("objective", "loss", "positive", "test_fraction")}
+            )
         return load_tables(self.nodes, self.edges, **options)
 
     def load_graph(self) -> Propagation:
@@ -107,11 +117,12 @@ class GraphSource:
 
     def table_options(self) -> dict[str, Any]:
         """Which column of the tables is what, and what is asked; see `load_tables`."""
-        same = ("id", "label", "source", "target", "weight", "edge_type", "knn", "objective", "loss")
+        same = ("id", "label", "source", "target", "weight", "edge_type", "knn", "objective", "loss", "positive")
         return {name: getattr(self, name) for name in same} | {
             "features": split_names(self.features),
             "one_hot": split_names(self.one_hot) or (),
             "direction": self.direction or "both",
+            "order": split_names(self.order),
         }
 
     def check(self) -> None:
@@ -137,10 +148,10 @@ class GraphSource:
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("edges", "id", "label", "features", "one_hot", "knn"), ("nodes",)),
+    **dict.fromkeys(("edges", "id", "label", "features", "one_hot", "knn", "order"), ("nodes",)),
     **dict.fromkeys(("source", "target", "weight", "edge_type", "direction"), ("edges",)),
     **dict.fromkeys(("objective", "test_fraction"), ("nodes", "npz")),
-    "loss": ("objective",),
+    **dict.fromkeys(("loss", "positive"), ("objective",)),
 }
 """Options that mean something only beside another one."""
 

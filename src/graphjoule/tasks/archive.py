@@ -19,7 +19,7 @@ from graphjoule.graph.features import Features, check_features
 from graphjoule.tasks.columns import LossName, ObjectiveName, check_objective
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import Classification, Objective, Regression
+from graphjoule.tasks.objective import Binary, Classification, MultiLabel, Objective, Ordinal, Regression
 from graphjoule.tasks.reading import check_file, check_unpacked
 from graphjoule.tasks.splits import PARTS, split_of_masks, stratified_rule
 from graphjoule.tasks.tables import log_graph, log_nodes, source_files
@@ -46,6 +46,7 @@ def load_npz(
     *,
     objective: ObjectiveName | None = None,
     loss: LossName | None = None,
+    positive: str | None = None,
     test_fraction: float = 0.0,
 ) -> Task:
     """A task from an archive; features are used as stored, an edge counts in both directions.
@@ -62,14 +63,16 @@ def load_npz(
 
     Args:
         path: the archive.
-        objective: "classification" reads ``labels``, "regression" ``targets``; by default what is there.
-        loss: of a regression: "squared" (the default) or "absolute" error.
+        objective: "classification", "binary" and "ordinal" read ``labels``, "regression" and "multilabel" ``targets``;
+            by default a classification or a regression, whichever is there.
+        loss: of a regression or of ordered classes: "squared" (the default) or "absolute" error.
+        positive: of a binary objective the name of the positive class: by default class 1.
         test_fraction: share of the labelled nodes of each class to hold back, where there are no masks.
     """
     path = check_file(path)
-    check_objective(objective, loss)
+    check_objective(objective, loss, positive)
     arrays = _read(path)
-    asked = _objective(path, arrays, objective, loss)
+    asked = _objective(path, arrays, objective, loss, positive)
     given = _input(path, arrays, asked)
     drawn = stratified_rule(test_fraction)
     log_graph(path, given.graph)
@@ -138,32 +141,34 @@ def _read(path: Path, matrices: tuple[str, ...] = ("adj", "attr")) -> dict[str, 
 
 
 def _objective(
-    path: Path, arrays: dict[str, np.ndarray], asked: ObjectiveName | None, loss: LossName | None
-) -> Classification | Regression:
+    path: Path,
+    arrays: dict[str, np.ndarray],
+    asked: ObjectiveName | None,
+    loss: LossName | None,
+    positive: str | None,
+) -> Objective:
     if asked is None and "labels" in arrays and "targets" in arrays:
         raise GraphjouleError(
             f"{path} has both labels and targets; say `objective=classification` to predict the labels or "
             "`objective=regression` to predict the targets."
         )
-    is_regression = "targets" in arrays if asked is None else asked == Regression.name
-    key, names_key = ("targets", "target_names") if is_regression else ("labels", "class_names")
+    has_columns = "targets" in arrays if asked is None else asked in (Regression.name, MultiLabel.name)
+    key, names_key = ("targets", "target_names") if has_columns else ("labels", "class_names")
     if key not in arrays:
         raise GraphjouleError(
             f"The file {path} has no array {key!r}; expected the classes in labels, or numbers in targets."
         )
     values, names = arrays[key], arrays.get(names_key)
-    if is_regression:
-        return Regression(
-            values.shape[1] if values.ndim == 2 else 1,
-            loss or "squared",
-            None if names is None else tuple(map(str, names.reshape(-1))),
-        )
+    if has_columns:
+        count, named = values.shape[1] if values.ndim == 2 else 1, names
+        called = None if named is None else tuple(map(str, named.reshape(-1)))
+        return MultiLabel(count, called) if asked == MultiLabel.name else Regression(count, loss or "squared", called)
     if names is not None and (names.ndim != 1 or names.size < 2):
         raise GraphjouleError(
             f"{path}: class_names has shape {list(names.shape)}; expected a list of two names or more, one per class."
         )
     if names is not None:
-        return Classification(names.size, tuple(map(str, names)))
+        return _of_classes(path, Classification(names.size, tuple(map(str, names))), asked, loss, positive)
     objective = Classification.of(torch.from_numpy(int64_array(values, f"{path}: labels")))
     if objective.num_classes == 1:
         raise GraphjouleError(
@@ -174,7 +179,24 @@ def _objective(
             f"{path}: labels holds the class {objective.num_classes - 1:,}, but there are {values.size:,} nodes; "
             "classes are counted from 0, or named in class_names."
         )
-    return objective
+    return _of_classes(path, objective, asked, loss, positive)
+
+
+def _of_classes(
+    path: Path, found: Classification, asked: ObjectiveName | None, loss: LossName | None, positive: str | None
+) -> Objective:
+    """The objective that was asked for, with the classes that were found."""
+    if asked == Ordinal.name:
+        return Ordinal(found.num_classes, found.class_names, loss or "squared")
+    if asked != Binary.name:
+        return found
+    if found.num_classes != 2:
+        raise GraphjouleError(
+            f"{path}: there are {found.num_classes:,} classes; with `objective=binary` there are two."
+        )
+    if positive is not None and positive not in found.classes:
+        raise GraphjouleError(f"`positive` is {positive!r}; the classes of {path} are: {' and '.join(found.classes)}.")
+    return Binary(2, found.class_names, positive=1 if positive is None else found.classes.index(positive))
 
 
 def _input(path: Path, arrays: dict[str, np.ndarray], objective: Objective) -> ModelInput:
@@ -182,7 +204,7 @@ def _input(path: Path, arrays: dict[str, np.ndarray], objective: Objective) -> M
     graph = _graph(path, arrays)
     features = _features(path, arrays)
     ids = arrays.get("node_ids", np.arange(graph.num_nodes))
-    key = "labels" if isinstance(objective, Classification) else "targets"
+    key = "labels" if isinstance(objective, Classification | Ordinal) else "targets"
     shapes = {"features": features.shape[:1], "node_ids": ids.shape}
     shapes |= {name: arrays[name].shape for name in (key, *_MASKS) if name in arrays}
     if key == "targets" and key in arrays:
@@ -199,8 +221,8 @@ def _input(path: Path, arrays: dict[str, np.ndarray], objective: Objective) -> M
         targets = torch.from_numpy(int64_array(arrays[key], f"{path}: labels"))
     else:
         targets = torch.from_numpy(arrays[key]).to(torch.get_default_dtype())
-        if targets.dim() == 2 and targets.size(1) == 1:
-            targets = targets.view(-1)
+        if objective.out_channels == 1 and targets.numel() == len(targets):  # a column of one
+            targets = targets.view(objective.unknown(len(targets)).shape)
         if targets.shape != objective.unknown(graph.num_nodes).shape:
             raise GraphjouleError(
                 f"{path}: targets has shape {list(arrays[key].shape)}; the model predicts "

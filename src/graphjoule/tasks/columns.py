@@ -8,9 +8,12 @@ not JSON. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from itertools import pairwise
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +22,7 @@ import pyarrow.types
 import scipy.sparse as sp
 
 from graphjoule.errors import GraphjouleError, choices, counted
-from graphjoule.tasks.encoders import CategoryColumn, Encoder, NumberColumn, TableColumns, TextColumn
+from graphjoule.tasks.encoders import MOST_CATEGORIES, CategoryColumn, Encoder, NumberColumn, TableColumns, TextColumn
 from graphjoule.tasks.reading import Table, is_number, shorten
 
 ObjectiveName = Literal["classification", "binary", "ordinal", "multilabel", "regression"]
@@ -27,8 +30,6 @@ LossName = Literal["squared", "absolute"]
 OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 MAX_CATEGORIES = 1_000
 """Different values a column may have that `one_hot` names."""
-MOST_CATEGORIES = 100
-"""Categories of a column that nobody named: the most frequent ones."""
 FEW_VALUES = 20
 """So many different values are categories, however few rows there are."""
 MOST_WORDS = 200
@@ -38,6 +39,10 @@ MOST_CLASSES = 50
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LIKE_A_NUMBER = r"^[^\w]{0,3}\d{1,3}([ ,.']?\d{3})*([.,]\d*)?\s*[^\w]{0,2}$"  # 1,5 or $1,200 or 12 %
 _MISSING = {"na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "?", "-"}
+_LIKE_A_DATE = r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]|$)"
+_YES_OR_NO = {"1": 1.0, "1.0": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "0.0": 0.0, "false": 0.0, "no": 0.0}
+_BETWEEN_LABELS = ";|,"
+_OBJECTIVES_OF = {"loss": ("regression", "ordinal"), "positive": ("binary",), "order": ("ordinal",)}
 _DATES = {
     "Y-M-D": (r"^(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})", r"\1-\2-\3"),
     "D.M.Y": (r"^(\d{1,2})\.(\d{1,2})\.(\d{4})", r"\3-\2-\1"),
@@ -126,7 +131,10 @@ def _text_finding(table: Table, name: str, column: pa.ChunkedArray, missing: int
         if len(pc.list_flatten(words)) > 3 * known:
             return _free_text(name, words, missing)
     if 2 * different > known and different > FEW_VALUES and not is_category:
-        return Finding(name, "names", missing, f"left out: {different:,} different values in {known:,} rows")
+        why = f"left out: {different:,} different values in {known:,} rows"
+        if pc.all(pc.match_substring_regex(_known(column), _LIKE_A_DATE)).as_py():
+            why += ", like dates, but not all in one of the forms 2026-01-31, 31.1.2026 and 1/31/2026"
+        return Finding(name, "names", missing, why)
     if different <= MOST_CATEGORIES or is_category:
         kept, becomes = by_count.keys(), f"one feature for each of {different:,} categories"
     else:
@@ -277,9 +285,13 @@ def _numbers(
     elif types.is_time(form):
         values = pc.divide(column.cast(pa.time64("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
     elif types.is_string(form):
-        parsed = _dates(table, name, column, fitted)
+        parsed, flags = _dates(table, name, _known(column), fitted), _yes_or_no(column)
         if parsed is not None:
             kind, (values, dates) = "date", parsed
+        elif flags is not None:
+            kind, values = "boolean", flags
+        elif fitted is not None and fitted.kind == "boolean":
+            _refuse_neither(table, name, column)
         elif (numbers := _text_as_numbers(table, name, column, must=fitted is not None)) is not None:
             values = numbers
         else:
@@ -312,7 +324,7 @@ def _dates(
     table: Table, name: str, column: pa.ChunkedArray, fitted: NumberColumn | None
 ) -> tuple[pa.ChunkedArray, str] | None:
     """Text as days, and how the dates are written; None if they are none. A date that may be two is refused."""
-    if not pc.all(pc.match_substring_regex(column, r"^\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([ T]|$)")).as_py():
+    if column.null_count == len(column) or not pc.all(pc.match_substring_regex(column, _LIKE_A_DATE)).as_py():
         return None
     found = {}
     for order in _DATES if fitted is None or fitted.dates is None else [fitted.dates]:
@@ -383,19 +395,32 @@ def _shown(value: str) -> str:
 # Targets.
 
 
-def check_objective(objective: str | None, loss: str | None) -> None:
-    """Refuse an `objective` or a `loss` that is no choice, and a loss without a regression."""
+def check_objective(
+    objective: str | None, loss: str | None, positive: str | None = None, order: Sequence[str] | None = None
+) -> None:
+    """Refuse an `objective` or a `loss` that is no choice, and an argument that is for another objective."""
     if objective not in (None, *OBJECTIVE_NAMES):
-        raise GraphjouleError(f"`objective` is {objective!r}; the choices are: {choices(OBJECTIVE_NAMES)}.")
+        raise GraphjouleError(f"`objective` is {str(objective)!r}; the choices are: {choices(OBJECTIVE_NAMES)}.")
     losses = ("squared", "absolute")
     if loss not in (None, *losses):
-        raise GraphjouleError(f"`loss` is {loss!r}; the choices are: {choices(losses)}.")
-    if loss is not None and objective != "regression":
-        raise GraphjouleError(f"`loss` is {loss!r}, but it is for `objective=regression`, which is not given.")
+        raise GraphjouleError(f"`loss` is {str(loss)!r}; the choices are: {choices(losses)}.")
+    asked = {"loss": loss, "positive": positive, "order": None if order is None else ",".join(order)}
+    for name, value in asked.items():
+        if value is not None and objective not in _OBJECTIVES_OF[name]:
+            owners = " or ".join(f"`objective={owner}`" for owner in _OBJECTIVES_OF[name])
+            given = "not given" if objective is None else f"{objective} here"
+            raise GraphjouleError(f"`{name}` is {str(value)!r}, but it is for {owners}, and the objective is {given}.")
+    if order is not None and len(set(order)) < max(2, len(order)):
+        raise GraphjouleError(f"`order` is {','.join(order)!r}; expected two different classes or more, lowest first.")
 
 
 def find_objective(
-    table: Table, name: str, column: pa.ChunkedArray, asked: ObjectiveName | None
+    table: Table,
+    name: str,
+    column: pa.ChunkedArray,
+    asked: ObjectiveName | None,
+    positive: str | None = None,
+    order: Sequence[str] | None = None,
 ) -> tuple[ObjectiveName, tuple[str, ...]]:
     """What the labels ask for, and the names of the classes or labels; what is not clear is refused with the choices.
 
@@ -404,43 +429,134 @@ def find_objective(
         name: their column.
         column: their text.
         asked: what was asked for; None leaves it to the labels.
+        positive: of a binary objective the positive class, which becomes the second one.
+        order: of an ordinal objective the classes, lowest first; by default numbers in their order.
     """
     different: list[str] = sorted(pc.unique(column.drop_null()).to_pylist())
-    if not different:
+    classes = _without_missing(different)
+    if not classes:
         raise GraphjouleError(
             f"{table.path}, {table.unit}s {table.place(0)} to {table.place(len(column) - 1)}, column {name!r}: "
             "every label is blank; some nodes must be labelled, with at least two classes, to learn from."
         )
     if asked == "regression":
+        _refuse_one_number(table, name, column)
         return "regression", (name,)
-    numbers = [number for value in different if (number := _number(value)) is not None and not math.isnan(number)]
-    are_numbers = len(numbers) == len(different)
+    known = int(pc.sum(pc.is_in(column, pa.array(classes, pa.string()))).as_py())
     if asked is None:
-        _ask(table, name, different, numbers, len(column) - column.null_count)
+        _ask(table, name, classes, known)
     if asked == "multilabel":
-        names = sorted({part.strip() for value in different for part in value.split(";")} - {""})
-        return "multilabel", tuple(names)
-    if len(different) == 1:
-        row = int(pc.index(column, pa.scalar(different[0], column.type)).as_py())
-        table.refuse(row, name, f"all labels that are given are {different[0]!r}; expected two classes or more.")
-    if are_numbers:
-        different.sort(key=lambda value: (float(value), value))
+        return "multilabel", _label_names([value for value in different if value.lower() not in _MISSING - {"none"}])
+    if order is not None:
+        if foreign := [value for value in classes if value not in order]:
+            row = int(pc.index(column, pa.scalar(foreign[0], column.type)).as_py())
+            table.refuse(row, name, f"{_shown(foreign[0])} is not in the `order` {', '.join(order)}; blank is unknown.")
+        return "ordinal", tuple(order)
+    if len(classes) == 1:
+        row = int(pc.index(column, pa.scalar(classes[0], column.type)).as_py())
+        table.refuse(row, name, f"all labels that are given are {classes[0]!r}; expected two classes or more.")
+    if _are_numbers(classes):
+        classes.sort(key=lambda value: (float(value), value))
+        twice = next(((a, b) for a, b in pairwise(classes) if float(a) == float(b)), None)
+        if twice is not None and asked != "classification":
+            raise GraphjouleError(
+                f"{table.path}: the column {name!r} has the labels {twice[0]!r} and {twice[1]!r}, which are one "
+                "number; write them alike, or say `objective=classification` to take them for two classes."
+            )
     elif asked == "ordinal":
+        word = next(value for value in classes if not _are_numbers([value]))
         raise GraphjouleError(
-            f"{table.path}: the column {name!r} has the label {_shown(different[0])}; with `objective=ordinal` labels "
-            "must be numbers, whose order is theirs."
+            f"{table.path}: the column {name!r} has the label {_shown(word)}; with `objective=ordinal` labels are "
+            "numbers, or `order` lists them, lowest first, such as low,middle,high."
         )
-    return asked or "classification", tuple(different)
+    if asked == "binary":
+        if len(classes) > 2:
+            raise GraphjouleError(
+                f"{table.path}: the column {name!r} has {len(classes):,} classes: {shorten(classes)}; with "
+                "`objective=binary` there are two. Say `objective=classification` for more."
+            )
+        if positive is not None and positive not in classes:
+            raise GraphjouleError(
+                f"{table.path}: the column {name!r} has no label {positive!r} for `positive`; the classes are: "
+                f"{' and '.join(classes)}."
+            )
+        classes.sort(key=lambda value: value == positive)
+    return asked or "classification", tuple(classes)
 
 
-def _ask(table: Table, name: str, different: list[str], numbers: list[float], known: int) -> None:
+def find_objective_of_columns(
+    table: Table, columns: Values, asked: ObjectiveName | None
+) -> tuple[ObjectiveName, tuple[str, ...]]:
+    """What several columns of labels ask for: numbers of each node, or labels that each are there or not."""
+    names = tuple(columns)
+    if asked not in ("regression", "multilabel"):
+        given = "" if asked is None else f", not `objective={asked}`"
+        raise GraphjouleError(
+            f"{table.path}: `label` names {len(names)} columns, {shorten(names)}; say `objective=regression` if each "
+            f"holds a number to predict, or `objective=multilabel` if each says yes or no{given}."
+        )
+    for name, column in columns.items():
+        if not _without_missing(pc.unique(column.drop_null()).to_pylist()):
+            raise GraphjouleError(f"{table.path}: every value of the label {name!r} is blank; leave it out.")
+        if asked == "regression":
+            _refuse_one_number(table, name, column)
+    return asked, names
+
+
+def _refuse_one_number(table: Table, name: str, column: pa.ChunkedArray) -> None:
+    """Refuse targets that are all one number: there is nothing to learn, and R² is not defined."""
+    values = read_targets(table, name, column, "regression", (name,))
+    known = np.flatnonzero(~np.isnan(values))
+    if known.size and (values[known] == values[known[0]]).all():
+        row = int(known[0])
+        table.refuse(row, name, f"all numbers that are given are {column[row].as_py()}; expected two that differ.")
+
+
+def alike(names: Sequence[str]) -> tuple[str, str] | None:
+    """Two classes that a person may have meant to be one: they differ in case or in how letters are stored alone.
+
+    >>> alike(["red", "blue", "Red"])
+    ('red', 'Red')
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        meant = unicodedata.normalize("NFKC", name).casefold()
+        if first.setdefault(meant, name) != name:
+            return first[meant], name
+    return None
+
+
+def _without_missing(different: Sequence[str]) -> list[str]:
+    """The labels without ``NA`` and the like, if all others are numbers, or if there is no other."""
+    known = [value for value in different if value.lower() not in _MISSING]
+    return known if _are_numbers(known) else list(different)
+
+
+def _are_numbers(values: Sequence[str]) -> bool:
+    numbers = [_number(value) for value in values]
+    return all(number is not None and not math.isnan(number) for number in numbers)
+
+
+def _label_names(different: Sequence[str]) -> tuple[str, ...]:
+    """The labels in cells such as ``a;b``, ``a|b`` or ``a,b``: divided by the first of these signs that there is."""
+    sign = next((sign for sign in _BETWEEN_LABELS if any(sign in value for value in different)), ";")
+    return tuple(sorted({part.strip() for value in different for part in value.split(sign)} - {""}))
+
+
+def _ask(table: Table, name: str, different: list[str], known: int) -> None:
     """Refuse labels that may mean two things, with what there is to choose."""
-    several = next((value for value in different if ";" in value), None)
-    if several is not None:
+    if (several := _several_labels(different)) is not None:
         raise GraphjouleError(
             f"{table.path}: the column {name!r} has labels such as {_shown(several)}; say `objective=multilabel` if "
             "that is several labels of one node, or `objective=classification` if it is one class."
         )
+    missing = next((value for value in different if value.lower() in _MISSING - {"none"}), None)
+    if missing is not None:
+        raise GraphjouleError(
+            f"{table.path}: the column {name!r} has the label {missing!r}; leave it blank if it is unknown, or say "
+            "`objective=classification` if it is a class."
+        )
+    numbers = [number for value in different if (number := _number(value)) is not None and not math.isnan(number)]
     is_rare = len(different) > 10 and 2 * len(different) > known
     if numbers and 2 * len(numbers) >= len(different):
         has_fractions = any(not number.is_integer() for number in numbers)
@@ -456,6 +572,16 @@ def _ask(table: Table, name: str, different: list[str], numbers: list[float], kn
         )
 
 
+def _several_labels(different: Sequence[str]) -> str | None:
+    """A label that looks like several: one with a semicolon or a bar, or with a comma between other labels."""
+    marked = next((value for value in different if ";" in value or "|" in value), None)
+    if marked is not None:
+        return marked
+    parts = {value: {part.strip() for part in value.split(",")} for value in different}
+    count = Counter(part for found in parts.values() for part in found)
+    return next((value for value, found in parts.items() if len(found) > 1 and all(count[p] > 1 for p in found)), None)
+
+
 def read_targets(table: Table, name: str, column: pa.ChunkedArray, objective: str, names: Sequence[str]) -> np.ndarray:
     """Every row's target; one that does not fit the objective is refused.
 
@@ -467,8 +593,12 @@ def read_targets(table: Table, name: str, column: pa.ChunkedArray, objective: st
         values = _text_as_numbers(table, name, column, must=True)
         assert values is not None
         return np.array(values.to_numpy(), dtype=np.float64)
+    is_class = pc.is_in(column, pa.array(names, pa.string()))
+    column = pc.if_else(pc.or_(is_class, pc.is_valid(_known(column))), column, pa.scalar(None, column.type))
     if objective == "multilabel":
-        parts = pc.split_pattern(column, ";").combine_chunks()
+        signs = "".join(sign for sign in _BETWEEN_LABELS if not any(sign in each for each in names))
+        parts = pc.split_pattern_regex(column, f"[{signs}]") if signs else pc.split_pattern(column, "\0")
+        parts = parts.combine_chunks()
         rows, labels = pc.list_parent_indices(parts).to_numpy(), pc.utf8_trim_whitespace(pc.list_flatten(parts))
         found = positions(labels, names)
         unknown = np.flatnonzero((found < 0) & (pc.not_equal(labels, "").to_numpy(zero_copy_only=False)))
@@ -487,3 +617,41 @@ def read_targets(table: Table, name: str, column: pa.ChunkedArray, objective: st
         row, value = wrong
         table.refuse(row, name, f"{value!r} is not a class of the model; those are: {shorten(names)}, or blank.")
     return matrix
+
+
+def read_target_columns(table: Table, columns: Values, objective: str) -> np.ndarray:
+    """Every row's targets from one column each, float64 ``[n, num_columns]``, NaN where unknown."""
+    found = []
+    for name, column in columns.items():
+        if objective == "regression":
+            found.append(read_targets(table, name, column, objective, (name,)))
+            continue
+        values = _yes_or_no(column)
+        if values is None:
+            _refuse_neither(table, name, column)
+        found.append(np.asarray(values.to_numpy(), dtype=np.float64))
+    return np.stack(found, axis=1)
+
+
+def _yes_or_no(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Text as 1 and 0 where every value is yes or no in some way, or missing; None for other text."""
+    words = pc.unique(column.drop_null()).to_pylist()
+    known = [word.lower() for word in words if word.lower() not in _MISSING]
+    if not known or not all(word in _YES_OR_NO for word in known):
+        return None
+    meant = pa.array([_YES_OR_NO.get(word.lower()) for word in words], pa.float64())
+    places = pc.index_in(column, value_set=pa.array(words, column.type), skip_nulls=True)
+    return pa.chunked_array([meant.take(places.combine_chunks())])
+
+
+def _refuse_neither(table: Table, name: str, column: pa.ChunkedArray) -> NoReturn:
+    words = pc.unique(_known(column).drop_null()).to_pylist()
+    value = next(word for word in words if word.lower() not in _YES_OR_NO)
+    row = int(pc.index(column, pa.scalar(value, column.type)).as_py())
+    table.refuse(row, name, f"{_shown(value)} is neither yes nor no; expected 1, true, yes, 0, false, no or blank.")
+
+
+def _known(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text with null for every word that says missing."""
+    is_missing = pc.is_in(pc.utf8_lower(column), pa.array(sorted(_MISSING)))
+    return pc.if_else(is_missing, pa.scalar(None, column.type), column)

@@ -12,6 +12,8 @@ DIRECTIONS: dict[Direction, str] = {
     "mutual": "only edges that stand in both directions count",
     "kept": "rows count as they stand",
 }
+MOST_CATEGORIES = 100
+"""Categories of a column that nobody named: the most frequent ones."""
 _EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -74,7 +76,7 @@ class TableColumns(BaseModel):
 
     Attributes:
         id: the nodes' names; None if they are called by their row's number.
-        label: what to predict; blank where unknown.
+        label: what to predict; blank where unknown. Several names are several targets of a node.
         numbers: the features that are numbers, in the order of the model's input.
         categories: the text features, whose columns follow those of `numbers`.
         texts: free text, whose columns follow; last come those that mark missing numbers.
@@ -89,7 +91,7 @@ class TableColumns(BaseModel):
     model_config = _EXACT
 
     id: str | None
-    label: str
+    label: str | tuple[str, ...]
     numbers: tuple[NumberColumn, ...]
     categories: tuple[CategoryColumn, ...] = ()
     texts: tuple[TextColumn, ...] = ()
@@ -99,6 +101,11 @@ class TableColumns(BaseModel):
     edge_type: str | None = None
     direction: Direction = "both"
     knn: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of what to predict: one, or several."""
+        return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
     def feature_names(self) -> tuple[str, ...]:

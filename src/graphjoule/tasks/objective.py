@@ -114,7 +114,7 @@ class Objective(ABC):
         own = {each.name for each in fields(self)}  # type: ignore[arg-type]
         if foreign := [name for name in asked if name not in own]:
             raise GraphjouleError(
-                f"{foreign[0]} is {asked[foreign[0]]!r}, but it is for classes and labels, and the objective is "
+                f"`{foreign[0]}` is {asked[foreign[0]]!r}, but it is for classes and labels, and the objective is "
                 f"{self.name}; leave it out."
             )
         return replace(self, **asked)  # type: ignore[type-var]
@@ -137,7 +137,7 @@ class Objective(ABC):
         """The metrics of every epoch: the headline, and the one that selects; all others are made once, at the end."""
         names = [LOSS, *(metric.name for metric in cls.metrics)]
         if select_on not in names:
-            raise GraphjouleError(f"select_on is {select_on!r}; for {cls.name} the choices are: {choices(names)}.")
+            raise GraphjouleError(f"`select_on` is {select_on!r}; for {cls.name} the choices are: {choices(names)}.")
         selecting = () if select_on == LOSS else (cls.metric(select_on),)
         return tuple(dict.fromkeys([cls.metrics[0], *selecting]))
 
@@ -204,13 +204,13 @@ def _check_columns(
 
 def _check_weights(weights: ClassWeights, focal_gamma: float, expected: int, each: str) -> None:
     if isinstance(weights, str) and weights != "balanced":
-        raise GraphjouleError(f"class_weights is {weights!r}; expected 'balanced' or {expected} numbers.")
+        raise GraphjouleError(f"`class_weights` is {weights!r}; expected 'balanced' or {expected} numbers.")
     if isinstance(weights, tuple) and (len(weights) != expected or not all(0 < w < float("inf") for w in weights)):
         raise GraphjouleError(
-            f"class_weights is {list(weights)}; expected 'balanced' or {expected} numbers above 0, one per {each}."
+            f"`class_weights` is {list(weights)}; expected 'balanced' or {expected} numbers above 0, one per {each}."
         )
     if not 0 <= focal_gamma < float("inf"):
-        raise GraphjouleError(f"focal_gamma is {focal_gamma}; it must be 0 or more, such as 2.")
+        raise GraphjouleError(f"`focal_gamma` is {focal_gamma}; it must be 0 or more, such as 2.")
 
 
 def _focal(log_probability: Tensor, gamma: float) -> Tensor:

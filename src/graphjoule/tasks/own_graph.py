@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy.sparse as sp
 
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.tasks.columns import (
@@ -20,11 +21,15 @@ from graphjoule.tasks.columns import (
     LossName,
     ObjectiveName,
     Values,
+    alike,
     check_objective,
     find_objective,
+    find_objective_of_columns,
     keep_constant,
     positions,
     read_numbers,
+    read_target_columns,
+    read_targets,
     recognise,
 )
 from graphjoule.tasks.encoders import DIRECTIONS, CategoryColumn, Direction, NumberColumn, TableColumns, TextColumn
@@ -39,7 +44,7 @@ class TableOptions:
     """Which column of the tables is what, and what is asked; None is the default, see `load_tables`."""
 
     id: str | None = None
-    label: str | None = None
+    label: str | Sequence[str] | None = None
     features: Sequence[str] | None = None
     one_hot: Sequence[str] = ()
     source: str | None = None
@@ -50,9 +55,11 @@ class TableOptions:
     knn: int | None = None
     objective: ObjectiveName | None = None
     loss: LossName | None = None
+    positive: str | None = None
+    order: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        check_objective(self.objective, self.loss)
+        check_objective(self.objective, self.loss, self.positive, self.order)
         if self.direction not in DIRECTIONS:
             raise GraphjouleError(f"`direction` is {self.direction!r}; the choices are: {choices(DIRECTIONS)}.")
 
@@ -76,9 +83,26 @@ class NodeTable:
     findings: tuple[Finding, ...] = ()
 
     @property
-    def labels(self) -> pa.ChunkedArray | None:
-        """The text of the targets, if the table has them."""
-        return self.values.get(self.columns.label)
+    def labels(self) -> Values | None:
+        """The text of the targets by column, if the table has them."""
+        found = {name: self.values[name] for name in self.columns.labels if name in self.values}
+        return found if len(found) == len(self.columns.labels) else None
+
+    def find_objective(self, options: TableOptions) -> tuple[ObjectiveName, tuple[str, ...]]:
+        """What the labels and the options ask for, and the names of the classes, labels or targets."""
+        assert self.labels is not None
+        if len(self.labels) > 1:
+            return find_objective_of_columns(self.table, self.labels, options.objective)
+        ((name, column),) = self.labels.items()
+        return find_objective(self.table, name, column, options.objective, options.positive, options.order)
+
+    def targets(self, objective: str, names: Sequence[str]) -> np.ndarray:
+        """Every node's target or targets, see `read_targets`; one that does not fit the objective is refused."""
+        assert self.labels is not None
+        if len(self.labels) > 1:
+            return read_target_columns(self.table, self.labels, objective)
+        ((name, column),) = self.labels.items()
+        return read_targets(self.table, name, column, objective, names)
 
 
 def read_nodes(
@@ -95,9 +119,11 @@ def read_nodes(
     """
     table = Table(path)
     id_column = id_of(table, options, has_edges=has_edges)
-    label = DEFAULT_LABEL if options.label is None else options.label
-    has_label = needs_label or options.label is not None or label in table
-    others = {id_column, table.find(label, "label") if has_label else label}
+    labels = _label_columns(table, options)
+    has_label = needs_label or options.label is not None or labels[0] in table
+    others = {id_column, *([table.find(label, "label") for label in labels] if has_label else labels)}
+    if id_column in labels and options.label is not None:
+        raise GraphjouleError(f"{table.path}, line 1: the column {id_column!r} is named by `label`, but it is the id.")
     one_hot = dict.fromkeys(options.one_hot)
     named = options.features if options.features is not None else [n for n in table.names if n not in others]
     for argument, names in (("one_hot", one_hot), ("features", named)):
@@ -112,7 +138,7 @@ def read_nodes(
         raise GraphjouleError(
             f"{table.path}, line 1: there is no column of features besides id and label; at least one is needed."
         )
-    as_text = [*([id_column] if id_column is not None else []), *([label] if has_label else []), *one_hot]
+    as_text = [*([id_column] if id_column is not None else []), *(labels if has_label else []), *one_hot]
     values = table.read(as_text, [name for name in features if name not in one_hot])
     found = tuple(recognise(table, name, values[name], is_category=name in one_hot) for name in features)
     problem = next((finding.problem for finding in found if finding.problem is not None), None)
@@ -137,12 +163,23 @@ def read_nodes(
         found = tuple(replace(f, becomes="kept, scaled to size 1") if f.encoder else f for f in found)
     columns = TableColumns(
         id=id_column,
-        label=label,
+        label=labels[0] if len(labels) == 1 else labels,
         numbers=tuple(each for each in used if isinstance(each, NumberColumn)),
         categories=tuple(each for each in used if isinstance(each, CategoryColumn)),
         texts=tuple(each for each in used if isinstance(each, TextColumn)),
     )
     return NodeTable(table, values, columns, _node_ids(table, values, num_rows, columns, options), found)
+
+
+def _label_columns(table: Table, options: TableOptions) -> tuple[str, ...]:
+    """The columns that `label` names: one, several, or several with commas between them."""
+    if options.label is None:
+        return (DEFAULT_LABEL,)
+    if not isinstance(options.label, str):
+        return tuple(dict.fromkeys(options.label))
+    if options.label in table or "," not in options.label:
+        return (options.label,)
+    return tuple(dict.fromkeys(name for part in options.label.split(",") if (name := part.strip())))
 
 
 def read_nodes_like(path: str | Path, columns: TableColumns) -> NodeTable:
@@ -153,7 +190,7 @@ def read_nodes_like(path: str | Path, columns: TableColumns) -> NodeTable:
     texts = [
         table.find(name, None) for name in [*(c.name for c in columns.categories), *(c.name for c in columns.texts)]
     ]
-    labels = [columns.label] if columns.label in table else []
+    labels = [name for name in columns.labels if all(each in table for each in columns.labels)]
     values = table.read([*ids, *labels, *texts], numbers)
     return NodeTable(table, values, columns, _node_ids(table, values, len(next(iter(values.values()))), columns))
 
@@ -261,6 +298,8 @@ class EdgeTable:
         if self.types:
             kinds = shorten([f"{name} {count:,}" for name, count in self.types.items()])
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}) merged into one graph, weights added")
+        unused = [name for name in self.table.names if name not in self.columns.values()]
+        said += [f"columns not used: {shorten(unused)}"] if unused else []
         said += [f"{counted(self.dangling, 'row')} naming no node left out"] if self.dangling else []
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
         said += [f"{counted(again, 'repeated row')} ({merged})"] if again and not self.types else []
@@ -285,6 +324,11 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
     assert source is not None
     assert target is not None
     as_text = [source, target, *([edge_type] if edge_type else [])]
+    if not is_trained and (positions(pa.chunked_array([pa.array([source, target])]), nodes.ids) >= 0).all():
+        raise GraphjouleError(
+            f"{table.path}, line 1: {source!r} and {target!r} are nodes of {nodes.table.path}, not names of columns; "
+            "write a header line above them, such as source,target."
+        )
     values = table.read(as_text, [weight] if weight else [], may_be_empty=True)
     index = np.stack([positions(values[end], nodes.ids) for end in (source, target)])
     is_dangling = (index < 0).any(axis=0)
@@ -318,7 +362,30 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
             _, first = np.unique((codes * num_nodes + index[0]) * num_nodes + index[1], return_index=True)
             index, weights = index[:, first], np.ones(len(first))
     dangling = int(is_dangling.sum())
-    return EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types)
+    edges = EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types)
+    if columns["direction"] == "kept":
+        _refuse_directed(edges, nodes)
+    return edges
+
+
+def _refuse_directed(edges: EdgeTable, nodes: NodeTable) -> None:
+    """Refuse rows that count as they stand where one has no row back, or one of another weight."""
+    is_link = edges.index[0] != edges.index[1]
+    source, target = edges.index[:, is_link]
+    weight = np.ones(len(source)) if edges.weight is None else edges.weight[is_link]
+    matrix = sp.coo_matrix((weight, (source, target)), shape=(edges.num_nodes, edges.num_nodes)).tocsr()
+    if edges.weight is None:
+        matrix.data[:] = 1.0  # a repeated row counts once
+    matrix.eliminate_zeros()
+    one_way = (matrix != matrix.T).tocoo()
+    if one_way.nnz:
+        ends = sorted(zip(one_way.row.tolist(), one_way.col.tolist(), strict=True), key=lambda e: (matrix[e] == 0, e))
+        a, b = ends[0]
+        back = "no edge back" if matrix[b, a] == 0 else f"the weight {matrix[a, b]:g}, and {matrix[b, a]:g} back"
+        raise GraphjouleError(
+            f"{edges.table.path}: The graph is directed: the edge {nodes.ids[a].as_py()!r} -> {nodes.ids[b].as_py()!r} "
+            f"has {back}. An undirected graph is expected; `direction=both` lets every row count in both directions."
+        )
 
 
 def _edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
@@ -401,13 +468,10 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
     read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True)
     problems = [finding.problem for finding in read.findings if finding.problem is not None]
     about_target = about_edges = None
-    assert read.labels is not None
-    unknown = read.labels.null_count
+    about_names: list[str] = []
     try:
-        objective, names = find_objective(read.table, read.columns.label, read.labels, options.objective)
-        many = f" of {len(names):,} ({shorten(names)})" if objective != "regression" else ""
-        known = f"{len(read.labels) - unknown:,} known, {unknown:,} to predict"
-        about_target = f"{read.columns.label!r}, {objective}{many}; {known}"
+        about_target = _about_target(read, options)
+        about_names = warnings_of_names(read.find_objective(options)[1])
     except GraphjouleError as error:
         problems.append(str(error))
     try:
@@ -418,8 +482,33 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
         problems.append(str(error))
     called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
     about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
-    warnings = tuple(warnings_of(read.findings))
+    warnings = (*warnings_of(read.findings), *about_names)
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
+
+
+def _about_target(read: NodeTable, options: TableOptions) -> str:
+    """What is to be learnt, in words; refused as a training would."""
+    objective, names = read.find_objective(options)
+    targets = read.targets(objective, names)
+    rows = targets if targets.ndim == 2 else targets[:, None]
+    is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
+    num_known = int(is_known.any(axis=1).sum())
+    many = ""
+    if objective == "multilabel":
+        counts = np.nansum(rows, axis=0).astype(np.int64)
+        many = f" of {len(names):,} ({shorten([f'{n} {c:,}' for n, c in zip(names, counts, strict=True)])})"
+    elif objective != "regression":
+        counts = np.bincount(targets[targets >= 0], minlength=len(names))
+        many = f" of {len(names):,} ({shorten([f'{n} {c:,}' for n, c in zip(names, counts, strict=True)])})"
+        many += f", positive is {names[1]!r}" if objective == "binary" else ""
+    shown = ", ".join(map(repr, read.columns.labels))
+    return f"{shown}, {objective}{many}; {num_known:,} known, {len(rows) - num_known:,} to predict"
+
+
+def warnings_of_names(names: Sequence[str]) -> list[str]:
+    """One line if two classes or labels may have been meant to be one."""
+    found = alike(names)
+    return [f"the labels {found[0]!r} and {found[1]!r} are two, and differ in case or accents alone"] if found else []
 
 
 def warnings_of(findings: Sequence[Finding]) -> list[str]:

@@ -272,6 +272,11 @@ def stratified_split(labels: Tensor, num_classes: int, percent_val: int, percent
 
     val, test, train = _draw(name, labels, num_classes, seed, sizes)
     if not val.numel():
+        if num_classes == 1:  # numbers, or several labels of a node
+            raise GraphjouleError(
+                f"Of {counted(int((labels >= 0).sum()), 'node')} the target is known; split {name!r} needs two, so "
+                "that one can train and one validate."
+            )
         raise GraphjouleError(
             f"No class has two labelled nodes, so that one could train and one validate; split {name!r} needs one "
             "class that has. If the labels are measurements, say `objective=regression`."

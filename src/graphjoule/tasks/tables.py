@@ -14,12 +14,12 @@ import torch
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.tasks.columns import LossName, ObjectiveName, encode, find_objective, read_targets
+from graphjoule.tasks.columns import LossName, ObjectiveName, encode
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.encoders import Direction, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective, Regression
+from graphjoule.tasks.objective import OBJECTIVES, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
 from graphjoule.tasks.own_graph import (
     EdgeTable,
     NodeTable,
@@ -29,6 +29,7 @@ from graphjoule.tasks.own_graph import (
     read_nodes,
     read_nodes_like,
     warnings_of,
+    warnings_of_names,
 )
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
 from graphjoule.tasks.splits import stratified_rule
@@ -44,7 +45,7 @@ def load_tables(
     edges: str | Path | None = None,
     *,
     id: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     features: Sequence[str] | None = None,
     one_hot: Sequence[str] = (),
     source: str | None = None,
@@ -55,6 +56,8 @@ def load_tables(
     knn: int | None = None,
     objective: ObjectiveName | None = None,
     loss: LossName | None = None,
+    positive: str | None = None,
+    order: Sequence[str] | None = None,
     test_fraction: float = 0.0,
 ) -> Task:
     """A task from a table of nodes and a table of edges, CSV or Parquet.
@@ -69,7 +72,8 @@ def load_tables(
         edges: one row per edge; None links every node with its nearest neighbours in the features.
         id: column of the nodes' names: by default "id"; if there is none, the first column where edges name the nodes,
             else the nodes are called 1, 2, and so on.
-        label: column of what is to be predicted: by default "label".
+        label: column of what is to be predicted: by default "label". Several, in a list or with commas, are several
+            numbers of a node, or labels that are each there or not.
         features: columns that are features: by default all but id and label.
         one_hot: columns among them, or besides them, that are categories whatever they look like.
         source: column of an edge's one end: by default "source", "src", "from" or the first column.
@@ -80,17 +84,20 @@ def load_tables(
             edges that stand in both directions; "kept" takes rows as they stand and refuses a directed graph.
         knn: neighbours per node, without `edges`; by default 10, or all others if there are fewer.
         objective: "classification" or "binary", where every different label is a class, "ordinal", where the classes
-            are numbers and in order, "regression", where labels are numbers, or "multilabel", where a label such as
-            ``a;b`` is several. By default a classification; labels that look like something else are refused until it
+            are in order, "regression", where labels are numbers, or "multilabel", where a label such as ``a;b`` is
+            several. By default a classification; labels that look like something else are refused until it
             is said.
-        loss: of a regression: "squared" (the default) or "absolute" error.
+        loss: of a regression or of ordered classes: "squared" (the default) or "absolute" error.
+        positive: of a binary objective the positive class: by default the second of the two in their order.
+        order: of an ordinal objective the classes, lowest first; by default they must be numbers.
         test_fraction: share of the labelled nodes of each class to hold back and score once at the end.
 
     Returns:
         The task, with the nodes' names and the files it came from; its name is that of the file of nodes.
     """
     options = TableOptions(
-        id, label, features, one_hot, source, target, weight, edge_type, direction, knn, objective, loss
+        *(id, label, features, one_hot, source, target, weight, edge_type, direction, knn),
+        *(objective, loss, positive, order),
     )
     _check_one_graph(edges, knn)
     drawn = stratified_rule(test_fraction)
@@ -111,6 +118,8 @@ def load_tables(
         source=Source(files=source_files(nodes=nodes, edges=edges), columns=read.columns.model_copy(update=linked)),
     )
     _log_columns(read)
+    for said in warnings_of_names(getattr(asked, "classes", getattr(asked, "labels", ()))):
+        logger.warning("%s: %s", nodes, said)
     log_nodes(nodes, made)
     return made
 
@@ -192,28 +201,27 @@ def source_files(**paths: str | Path | None) -> tuple[SourceFile, ...]:
 
 def _objective(read: NodeTable, options: TableOptions) -> Objective:
     """The objective that the labels and the options ask for."""
-    assert read.labels is not None
-    name, names = find_objective(read.table, read.columns.label, read.labels, options.objective)
+    name, names = read.find_objective(options)
     if name == Regression.name:
-        return Regression(1, options.loss or "squared", names)
-    if name not in OBJECTIVES:
-        raise GraphjouleError(f"{read.table.path}: `objective={name}` cannot be trained yet.")
+        return Regression(len(names), options.loss or "squared", names)
+    if name == Ordinal.name:
+        return Ordinal(len(names), names, options.loss or "squared")
     return OBJECTIVES[name](len(names), names)  # type: ignore[call-arg]
 
 
 def _targets(read: NodeTable, objective: Objective) -> torch.Tensor:
     """Every node's target, in the form of the objective."""
-    assert read.labels is not None
-    label = read.columns.label
     names: Sequence[str] = getattr(objective, "classes", getattr(objective, "labels", ()))
-    values = read_targets(read.table, label, read.labels, objective.name, names)
+    values = read.targets(objective.name, names)
     targets = torch.from_numpy(values)
     if not targets.is_floating_point():
         return targets
     targets = targets.to(torch.get_default_dtype())
     if targets.isinf().any():
-        row = int(targets.isinf().nonzero()[0, 0])
-        read.table.refuse(row, label, f"{values[row]} is too large to train on; divide all numbers by the same one.")
+        row, column = (targets.isinf() if targets.dim() == 2 else targets.isinf()[:, None]).nonzero()[0].tolist()
+        value = values.reshape(len(values), -1)[row, column]
+        label = read.columns.labels[column]
+        read.table.refuse(row, label, f"{value} is too large to train on; divide all numbers by the same one.")
     return targets
 
 
@@ -237,6 +245,8 @@ def _graph(
         graph = _linked(linked, read)
         if not linked.index.shape[1]:
             logger.warning("%s has no row of two known nodes: the graph has no edges", edges)
+        elif not graph.num_edges:
+            logger.warning("%s: no row is left to be an edge: the graph has no edges", edges)
         log_graph(edges, graph, linked.facts())
         return graph, linked.columns
     assert x is not None
@@ -303,20 +313,32 @@ def log_nodes(path: str | Path, task: Task) -> None:
     head = f"{path}: {counted(task.num_nodes, 'node')}, {counted(task.num_features, 'feature')}"
     to_predict = f"{task.num_nodes - num_known:,} to predict"
     if isinstance(task.objective, Regression):
-        values = task.targets[known]
-        span = f"{float(values.min()):.6g} to {float(values.max()):.6g}"
-        logger.info("%s; %s with a number from %s, %s", head, f"{num_known:,}", span, to_predict)
+        columns = task.targets if task.targets.dim() == 2 else task.targets[:, None]
+        spans = []
+        for column in columns.unbind(dim=1):
+            values = column[~column.isnan()]
+            spans.append(f"{float(values.min()):.6g} to {float(values.max()):.6g}" if len(values) else "none")
+        numbers = f"a number from {spans[0]}" if len(spans) == 1 else f"numbers from {shorten(spans)}"
+        logger.info("%s; %s with %s, %s", head, f"{num_known:,}", numbers, to_predict)
         return
-    if not isinstance(task.objective, Classification):
+    if isinstance(task.objective, MultiLabel):
+        labels = f"{counted(task.objective.num_labels, 'label')} ({shorten(task.objective.labels)})"
+        logger.info("%s; %s with a target of %s, %s", head, f"{num_known:,}", labels, to_predict)
+        return
+    if not isinstance(task.objective, Classification | Ordinal):
         logger.info("%s; %s with a target, %s", head, f"{num_known:,}", to_predict)
         return
     classes = task.objective.classes
+    kind = " in order" if isinstance(task.objective, Ordinal) else ""
+    positive = f", positive is {classes[task.objective.positive]}" if isinstance(task.objective, Binary) else ""
     logger.info(
-        "%s; %s labelled with %s (%s), %s",
+        "%s; %s labelled with %s%s (%s)%s, %s",
         head,
         f"{num_known:,}",
         counted(len(classes), "class", "classes"),
+        kind,
         shorten(classes),
+        positive,
         to_predict,
     )
     counts = torch.bincount(task.targets[known], minlength=len(classes))

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, field_validator
 from torch import Tensor
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import (
     check_free,
     ensure_folder,
@@ -114,6 +114,13 @@ class RunFolder:
             raise GraphjouleError(
                 f"{self.path} was trained on other data: {data.name} has changed since; "
                 "choose another folder with `out`."
+            )
+        if before.data is not None and data is not None and before.data.objective != data.objective:
+            then, now = before.data.objective, data.objective
+            options = [name for name, value in vars(then).items() if vars(now).get(name) != value]
+            what = choices(options) if then.name == now.name else f"{then.name} then, {now.name} now"
+            raise GraphjouleError(
+                f"{self.path} was trained for another objective ({what}); choose another folder with `out`."
             )
         if split_of is None:
             return

@@ -161,7 +161,7 @@ class TrainSettings(BaseModel):
         if given is None or given == "balanced" or (is_list and all(0 < each < float("inf") for each in given)):
             return [float(each) for each in given] if is_list else given
         raise GraphjouleError(
-            f"class_weights is {given!r}; expected balanced, or a list of numbers above 0, one per class or label."
+            f"`class_weights` is {given!r}; expected balanced, or a list of numbers above 0, one per class or label."
         )
 
     @field_validator("select_on")

@@ -89,7 +89,7 @@ class Trainer:
                 nothing = torch.zeros(len(targets), objective.out_channels, device=targets.device)
                 if bool(metric.value(*objective.scored(objective.prediction(nothing), targets)).isnan()):
                     raise GraphjouleError(
-                        f"select_on is {select_on!r}, which needs validation {self.task.unit}s of both kinds for a "
+                        f"`select_on` is {select_on!r}, which needs validation {self.task.unit}s of both kinds for a "
                         f"class or label; those of seed {seed} have none. Choose another split or metric."
                     )
 
