@@ -11,6 +11,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.training.build import OwnModel, in_units_of, initialised, user_module
+from graphjoule.training.calibration import Calibration
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.tensorfile import read_tensors, write_tensors
 
@@ -25,6 +26,7 @@ class SavedModel:
         seed: the run's seed.
         data: what it was trained on; None in a file that does not say.
         status: "done", or "failed" if the run broke off and the model is what it had until then.
+        calibration: what its validation nodes say about its predictions; None in a file that does not say.
     """
 
     model: GraphModel
@@ -32,6 +34,7 @@ class SavedModel:
     seed: int
     data: TaskFacts | None
     status: str = "done"
+    calibration: Calibration | None = None
 
 
 def save_model(
@@ -42,6 +45,7 @@ def save_model(
     seed: int,
     data: TaskFacts | None = None,
     status: str = "done",
+    calibration: Calibration | None = None,
 ) -> None:
     """Write a model so that `load_model` gives it back on any machine and device."""
     about = {
@@ -53,7 +57,12 @@ def save_model(
     }
     if data is not None:
         about["data"] = data.model_dump(mode="json")
-    write_tensors(path, "model", model.state_dict(), about)
+    tensors = dict(model.state_dict())
+    if calibration is not None:
+        scores, more = calibration.stored()
+        tensors |= scores
+        about |= more
+    write_tensors(path, "model", tensors, about)
 
 
 def load_model(
@@ -72,7 +81,8 @@ def load_model(
 
 def load_parameters(path: str | os.PathLike[str], model: GraphModel) -> GraphModel:
     """A model with the parameters of a file, in evaluation mode; `model` is one of its kind."""
-    tensors, _ = read_tensors(path, "model")
+    tensors, about = read_tensors(path, "model")
+    Calibration.read(tensors, about)
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -98,9 +108,10 @@ def _read(path: str | os.PathLike[str], device: torch.device | str, own: torch.n
         else:
             model = initialised(recipe, *sizes, seed=0)
         model = in_units_of(data.objective, model) if data is not None else model
+        calibration = Calibration.read(tensors, about)
         model.load_state_dict(tensors)
         seed = int(about["seed"])
         status = str(about.get("status", "done"))  # older files do not say
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise GraphjouleError(f"{path} does not hold a model this version of graphjoule knows: {error}") from error
-    return SavedModel(model.to(device).eval(), recipe, seed, data, status)
+    return SavedModel(model.to(device).eval(), recipe, seed, data, status, calibration)
