@@ -14,10 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from graphjoule.report.drawings import drawn_with, picture
+from graphjoule.report import picture
 from graphjoule.studies import STUDIES, ledger_text
 from reproduction.bench.plot import plot_all
 from reproduction.pages import Results, fill_page, read_results
+from reproduction.pages.drawings import drawn_with
 from reproduction.pages.tables import DOCUMENTS, with_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,12 +43,11 @@ def results_files(root: Path = ROOT) -> dict[str, bytes]:
 def drawing_files(results: Results) -> dict[str, bytes]:
     """The pictures of the studies, and the numbers that they show."""
     files = {}
-    for drawings in results.drawings.values():
-        for drawing in drawings:
-            files[f"reproduction/data/{drawing.name}.json"] = data_text(
-                {**drawing.data(), "drawn_with": drawn_with()}
-            ).encode()
-            files[f"docs/images/{drawing.name}.png"] = picture(drawing)
+    for figures in results.figures.values():
+        for figure in figures:
+            data = {**figure.data(), "drawn_with": drawn_with()}
+            files[f"reproduction/data/{figure.name}.json"] = data_text(data).encode()
+            files[f"docs/images/{figure.name}.png"] = picture(figure.drawing)
     return files
 
 

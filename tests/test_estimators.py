@@ -484,7 +484,9 @@ def test_an_embedding_is_what_the_head_maps_to_the_prediction(iris, make):
         assert np.allclose(first.estimator_.predict_proba(x), probabilities, atol=1e-9)
     else:
         one = first.estimator_.models_[0]
-        assert np.allclose(first.estimator_.predict(x), one.center.numpy() + one.scale.numpy() * output[:, 0], atol=1e-9)
+        assert np.allclose(
+            first.estimator_.predict(x), one.center.numpy() + one.scale.numpy() * output[:, 0], atol=1e-9
+        )
 
 
 def test_a_transformer_trains_what_it_is_given_and_nothing_else(iris):

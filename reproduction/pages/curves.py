@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final
 
 from graphjoule import Recipe, Record
-from graphjoule.report.drawings import Evidence
+from graphjoule.report import Evidence
 from graphjoule.studies import Cell
 from reproduction.pages.phrases import counted, short_number
 

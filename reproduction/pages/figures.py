@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from graphjoule.cli import study_commands
-from graphjoule.report.drawings import Evidence, Range, SweepResult, describe_sweeps, find_sweeps
+from graphjoule.report import Evidence, SweepResult, find_sweeps
 from graphjoule.studies import Outcome, p_text
+from reproduction.pages.drawings import describe_sweeps, means
 from reproduction.pages.order import welch
 from reproduction.pages.phrases import accuracy_text, say_missing
 from reproduction.pages.sides import side_words
@@ -39,22 +40,21 @@ def _sweep_table(sweeps: Sequence[SweepResult]) -> str:
 
 
 def _sweep_line(sweep: SweepResult) -> str:
-    inside, outside = (_span(sweep.means(inside=side)) for side in (True, False))
+    inside, outside = (_span(means(sweep, inside=side)) for side in (True, False))
     recommended = _range_text(sweep.recommended)
     return f"| {sweep.sweep.component} | {recommended} | {inside} | {outside} | {_points(sweep)} |"
 
 
-def _range_text(found: Range | None) -> str:
+def _range_text(found: tuple[float | None, float | None] | None) -> str:
     """A range in words.
 
-    >>> _range_text(Range(None, 0.0)), _range_text(Range(0.1, 0.75)), _range_text(Range(1.0, None))
+    >>> _range_text((None, 0.0)), _range_text((0.1, 0.75)), _range_text((1.0, None))
     ('up to 0', '0.1 to 0.75', 'from 1')
     """
-    if found is None or (found.low is None and found.high is None):
-        return "any"
-    if found.low is None:
-        return f"up to {found.high:g}"
-    return f"from {found.low:g}" if found.high is None else f"{found.low:g} to {found.high:g}"
+    low, high = found or (None, None)
+    if low is None:
+        return "any" if high is None else f"up to {high:g}"
+    return f"from {low:g}" if high is None else f"{low:g} to {high:g}"
 
 
 def _span(means: Sequence[float]) -> str:
@@ -62,7 +62,7 @@ def _span(means: Sequence[float]) -> str:
 
 
 def _points(sweep: SweepResult) -> str:
-    own = None if sweep.own is None else sweep.own.x
+    own = None if sweep.own is None else sweep.own[0]
     points = zip(sweep.series.x, sweep.series.mean, sweep.series.std, sweep.series.n, strict=True)
     texts = [(x, f"{x:g}: {mean:.2f} ± {std:.2f} ({n})") for x, mean, std, n in points]
     return ", ".join(f"**{text}** (the recipe's)" if x == own else text for x, text in texts)

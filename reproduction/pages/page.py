@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graphjoule import GraphjouleError
 from graphjoule.cli import missing_commands
-from graphjoule.report.drawings import Drawing, Evidence, drawings_of
+from graphjoule.report import Evidence
 from graphjoule.studies import (
     STUDIES,
     Cell,
@@ -29,6 +29,7 @@ from graphjoule.studies import (
 )
 from graphjoule.studies import Collection as Recorded
 from reproduction.pages.curves import blow_up_table, budget_table
+from reproduction.pages.drawings import Figure, figures_of
 from reproduction.pages.explored import Trial, read_trials, trials_table
 from reproduction.pages.figures import WORDS
 from reproduction.pages.order import COLLAPSE, find_orders, order_table
@@ -106,9 +107,9 @@ class Results:
         return {name: self.evidence[name].rows for name in TABLES}
 
     @cached_property
-    def drawings(self) -> dict[str, list[Drawing]]:
-        """The drawings of every study that has some."""
-        return {name: drawings_of(self.evidence[name]) for name in WORDS}
+    def figures(self) -> dict[str, list[Figure]]:
+        """The figures of every study that has some."""
+        return {name: figures_of(self.evidence[name]) for name in WORDS}
 
 
 @cache
@@ -218,8 +219,8 @@ def _explored(results: Results) -> str:
 def _figure(name: str, results: Results) -> str:
     # One sentence for each picture: its numbers are in the tables, and in reproduction/data/.
     pictures = [
-        f"![{drawing.alt.partition('. ')[0].rstrip('.')}.](../docs/images/{drawing.name}.png)"
-        for drawing in results.drawings[name]
+        f"![{figure.alt.partition('. ')[0].rstrip('.')}.](../docs/images/{figure.name}.png)"
+        for figure in results.figures[name]
     ]
     return "\n\n".join([*pictures, *WORDS[name](results.evidence[name])])
 

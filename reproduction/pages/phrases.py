@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphjoule.cli import study_commands
-from graphjoule.report.drawings import Evidence
+from graphjoule.report import Evidence
 from graphjoule.studies import Outcome
 
 __all__ = ["accuracy_text", "counted", "say_missing", "short_number"]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graphjoule.report.drawings import Evidence, Factors, Readings, factors_of, readings, sides_of
+from graphjoule.report import Evidence, variant_styles
 from graphjoule.studies import LEVEL, Cell, Outcome
+from reproduction.pages.layers import Factors, Readings, factors_of, readings
 from reproduction.pages.order import COLLAPSE, welch
 from reproduction.pages.phrases import accuracy_text, counted, say_missing, short_number
 
@@ -78,7 +79,7 @@ def side_words(evidence: Evidence) -> list[str]:
     parts = [_about(factors)]
     for dataset in dict.fromkeys(side.cell.dataset for side in sides):
         here = [side for side in sides if side.cell.dataset == dataset]
-        parts += [_counts(dataset, here, sides_of(evidence.cells)), _table(here), *collapse_table(here)]
+        parts += [_counts(dataset, here, list(variant_styles(evidence.cells))), _table(here), *collapse_table(here)]
     return [*parts, *say_missing(evidence)]
 
 

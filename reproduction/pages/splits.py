@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graphjoule.report.drawings import Evidence
+from graphjoule.report import Evidence
 from graphjoule.studies import Cell
 
 __all__ = ["split_words"]

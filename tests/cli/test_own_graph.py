@@ -346,6 +346,7 @@ def test_what_predict_refuses(here, trained):
         "--edges is missing: the model was trained on a graph with edges": ["run", "--nodes", "nodes.csv"],
         "--nodes is missing: give the nodes": ["run", "--edges", "edges.csv"],
         "the model of run was not trained on an archive": ["run", "--npz", "g.npz"],
+        "--nodes and --npz contradict each other": ["run", *OWN, "--npz", "g.npz"],
         "device is 'tpu'": ["run", "--device", "tpu"],
     }
     for said, arguments in cases.items():

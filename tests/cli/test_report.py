@@ -11,7 +11,7 @@ import pytest
 from graphjoule.cli.report import paper_table, repeat_command
 from graphjoule.studies import Cell
 from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
-from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.records import read_records
 from tests.report.cells import cell, record
 from tests.studies import energy_record
@@ -236,6 +236,12 @@ def test_own_files_are_named_with_their_columns_and_their_split():
         "graphjoule train --nodes 'my nodes.csv' --edges edges.csv --id id --label 'the class' --features x,y,job "
         "--one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 --set data.split=default"
     )
+
+
+def test_a_regression_is_repeated_as_one():
+    data = own_data(["x"]).model_copy(update={"objective": Regression(error="absolute")})
+    command = repeat_command(replace(cell(dataset="my nodes.csv"), data=data))
+    assert "--target dst --task regression --loss absolute --model egnn" in command
 
 
 @pytest.mark.parametrize("numbers", [["a,b"], [f"x{k}" for k in range(40)]])

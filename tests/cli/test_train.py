@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 import graphjoule
-from graphjoule.cli import progress as cli_progress
 from graphjoule.fitting import fit
 from graphjoule.tasks import load_task
-from graphjoule.training import Progress
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model
@@ -229,33 +227,6 @@ def test_options_that_cannot_be_are_one_sentence_and_leave_nothing(here, options
     assert words in refused.err
     assert "Traceback" not in refused.err
     assert list(here.iterdir()) == []
-
-
-# Progress.
-
-STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
-
-
-def test_off_a_terminal_progress_is_a_line_a_minute(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(cli_progress.time, "monotonic", lambda: now[0])
-    with cli_progress.show_progress("egnn") as on_progress:
-        for _ in range(130):
-            now[0] += 1.0
-            on_progress(STATE)
-    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val accuracy 0.500"
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.splitlines()) == ("", [line, line])
-
-
-def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
-    with cli_progress.show_progress("egnn") as on_progress:
-        on_progress(STATE)
-    captured = capsys.readouterr()
-    assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
-    assert captured.out == ""
 
 
 def test_a_constraint_by_its_option_with_limits_by_their_short_names(here):

@@ -2,6 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphjoule.report import Cell
 from graphjoule.report.figures import companions, curve_charts, energy_chart, mean_curves, spread
 from graphjoule.training.recipe import load_recipe
 
@@ -19,26 +20,28 @@ def run(seed, losses, selected=None):
 def test_the_mean_is_that_of_all_runs():
     losses = np.random.default_rng(0).random((3, 20)).round(6)
     found = mean_curves([run(seed, list(row)) for seed, row in enumerate(losses)], LOSSES)
-    np.testing.assert_allclose(found.values[0], losses.mean(axis=0), rtol=1e-5)
-    assert found.epochs == list(range(20))
+    epochs, values = found
+    np.testing.assert_allclose(values[0], losses.mean(axis=0), rtol=1e-5)
+    assert epochs == list(range(20))
 
 
 def test_it_ends_where_half_of_the_runs_have_stopped():
-    assert mean_curves([run(0, [1.0] * 10), run(1, [2.0] * 4)], LOSSES).epochs[-1] == 9
-    found = mean_curves([run(0, [1.0] * 10), run(1, [2.0] * 4), run(2, [3.0] * 6)], LOSSES)
-    assert found.epochs[-1] == 5
-    assert found.values[1] == [2.0] * 4 + [2.0, 2.0]
+    assert mean_curves([run(0, [1.0] * 10), run(1, [2.0] * 4)], LOSSES)[0][-1] == 9
+    epochs, values = mean_curves([run(0, [1.0] * 10), run(1, [2.0] * 4), run(2, [3.0] * 6)], LOSSES)
+    assert epochs[-1] == 5
+    assert values[1] == [2.0] * 4 + [2.0, 2.0]
 
 
 def test_a_value_that_is_none_is_in_no_mean():
-    assert mean_curves([run(0, [1.0, None]), run(1, [3.0, 5.0])], LOSSES).values[0] == [2.0, 5.0]
-    assert mean_curves([run(0, [None])], LOSSES).values[0] == [None]
+    assert mean_curves([run(0, [1.0, None]), run(1, [3.0, 5.0])], LOSSES)[1][0] == [2.0, 5.0]
+    assert mean_curves([run(0, [None])], LOSSES)[1][0] == [None]
 
 
 def test_the_selected_epoch_is_the_median_and_one_of_them():
-    assert mean_curves([run(k, [1.0] * 9, k * k) for k in range(3)], LOSSES).selected == 1
-    assert mean_curves([run(0, [1.0])], LOSSES).selected is None
-    assert mean_curves([], LOSSES).epochs == []
+    runs = [run(k, [1.0] * 9, k * k) for k in range(3)]
+    assert [chart.mark for chart in curve_charts(Cell(RECIPE, runs), 9)] == [1, 1]
+    assert curve_charts(Cell(RECIPE, [run(0, [1.0])]), 9)[0].mark is None
+    assert mean_curves([], LOSSES) == ([], [[], []])
 
 
 @given(st.integers(0, 3000), st.integers(2, 300))

@@ -33,7 +33,8 @@ def test_only_public_names_are_imported(file):
     [
         ("from graphjoule import fit, GraphjouleError", []),
         ("from graphjoule.studies import find_study", []),
-        ("from graphjoule.report.drawings import picture", []),
+        ("from graphjoule.report import picture", []),
+        ("from graphjoule.report.drawings import picture", ["graphjoule.report.drawings.picture"]),
         ("import graphjoule", ["graphjoule"]),
         ("import graphjoule.files", ["graphjoule.files"]),
         ("from graphjoule.files import write_json", ["graphjoule.files.write_json"]),

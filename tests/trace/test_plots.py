@@ -4,10 +4,19 @@ import sys
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.trace.plots import PALETTE, Band, Line, Panel, check_picture_path, draw_panel, draw_panels, save_figure
+from graphjoule.trace.plots import (
+    PALETTE,
+    Band,
+    Key,
+    Line,
+    Panel,
+    check_picture_path,
+    draw_panel,
+    draw_panels,
+    save_figure,
+)
 
 
 def drawn(*lines, bands=(), names=()):
@@ -113,13 +122,33 @@ def test_axes_can_be_the_same_in_several_panels_with_ticks_dots_and_a_legend():
     shared = {"x_scale": "log2", "x_ticks": [2, 4, 8], "y_limits": (0.1, 100.0)}
     lines = [Line("x", [1.0, 2.0, 4.0], x=[2, 4, 8])]
     panels = [Panel("", "energy", lines, dots=dots, **shared) for dots in ("none", "last", "all")]
-    figure = draw_panels(panels, columns=1, legend=[Line2D([], [], label="what a line is")])
+    figure = draw_panels(panels, columns=1, legend=[Key("what a line is")])
     assert [axes.get_ylim() for axes in figure.axes] == [(0.1, 100.0)] * 3
     assert {(axes.get_xscale(), axes.get_yscale()) for axes in figure.axes} == {("log", "log")}
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["2", "4", "8"]
     assert [[len(line.get_xdata()) for line in axes.lines[1:]] for axes in figure.axes] == [[], [1], [3]]
     assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (3, 1)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["what a line is"]
+
+
+def test_shade_ring_and_legend_are_drawn():
+    panel = Panel("t", "y", [Line("", [1.0, 2.0], [0.0, 1.0])], is_log=False, shaded=(None, 0.5), ring=(1.0, 2.0))
+    figure = draw_panels([panel], legend=[Key("line"), Key("shade", "shade"), Key("ring", "ring")])
+    (axes,) = figure.axes
+    box = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (box.x0, box.x1) == pytest.approx((axes.get_xlim()[0], 0.5))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["line", "shade", "ring"]
+    assert any(list(line.get_xdata()) == [1.0] and line.get_markersize() > 8 for line in axes.lines)
+
+
+@pytest.mark.parametrize("across", [3.0, 5.6, 12.0])
+def test_a_long_title_has_as_many_lines_as_its_picture_needs(across):
+    title = "Cora: Dirichlet energy of every layer after training, median over the seeds"
+    figure = draw_panels([Panel("t", "y", [Line("", [1.0, 2.0])], is_log=False)], title=title, size=(across, 3.2))
+    figure.canvas.draw()
+    (text,) = [text for text in figure.texts if text.get_text().split() == title.split()]
+    box = text.get_window_extent()
+    assert 0 < box.x0 < box.x1 < figure.bbox.width
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

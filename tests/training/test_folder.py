@@ -14,8 +14,7 @@ from graphjoule.tasks import Split
 from graphjoule.training import folder
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
-from graphjoule.training.saving import read_model
-from graphjoule.training.tensorfile import read_tensors
+from graphjoule.training.saving import read_model, read_tensors
 
 from . import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 

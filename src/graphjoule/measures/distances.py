@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -195,23 +195,19 @@ def _distances_by_hops(
     """For each range of hops, the mean distance of every source to the nodes in it, and whether there are any."""
     columns = _columns(x)
     found: list[list[tuple[Tensor, Tensor]]] = [[] for _ in ranges]
+    orders = sorted({order for least, most in ranges for order in (least - 1, most) if order is not None})
+    ones = torch.ones(graph.col.numel(), device=graph.device)
+    pattern = csr_tensor(graph.rowptr, graph.col, ones, (graph.num_nodes, graph.num_nodes))
     for block in torch.split(sources.to(graph.device), _SOURCES_AT_ONCE):
-        orders = {order for least, most in ranges for order in (least - 1, most) if order is not None}
-        within = dict(_within_hops(graph, block, sorted(orders)))
+        reached = torch.zeros(graph.num_nodes, block.numel(), device=graph.device)
+        reached[block, torch.arange(block.numel(), device=graph.device)] = 1
+        within = {}  # by hops, which nodes lie within them of each source, as [sources, num_nodes]
+        for before, order in pairwise([0, *orders]):
+            for _ in range(order - before):  # the diagonal is stored, so a node once reached stays reached
+                reached = (torch.mm(pattern, reached) > 0).float()
+            within[order] = reached.t() > 0
         for (least, most), into in zip(ranges, found, strict=True):
             beyond = ~within[least - 1]
             partners = beyond if most is None else beyond & within[most]
             into.append(_mean_distances(columns[..., block, :], partners.double() @ columns))
     return [(torch.cat([d for d, _ in into], dim=-1), torch.cat([c for _, c in into], dim=-1)) for into in found]
-
-
-def _within_hops(graph: Propagation, sources: Tensor, orders: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """Which nodes lie within each number of hops of each source, as ``[sources, num_nodes]``, for rising orders."""
-    ones = torch.ones(graph.col.numel(), device=graph.device)
-    pattern = csr_tensor(graph.rowptr, graph.col, ones, (graph.num_nodes, graph.num_nodes))
-    reached = torch.zeros(graph.num_nodes, sources.numel(), device=graph.device)
-    reached[sources, torch.arange(sources.numel(), device=graph.device)] = 1
-    for before, order in pairwise([0, *orders]):
-        for _ in range(order - before):  # the diagonal is stored, so a node once reached stays reached
-            reached = (torch.mm(pattern, reached) > 0).float()
-        yield order, reached.t() > 0

@@ -47,12 +47,7 @@ def effective_rank(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     multiplying the features by a number changes nothing. It is found from the Gram matrix in float64, so the cost is
     linear in the number of nodes, and singular values below about 1e-7 of the largest count as zero.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        nodes: whose features they are: a graph, if it may be one part of several.
-
-    Returns:
-        Float64 numbers, shape ``[...]``.
+    Arguments and result are those of `mean_pair_cosine`.
 
     Example:
         >>> round(float(effective_rank(torch.eye(3))), 9), round(float(effective_rank(torch.ones(3, 3))), 9)
@@ -75,12 +70,7 @@ def stable_rank(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     for the singular values ``s`` of ``X`` (Rudelson and Vershynin 2007). From 1 to the rank of ``X``, and 0 for
     ``X = 0``. Never above `effective_rank`: one strong direction hides the others more.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        nodes: whose features they are: a graph, if it may be one part of several.
-
-    Returns:
-        Float64 numbers, shape ``[...]``.
+    Arguments and result are those of `mean_pair_cosine`.
 
     Example:
         >>> round(float(stable_rank(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))), 9)
@@ -99,12 +89,7 @@ def feature_correlation(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     From 0 to 1. Channels that are the same number on all nodes have no correlation and do not count: ``c`` is the
     number of others. It is 0 when fewer than two are left, as there is nothing to repeat.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        nodes: whose features they are: a graph, if it may be one part of several.
-
-    Returns:
-        Float64 numbers, shape ``[...]``.
+    Arguments and result are those of `mean_pair_cosine`.
 
     Example:
         >>> round(float(feature_correlation(torch.tensor([[1.0, -2.0], [2.0, -4.0], [4.0, -8.0]]))), 9)
@@ -112,9 +97,9 @@ def feature_correlation(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     """
     x = _checked(x)
     centred = x - nodes.global_mean(x, -2)[..., None, :]
-    length = _column_norms(centred, nodes)
+    length, size = (nodes.global_norm(torch.linalg.vector_norm(c, dim=-2, keepdim=True)) for c in (centred, x))
     # A constant column is not zero after its rounded mean is taken off; what is left is rounding, not a signal.
-    rounding = 64 * torch.finfo(torch.float64).eps * _column_norms(x, nodes)
+    rounding = 64 * torch.finfo(torch.float64).eps * size
     varies = ~(length <= rounding)
     centred = torch.where(varies, centred / torch.where(varies, length, 1), 0)
     count = varies.sum(dim=(-2, -1)).double()
@@ -125,23 +110,12 @@ def feature_correlation(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
 
 
 def unit_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Every row divided by its length, in float64, and which rows have a direction; the others stay zero.
-
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-
-    Returns:
-        Unit rows of the same shape, and a boolean tensor of shape ``[..., num_nodes]``.
-    """
+    """Every row divided by its length, in float64, and which rows have a direction; the others stay zero."""
     x = _checked(x)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     has_direction = length != 0
     unit = torch.where(has_direction, x / torch.where(has_direction, length, 1), 0)
     return unit, has_direction.squeeze(-1)
-
-
-def _column_norms(x: Tensor, nodes: Nodes) -> Tensor:
-    return nodes.global_norm(torch.linalg.vector_norm(x, dim=-2, keepdim=True))
 
 
 def _squared_singular_values(x: Tensor, nodes: Nodes) -> Tensor:

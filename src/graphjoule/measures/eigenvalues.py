@@ -75,7 +75,8 @@ class Estimate:
     def shifted(self, offset: float, sign: Literal[1, -1]) -> Estimate:
         """``offset + sign * value``."""
         low, high = sorted((offset + sign * self.low, offset + sign * self.high))
-        kind = self.kind if sign == 1 else _MIRRORED[self.kind]
+        mirrored: dict[Kind, Kind] = {"upper bound": "lower bound", "lower bound": "upper bound"}
+        kind = self.kind if sign == 1 else mirrored.get(self.kind, self.kind)
         return replace(self, value=offset + sign * self.value, low=low, high=high, kind=kind)
 
     def squared(self, kind: Kind) -> Estimate:
@@ -84,14 +85,6 @@ class Estimate:
         low = 0.0 if self.low < 0 < self.high else min(ends)
         kept = self.kind if self.kind in ("exact", "computed") else kind
         return replace(self, value=self.value**2, low=low, high=max(ends), kind=kept)
-
-
-_MIRRORED: dict[Kind, Kind] = {
-    "exact": "exact",
-    "computed": "computed",
-    "upper bound": "lower bound",
-    "lower bound": "upper bound",
-}
 
 
 def smallest(estimates: list[Estimate]) -> Estimate | None:
@@ -238,8 +231,7 @@ class Krylov:
 
     def ritz(self) -> tuple[Floats, Floats]:
         """Approximate eigenvalues, ascending, and the coordinates of their vectors in the basis, in columns."""
-        values, vectors = eigh_tridiagonal(self.alpha, self.beta[:-1])
-        return values, vectors
+        return eigh_tridiagonal(self.alpha, self.beta[:-1])  # type: ignore[no-any-return]
 
     def vector(self, coordinates: Floats) -> Floats:
         """The vector with these coordinates, of length one."""
@@ -249,10 +241,7 @@ class Krylov:
     def flattest(self) -> Floats:
         """The vector of the basis' span that ``A`` makes shortest."""
         size = len(self.alpha)
-        tall = np.zeros((size + 1, size))
-        tall[np.arange(size), np.arange(size)] = self.alpha
-        tall[np.arange(1, size + 1), np.arange(size)] = self.beta
-        tall[np.arange(size - 1), np.arange(1, size)] = self.beta[:-1]
+        tall = diags([self.alpha, self.beta, self.beta[:-1]], [0, -1, 1], shape=(size + 1, size)).toarray()
         return self.vector(np.linalg.svd(tall)[2][-1])
 
     def missed(self) -> float:
@@ -323,22 +312,16 @@ class Factor:
             return None
         lower, upper = solver.L.tocsr(), solver.U.tocsr()
         pivots = upper.diagonal()
-        error = _rounding(lower, upper, pivots)
-        return cls(int((pivots < 0).sum()), error, lower.nnz <= _MOST_ENTRIES, solver)
+        # ||L D L^T - (s I - P)|| is at most |L| |U| times the roundings of a sum, and |L| |U - D L^T|.
+        roundings = (int(np.diff(lower.indptr).max()) + 2) * _UNIT
+        ones, asymmetry = np.ones(len(pivots)), upper - diags(pivots) @ lower.T
+        error = (roundings * (abs(lower) @ (abs(upper) @ ones)) + abs(lower) @ (abs(asymmetry) @ ones)).max()
+        return cls(int((pivots < 0).sum()), float(error), lower.nnz <= _MOST_ENTRIES, solver)
 
     def solve(self, x: Floats) -> Floats:
         """``(s I - P)^-1 x``."""
         solution: Floats = self._solver.solve(x)
         return solution
-
-
-def _rounding(lower: Any, upper: Any, pivots: Floats) -> float:
-    """Bound of ``||L D L^T - (s I - P)||``: ``|L| |U|`` times the roundings of a sum, and ``|L| |U - D L^T|``."""
-    terms = int(np.diff(lower.indptr).max()) + 2
-    ones = np.ones(len(pivots))
-    asymmetry = upper - diags(pivots) @ lower.T
-    growth = abs(lower) @ (abs(upper) @ ones)
-    return float((terms * _UNIT * growth + abs(lower) @ (abs(asymmetry) @ ones)).max())
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,8 +37,7 @@ def dirichlet_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Ten
         >>> round(float(energy), 9)
         2.0
     """
-    graph = graph_of(x, graph, edge_weight)
-    return graph.laplacian.form(x)
+    return graph_of(x, graph, edge_weight).laplacian.form(x)
 
 
 def combinatorial_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
@@ -49,21 +48,14 @@ def combinatorial_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight:
     Zero when features are constant on each connected component; hubs weigh as much as their edges. Times two and over
     the number of nodes it is the Dirichlet energy of the survey of Rusch, Bronstein and Mishra (2023).
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
-        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
-
-    Returns:
-        Float64 numbers, shape ``[...]``.
+    Arguments and result are those of `dirichlet_energy`.
 
     Example:
         >>> edge_index = torch.tensor([[0, 1], [1, 0]])
         >>> float(combinatorial_energy(torch.tensor([[1.0], [-1.0]]), edge_index))
         4.0
     """
-    graph = graph_of(x, graph, edge_weight)
-    return graph.laplacian.form(x, normalised=False)
+    return graph_of(x, graph, edge_weight).laplacian.form(x, normalised=False)
 
 
 def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
@@ -78,13 +70,7 @@ def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: T
     component, and less than twice the variance of the features weighted by ``pi`` (Levin and Peres, *Markov Chains and
     Mixing Times*, 2017, chapter 13). An isolated node stays where it is: it changes nothing, but counts in the mean.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
-        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
-
-    Returns:
-        Float64 numbers, shape ``[...]``.
+    Arguments and result are those of `dirichlet_energy`.
 
     Example:
         >>> edge_index = torch.tensor([[0, 1], [1, 0]])
@@ -102,13 +88,7 @@ def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Te
 
     Multiplying the features by a number changes nothing. It is 0 for ``X = 0``, with a gradient of zero.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
-        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
-
-    Returns:
-        Float64 numbers, shape ``[...]``.
+    Arguments and result are those of `dirichlet_energy`.
 
     Example:
         >>> edge_index = torch.tensor([[0, 1], [1, 0]])
@@ -200,10 +180,7 @@ def class_energies(
 def component_energies(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
     """Dirichlet energy of each connected component; together they are the energy of the graph.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
-        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
+    Arguments are those of `dirichlet_energy`.
 
     Returns:
         Float64 numbers, shape ``[..., num_components]``, ordered by the first node of each component; a node's own is
@@ -233,10 +210,6 @@ def _grouped_energy(x: Tensor, graph: Propagation, group: Tensor, num_groups: in
 def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
     """``||X||`` over all nodes of a graph, in float64, shape ``[...]``.
 
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        graph: the graph that they are on.
-
     Example:
         >>> graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
         >>> float(frobenius_norm(torch.tensor([[3.0], [4.0]]), graph))
@@ -246,14 +219,9 @@ def frobenius_norm(x: Tensor, graph: Propagation) -> Tensor:
 
 
 def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None = None) -> Propagation:
-    """The operator that features are measured on, from a `Propagation` or an ``edge_index``, checked against them.
+    """The operator that features are measured on, from the arguments of `dirichlet_energy`, checked against them.
 
     A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
-
-    Args:
-        x: node features, shape ``[..., num_nodes, channels]``.
-        graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
-        edge_weight: weight of every edge of an ``edge_index``.
     """
     if not isinstance(x, Tensor):
         raise GraphjouleError(

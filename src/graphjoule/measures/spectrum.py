@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, exact_propagation
-from graphjoule.measures.eigenvalues import Ends, Estimate, Floats, Integers, Operator, find_ends, largest, smallest
+from graphjoule.measures.eigenvalues import Estimate, Floats, Integers, Operator, find_ends, largest, smallest
 
 DENSE_NODES = 3000  # a component of this size takes about 2 s on one core
 _DENSE_WORK = 2 * DENSE_NODES**3  # cubes of all dense components together, so that many large ones do not take hours
@@ -111,7 +111,18 @@ def spectrum(graph: Propagation | Tensor, *, dense_nodes: int = DENSE_NODES) -> 
     error = operator.rounding + int(operator.sizes()[dense].max(initial=0)) * 2.0**-52
     twins = operator.twins()
     ends = find_ends(operator.part(large), has_twins=twins is not None) if len(large) else None
-    lambda_0, middle, lambda_max = _combined(values, error, ends, twins is not None)
+    lows, distances, highs = [], [], []  # of lambda, of |1 - lambda|
+    if len(values):
+        lows.append(Estimate.exact(float(1 - values.max()), error, "dense"))
+        distances.append(Estimate.exact(float(np.abs(values).min()), error, "dense"))
+        highs.append(Estimate.exact(float(1 - values.min()), error, "dense"))
+    if ends is not None:
+        lows.append(ends.top.shifted(1, -1))
+        distances.append(ends.middle)
+        highs.append(ends.bottom.shifted(1, -1))
+    if twins is not None:
+        distances = [Estimate(0.0, 0.0, error, "exact", method="twins")]
+    lambda_0, middle, lambda_max = smallest(lows), smallest(distances), largest(highs)
     squares = [end.shifted(1, -1).squared("lower bound") for end in (lambda_0, lambda_max) if end is not None]
     known, errors = 1 - values, np.full(len(values), error)
     if ends is not None:
@@ -143,24 +154,6 @@ def _divide(sizes: Integers, dense_nodes: int) -> tuple[Integers, Integers]:
     cubes = np.cumsum(sizes[order].astype(np.float64) ** 3)
     is_dense = (sizes[order] <= dense_nodes) & (cubes <= max(_DENSE_WORK, dense_nodes**3))
     return order[is_dense], order[~is_dense]
-
-
-def _combined(
-    values: Floats, error: float, ends: Ends | None, has_twins: bool
-) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
-    """``lambda_0``, ``|1 - lambda_1|`` and ``lambda_max`` of all components together."""
-    lows, distances, highs = [], [], []
-    if len(values):
-        lows.append(Estimate.exact(float(1 - values.max()), error, "dense"))
-        distances.append(Estimate.exact(float(np.abs(values).min()), error, "dense"))
-        highs.append(Estimate.exact(float(1 - values.min()), error, "dense"))
-    if ends is not None:
-        lows.append(ends.top.shifted(1, -1))
-        distances.append(ends.middle)
-        highs.append(ends.bottom.shifted(1, -1))
-    if has_twins:
-        distances = [Estimate(0.0, 0.0, error, "exact", method="twins")]
-    return smallest(lows), smallest(distances), largest(highs)
 
 
 def _closest_to_one(middle: Estimate, known: Floats) -> Estimate:
@@ -222,7 +215,12 @@ def energy_by_band(
         raise GraphjouleError(
             f"The features have shape {list(x.shape)}; expected [num_nodes, channels] with {graph.num_nodes} nodes."
         )
-    edges = _edges(bands)
+    edges = np.linspace(0, 2, bands + 1) if isinstance(bands, int) and bands > 0 else np.array(bands, dtype=np.float64)
+    if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or edges[-1] != 2 or not (np.diff(edges) > 0).all():
+        given = bands if isinstance(bands, int) else list(bands)
+        raise GraphjouleError(
+            f"bands is {given}; expected at least one band, or ascending ends from 0 to 2, such as [0, 0.5, 1, 2]."
+        )
     operator = Operator.of(graph)
     values = operator.without_kernel(x.detach().cpu().to(torch.float64).numpy())
     dense, large = _divide(operator.sizes(), dense_nodes)
@@ -240,17 +238,6 @@ def energy_by_band(
     low = np.maximum(0, least[1:] - most[:-1])
     high = most[1:] - least[:-1]
     return BandEnergy(edges, energy + np.diff(below), energy + low, energy + high, is_exact=False)
-
-
-def _edges(bands: int | Sequence[float]) -> Floats:
-    if isinstance(bands, int):
-        if bands < 1:
-            raise GraphjouleError(f"bands is {bands}; expected at least one band, or their ends from 0 to 2.")
-        return np.linspace(0.0, 2.0, bands + 1)
-    edges = np.asarray(bands, dtype=np.float64)
-    if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or edges[-1] != 2 or not (np.diff(edges) > 0).all():
-        raise GraphjouleError(f"bands is {list(bands)}; expected ascending ends from 0 to 2, such as [0, 0.5, 1, 2].")
-    return edges
 
 
 def _energy_below(operator: Operator, x: Floats, edges: Floats) -> Floats:
@@ -291,14 +278,9 @@ def _quadrature(operator: Operator, x: Floats) -> tuple[Floats, Floats]:
         image = operator.without_kernel(x - operator.matrix @ x)
         length = np.sqrt(np.maximum(0, (x * image).sum(axis=0)))
         beta[:, k] = np.where(length > _NOTHING_LEFT, length, 0)
-    return _gauss(alpha, beta[:, :-1], mass)
-
-
-def _gauss(alpha: Floats, beta: Floats, mass: Floats) -> tuple[Floats, Floats]:
-    """Nodes and weights from the tridiagonal matrices: eigenvalues, and squared first entries of the eigenvectors."""
-    columns, steps = alpha.shape
-    matrices, at = np.zeros((columns, steps, steps)), np.arange(steps)
+    # Eigenvalues of the tridiagonal matrices, and squared first entries of their eigenvectors.
+    matrices, at = np.zeros((x.shape[1], steps, steps)), np.arange(steps)
     matrices[:, at, at] = alpha
-    matrices[:, at[1:], at[:-1]] = beta  # eigh reads the lower triangle alone
+    matrices[:, at[1:], at[:-1]] = beta[:, :-1]  # eigh reads the lower triangle alone
     nodes, vectors = np.linalg.eigh(matrices)
     return nodes, np.square(vectors[:, 0]) * mass[:, None]

@@ -48,7 +48,10 @@ class Measure:
     reference: str
 
 
-_ROWS = (
+MEASURES: dict[str, Measure] = {}
+DEFAULT_MEASURES = ("energy", "norm", "rayleigh", "effective_rank")
+
+for _row in (
     Measure(
         "energy",
         dirichlet_energy,
@@ -137,17 +140,12 @@ _ROWS = (
         "half the mean squared change of the features over one step of the random walk",
         "Levin and Peres 2017, chapter 13",
     ),
-)
-
-MEASURES: dict[str, Measure] = {measure.name: measure for measure in _ROWS}
-DEFAULT_MEASURES = ("energy", "norm", "rayleigh", "effective_rank")
+):
+    MEASURES[_row.name] = _row
 
 
 def measure_names(names: Iterable[str]) -> tuple[str, ...]:
     """The names in the order given, each once, or a sentence that lists the choices.
-
-    Args:
-        names: names of measures.
 
     Example:
         >>> measure_names(["energy", "norm", "energy"])

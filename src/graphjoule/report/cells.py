@@ -32,7 +32,6 @@ from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
 
 BEFORE, AFTER = "at initialisation", "after training"
-_ONLY_RECORDS = "There are records of these runs but no models, so their energies cannot be measured."
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +86,7 @@ class Cell:
         return [key for key in mine if today.get(key) != mine[key]]
 
     def energies(self, state: str) -> tuple[int, list[LayerTrace]]:
-        """The rows of ``X_0`` and of the graph layers without class scores, and the number of the first of them.
+        """The rows of ``X_0`` and of the graph layers without the outputs, and the number of the first of them.
 
         That is 0 where it is ``X_0``, and 1 for a model without an encoder.
         """
@@ -161,9 +160,12 @@ def read_cells(
     if not folder.is_dir():
         raise GraphjouleError(f"There is no folder {folder}; expected one that graphjoule train made, or one of these.")
     places = _run_folders(folder)
-    if places:
-        found = [_of_folder(path, folder) for path in places]
-    else:
+    found: list[Cell] = []
+    for path in places:
+        run, place = RunFolder(path), path.relative_to(folder).as_posix()
+        records = sorted(run.records().values(), key=lambda record: record.seed)
+        found.append(Cell(run.about().recipe, records, run.about().data, place=place))
+    if not places:
         found = [cell for path in record_files([folder]) for cell in _of_file(path, folder)]
     cells = sorted((cell for cell in found if cell.records), key=lambda cell: (cell.key, cell.place))
     if not cells:
@@ -172,11 +174,23 @@ def read_cells(
             "in it, or one with .jsonl files of records."
         )
     if not (trace and places):
-        reason = "Tracing was switched off." if places else _ONLY_RECORDS
-        return [replace(cell, untraced=reason) for cell in cells]
+        only_records = "There are records of these runs but no models, so their energies cannot be measured."
+        return [replace(cell, untraced="Tracing was switched off." if places else only_records) for cell in cells]
     traced = []
     for number, cell in enumerate(cells, start=1):
-        traced.append(_traced(folder, cell, load_graph, device))
+        seed = min((record.seed for record in cell.records if record.status == "done"), default=None)
+        given, reason = None, "No run has finished, so there is no trained network to look at."
+        if seed is not None:
+            try:
+                runs = read_runs(folder / cell.place, seed=seed)
+                given = load_graph(runs)
+            except GraphjouleError as error:
+                reason = str(error)
+        if seed is None or given is None:
+            traced.append(replace(cell, untraced=reason))
+        else:
+            states = states_of(runs.models[seed], cell.recipe, given, seed, device)
+            traced.append(replace(cell, seed=seed, states=states))
         on_cell(number, len(cells))
     return traced
 
@@ -202,12 +216,6 @@ def _run_folders(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def _of_folder(path: Path, root: Path) -> Cell:
-    run = RunFolder(path)
-    about, records = run.about(), sorted(run.records().values(), key=lambda record: record.seed)
-    return Cell(about.recipe, records, about.data, place=path.relative_to(root).as_posix())
-
-
 def _of_file(path: Path, root: Path) -> Iterator[Cell]:
     """A cell per recipe of a file of records."""
     cells: dict[str, tuple[Recipe, list[Record]]] = {}
@@ -228,19 +236,3 @@ def _recipe_of(text: str) -> tuple[Recipe, str]:
     """A recipe and its fingerprint, read once for all runs that share it."""
     recipe = Recipe.from_json(text)
     return recipe, recipe.fingerprint()
-
-
-def _traced(
-    root: Path, cell: Cell, load_graph: Callable[[TrainedRuns], ModelInput], device: str | torch.device
-) -> Cell:
-    """The cell with what the instruments say, or with the reason why they cannot."""
-    finished = [record.seed for record in cell.records if record.status == "done"]
-    if not finished:
-        return replace(cell, untraced="No run has finished, so there is no trained network to look at.")
-    seed = min(finished)
-    try:
-        runs = read_runs(root / cell.place, seed=seed)
-        given = load_graph(runs)
-    except GraphjouleError as error:
-        return replace(cell, untraced=str(error))
-    return replace(cell, seed=seed, states=states_of(runs.models[seed], cell.recipe, given, seed, device))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from graphjoule.report.cells import AFTER, Cell
-from graphjoule.report.metrics import PARTS, curve_name, heading, label, scaled
+from graphjoule.report.metrics import PARTS, heading, label, scaled
 from graphjoule.report.svg import Band, Chart, Line
 from graphjoule.training.records import Record
 
@@ -53,34 +52,22 @@ def _energy_band(cell: Cell) -> Band | None:
 def curve_charts(cell: Cell, most: int) -> tuple[Chart, Chart]:
     """Both losses over the epochs, and the headline score on the validation nodes."""
     metric = cell.metrics[0]
-    curves = mean_curves(cell.records, ["train_loss", "val_loss", curve_name(metric)], most)
-    train, val, scores = curves.values
-    losses = [Line("training loss", curves.epochs, train, 0), Line("validation loss", curves.epochs, val, 1)]
+    epochs, (train, val, scores) = mean_curves(cell.records, ["train_loss", "val_loss", f"val_{metric.name}"], most)
+    losses = [Line("training loss", epochs, train, 0), Line("validation loss", epochs, val, 1)]
     name = f"{PARTS['val']} {label(metric)}"
-    score = Line(name, curves.epochs, [None if y is None else scaled(metric, y) for y in scores], 2)
+    score = Line(name, epochs, [None if y is None else scaled(metric, y) for y in scores], 2)
     title = f"{name.capitalize()} over the epochs: {cell.name}"
+    chosen = [record.selected_epoch for record in cell.records if record.selected_epoch is not None]
+    mark = statistics.median_low(chosen) if chosen else None
     return (
-        Chart(f"Losses over the epochs: {cell.name}", "epoch", "loss", losses, is_log=True, mark=curves.selected),
-        Chart(title, "epoch", heading(label(metric), metric), [score], mark=curves.selected),
+        Chart(f"Losses over the epochs: {cell.name}", "epoch", "loss", losses, is_log=True, mark=mark),
+        Chart(title, "epoch", heading(label(metric), metric), [score], mark=mark),
     )
 
 
-@dataclass(frozen=True)
-class MeanCurves:
-    """The curves of a cell.
-
-    Attributes:
-        epochs: the epochs that are kept, from 0 as in a record.
-        values: the mean at these epochs, of every curve; None where no run has a number.
-        selected: the epoch that validation chose, the median over the runs; None if no run came to that.
-    """
-
-    epochs: list[int]
-    values: list[list[float | None]]
-    selected: int | None
-
-
-def mean_curves(records: Sequence[Record], names: Sequence[str], most: int = 240) -> MeanCurves:
+def mean_curves(
+    records: Sequence[Record], names: Sequence[str], most: int = 240
+) -> tuple[list[int], list[list[float | None]]]:
     """The mean of all runs' curves, up to the last epoch that at least half of them reached.
 
     Past it the mean would be one of few survivors, and would jump where a run stops.
@@ -89,6 +76,9 @@ def mean_curves(records: Sequence[Record], names: Sequence[str], most: int = 240
         records: the runs.
         names: of the curves, as in a record.
         most: the most epochs to keep; they are spread evenly, the first and the last among them.
+
+    Returns:
+        The epochs, from 0 as in a record, and the mean of every curve at them; None where no run has a number.
     """
     lengths = sorted((record.epochs_run for record in records), reverse=True)
     epochs = spread(lengths[(len(lengths) - 1) // 2] if lengths else 0, most)
@@ -98,8 +88,7 @@ def mean_curves(records: Sequence[Record], names: Sequence[str], most: int = 240
         at_epochs = ([curve[epoch] for curve in curves if len(curve) > epoch] for epoch in epochs)
         known = ([value for value in at_epoch if value is not None] for at_epoch in at_epochs)
         values.append([statistics.fmean(numbers) if numbers else None for numbers in known])
-    chosen = [record.selected_epoch for record in records if record.selected_epoch is not None]
-    return MeanCurves(epochs, values, statistics.median_low(chosen) if chosen else None)
+    return epochs, values
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -30,11 +30,6 @@ def score_of(record: Record, part: Part, metric: Metric) -> float | None:
     return (record.val if part == "val" else record.test).get(metric.name)
 
 
-def curve_name(metric: Metric) -> str:
-    """What a record calls the curve of a metric on the validation nodes."""
-    return f"val_{metric.name}"
-
-
 def mean_score(records: Sequence[Record], part: Part, metric: Metric) -> tuple[float | None, float | None]:
     """Mean and sample standard deviation over the runs that are done; None where there are too few."""
     scores = [score_of(record, part, metric) for record in records if record.status == "done"]

@@ -188,12 +188,13 @@ def _render(
         for cell, variant in zip(cells, differences, strict=True)
     ]
     chosen = chosen_first(cells, best)
-    style, script = (
-        (resources.files("graphjoule.report") / "templates" / name).read_text(encoding="utf-8")
-        for name in ("report.css", "report.js")
-    )
+    folder = resources.files("graphjoule.report") / "templates"
+    style, script = ((folder / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    # What the page's content security policy calls its inline elements by: only these are run.
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     energy, metrics = energy_chart(cells, cells[chosen]), list(dict.fromkeys(m for cell in cells for m in cell.metrics))
     has_reference = any(view["published"] for view in views)
+    heads = _heads(metrics, reference if has_reference else None)
     environment = Environment(
         loader=PackageLoader("graphjoule.report"),
         autoescape=True,
@@ -206,13 +207,13 @@ def _render(
         version=__version__,
         style=Markup(style),
         script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        style_hash=f"sha256-{hashes[0]}",
+        script_hash=f"sha256-{hashes[1]}",
         views=views,
         best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
         chosen=views[chosen],
         scores_title=label(metrics[0]).capitalize() if len(metrics) == 1 else "Scores",
-        heads=_heads(metrics, reference if has_reference else None),
+        heads=[head for head in heads if any(view["scores"].get(head) for view in views)] or heads,
         reference=reference if has_reference else None,
         energy=_figure(energy) if energy.lines else None,
         curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
@@ -223,11 +224,6 @@ def _render(
         num_failed=sum(view["num_failed"] for view in views),
         data=script_json(script_data(cells, differences, chosen, detail.curve_points)),
     )
-
-
-def _hash(text: str) -> str:
-    """What the page's content security policy calls an inline element by: only that one is run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _figure(chart: Chart) -> dict[str, Any]:
@@ -265,6 +261,10 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
     if reference and published:
         metric = next(metric for metric in metrics if metric.name == reference.metric)
         scores |= {heading(reference.name, metric): published, "difference": difference}
+    found, energy_words = cell.states.get(AFTER), cell.untraced
+    if found is not None and found.diagnosis is not None:
+        limits = "" if found.limits is None else f" {found.limits.summary()}"
+        energy_words = f"Diagnosis after training: {found.diagnosis.verdict}.{limits}"
     return {
         "cell": cell,
         "dataset": dataset,
@@ -281,7 +281,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "n": summary.n,
         "num_failed": summary.num_failed,
         "time": duration(summary.seconds),
-        "energy_words": _about_energy(cell),
+        "energy_words": energy_words,
         "energies": _energy_rows(cell, most_rows),
         "run_heads": ["seed", "status", "selected epoch", "epochs", *score_heads, "seconds"],
         "records": [
@@ -297,15 +297,6 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "data": _about_data(cell),
         "command": command,
     }
-
-
-def _about_energy(cell: Cell) -> str:
-    """What happened to the energy, in one sentence; the reason where nothing was traced."""
-    found = cell.states.get(AFTER)
-    if found is None or found.diagnosis is None:
-        return cell.untraced
-    verdict = f"Diagnosis after training: {found.diagnosis.verdict}."
-    return verdict if found.limits is None else f"{verdict} {found.limits.summary()}"
 
 
 def _energy_rows(cell: Cell, most: int) -> list[list[str]]:
@@ -331,15 +322,13 @@ def _about_data(cell: Cell) -> str:
     data = cell.data
     if data is None:
         return f"The dataset {cell.key[0]}."
-    words = (
-        f"{data.name}: {counted(data.num_nodes, 'node')}, {counted(data.num_edges, 'edge')}, "
-        f"{counted(data.num_features, 'feature')}; {counted(data.num_labels, 'labelled node')}"
-    )
-    names = data.classes
+    size = [counted(data.num_nodes, "node"), counted(data.num_edges, "edge"), counted(data.num_features, "feature")]
+    words, names = f"{data.name}: {', '.join(size)}", data.classes
     if not names:
-        return f"{words}."
+        return f"{words}; {counted(data.num_labels, 'node')} with a target."
     more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
-    return f"{words} of {len(names):,} classes: {', '.join(names[:_MOST_CLASSES])}{more}."
+    labelled = f"{counted(data.num_labels, 'labelled node')} of {len(names):,} classes"
+    return f"{words}; {labelled}: {', '.join(names[:_MOST_CLASSES])}{more}."
 
 
 def _environments(cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -13,12 +13,9 @@ from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.measures import Estimate, Spectrum, spectrum
 from graphjoule.theory.layers import Enclosure, LayerRange, Setting, Verdict, depth_limit, layer_ranges, number
-from graphjoule.theory.lemmas import Bounds, Lemma, lemmas
+from graphjoule.theory.lemmas import Lemma, lemmas
 
 _ANSWERS = {"yes": "so it is", "no": "so it is not", "unknown": "open"}
-_LEFT_OUT = (
-    "Left out, as in the paper's proofs: activation, dropout, batch norm, and what training does to the weights."
-)
 
 
 class Section(NamedTuple):
@@ -65,34 +62,87 @@ class Audit:
     def meaning(self) -> list[str]:
         """What the numbers mean, in sentences."""
         found, setting = self.spectrum, self.setting
-        if self.limit is None:
+        if self.limit is None or found.min_factor is None or found.max_factor is None:
             return ["The graph has no edges: every feature has energy 0, and every limit reads 0 <= 0."]
-        lower = [layer.step_min.is_at_least(setting.c_min) for layer in self.layers]
-        upper = [layer.total_max.is_at_most(setting.c_max) for layer in self.layers]
+        sentences = []
+        if found.num_components > 1:
+            sentences.append(
+                f"The graph has {found.num_components:,} connected components. Energy compares nodes within a "
+                "component only: it says nothing about differences between them."
+            )
+        least, most = (number(Enclosure(factor.low, factor.high)) for factor in (found.min_factor, found.max_factor))
+        twins = ""
+        if found.twins is not None:
+            first, second = found.twins
+            twins = f" Nodes {first} and {second} are twins: after one propagation their features are equal."
+        sentences.append(
+            f"One plain propagation leaves between {least} and {most} of the energy, depending on the features.{twins}"
+        )
+        sentences += [
+            f"Lemma {one.number} {one.verdict}: {one.why}." for one in self.lemmas if one.verdict != "holds here"
+        ]
         lowest = min(self.layers, key=lambda layer: layer.step_min.high)
         highest = max(self.layers, key=lambda layer: layer.total_max.low)
-        return [
-            *_about_kernel(found),
-            _about_propagation(found),
-            *(f"Lemma {one.number} {one.verdict}: {one.why}." for one in self.lemmas if one.verdict != "holds here"),
+        sentences += [
             _about_limit(
                 f"The lower limit E(X_k) >= {setting.c_min:g} E(X_{{k-1}})",
-                lower,
+                [layer.step_min.is_at_least(setting.c_min) for layer in self.layers],
                 f"layer {lowest.layer} leaves {number(lowest.step_min)} of the energy before it",
             ),
             _about_limit(
                 f"The upper limit E(X_k) <= {setting.c_max:g} E(X_0)",
-                upper,
+                [layer.total_max.is_at_most(setting.c_max) for layer in self.layers],
                 f"layer {highest.layer} has {number(highest.total_max)} E(X_0)",
             ),
-            _about_depth(setting, self.limit),
-            *_about_certainty(found),
-            _LEFT_OUT,
         ]
+        if setting.beta == 0 and setting.c_min < 1:
+            sentences.append("With endless depth all energy is lost: beta = 0, so nothing brings X_0 in again.")
+        else:
+            least, most = (number(end) for end in self.limit)
+            sentences.append(f"With endless depth between {least} and {most} of E(X_0) is left, whatever c_max is.")
+        if not found.is_complete:
+            how = "proved" if not found.risk else f"certain up to a risk of {found.risk:g} over the random start"
+            low, high = found.interval or (0.0, 2.0)
+            sentences.append(
+                f"Not all eigenvalues were computed. That those above 0 lie between {low:.6g} and {high:.6g} is {how}; "
+                "energies per layer are bounds over that interval, and 'a to b' is where the exact number lies."
+            )
+        left_out = "activation, dropout, batch norm, and what training does to the weights"
+        return [*sentences, f"Left out, as in the paper's proofs: {left_out}."]
 
     def sections(self) -> list[Section]:
         """The tables to show, for a printer to lay out."""
-        return [_spectrum_section(self.spectrum), *_lemma_sections(self.lemmas), *_layer_sections(self.layers)]
+        found = self.spectrum
+        eigenvalues = {
+            "lambda_0, the smallest above 0": found.lambda_0,
+            "lambda_1, the closest to 1": found.lambda_1,
+            "lambda_max": found.lambda_max,
+            "min (1 - lambda)^2": found.min_factor,
+            "max (1 - lambda)^2": found.max_factor,
+        }
+        header: tuple[str, ...] = ("", "value", "between", "kind", "residual", "method")
+        rows: list[tuple[str, ...]] = [_estimate_row(name, estimate) for name, estimate in eigenvalues.items()]
+        sections = [Section("Non-zero eigenvalues of L = I - P", header, rows)]
+        if self.lemmas:
+            header = ("", "verdict", "paper, least", "most", "right, least", "most", "claim")
+            rows, reasons = [], []
+            for lemma in self.lemmas:
+                bounds = ("-" if bound is None else number(bound) for bound in (*lemma.paper, *lemma.corrected))
+                rows.append((str(lemma.number), lemma.verdict, *bounds, lemma.claim))
+                premise = [f"asks for {lemma.premise}: {_ANSWERS[lemma.premise_holds]}"] if lemma.premise else []
+                reasons += [(str(lemma.number), text) for text in (*premise, lemma.why)]
+            sections.append(Section("Lemmas, as shares of energy", header, rows))
+            sections.append(Section("What decides them", ("", ""), reasons))
+        if self.layers:
+            header, last = ("layer", "least E_k/E_k-1", "most", "least E_k/E_0", "most"), len(self.layers)
+            shown = {1, 2, 3, 4, last, *range(8, last, max(8, last // 8))}
+            rows = [
+                (str(one.layer), *map(number, (one.step_min, one.step_max, one.total_min, one.total_max)))
+                for one in self.layers
+                if one.layer in shown
+            ]
+            sections.append(Section("Energy at the initial point, over all features", header, rows))
+        return sections
 
     def lines(self) -> list[str]:
         """The whole audit as plain text."""
@@ -139,17 +189,6 @@ def audit(graph: Propagation | Tensor, setting: Setting) -> Audit:
     return Audit(found, setting, layers, lemmas(found, setting, layers), depth_limit(found, setting))
 
 
-def _spectrum_section(found: Spectrum) -> Section:
-    rows = [
-        _estimate_row("lambda_0, the smallest above 0", found.lambda_0),
-        _estimate_row("lambda_1, the closest to 1", found.lambda_1),
-        _estimate_row("lambda_max", found.lambda_max),
-        _estimate_row("min (1 - lambda)^2", found.min_factor),
-        _estimate_row("max (1 - lambda)^2", found.max_factor),
-    ]
-    return Section("Non-zero eigenvalues of L = I - P", ("", "value", "between", "kind", "residual", "method"), rows)
-
-
 def _estimate_row(name: str, estimate: Estimate | None) -> tuple[str, ...]:
     if estimate is None:
         return name, "none", "", "", "", ""
@@ -157,64 +196,6 @@ def _estimate_row(name: str, estimate: Estimate | None) -> tuple[str, ...]:
     between = "" if estimate.kind == "exact" else f"{low:.7g} and {high:.7g}"
     residual = f"{estimate.residual:.0e}" if estimate.residual else ""
     return name, f"{estimate.value:.7g}", between, estimate.kind, residual, estimate.method
-
-
-def _lemma_sections(found: Sequence[Lemma]) -> list[Section]:
-    if not found:
-        return []
-    rows = [
-        (str(lemma.number), lemma.verdict, *_bounds(lemma.paper), *_bounds(lemma.corrected), lemma.claim)
-        for lemma in found
-    ]
-    header = ("", "verdict", "paper, least", "most", "right, least", "most", "claim")
-    reasons = [
-        (str(lemma.number), text)
-        for lemma in found
-        for text in (
-            *([f"asks for {lemma.premise}: {_ANSWERS[lemma.premise_holds]}"] if lemma.premise else []),
-            lemma.why,
-        )
-    ]
-    return [Section("Lemmas, as shares of energy", header, rows), Section("What decides them", ("", ""), reasons)]
-
-
-def _bounds(bounds: Bounds) -> tuple[str, str]:
-    low, high = ("-" if bound is None else number(bound) for bound in bounds)
-    return low, high
-
-
-def _layer_sections(layers: Sequence[LayerRange]) -> list[Section]:
-    if not layers:
-        return []
-    last = len(layers)
-    shown = {1, 2, 3, 4, last, *range(8, last, max(8, last // 8))}
-    rows = [
-        (str(layer.layer), *(number(end) for end in (layer.step_min, layer.step_max, layer.total_min, layer.total_max)))
-        for layer in layers
-        if layer.layer in shown
-    ]
-    header = ("layer", "least E_k/E_k-1", "most", "least E_k/E_0", "most")
-    return [Section("Energy at the initial point, over all features", header, rows)]
-
-
-def _about_kernel(spectrum: Spectrum) -> list[str]:
-    if spectrum.num_components == 1:
-        return []
-    return [
-        f"The graph has {spectrum.num_components:,} connected components. Energy compares nodes within a component "
-        "only: it says nothing about differences between them."
-    ]
-
-
-def _about_propagation(spectrum: Spectrum) -> str:
-    assert spectrum.min_factor is not None
-    assert spectrum.max_factor is not None
-    least, most = (number(Enclosure(factor.low, factor.high)) for factor in (spectrum.min_factor, spectrum.max_factor))
-    twins = ""
-    if spectrum.twins is not None:
-        first, second = spectrum.twins
-        twins = f" Nodes {first} and {second} are twins: after one propagation their features are equal."
-    return f"One plain propagation leaves between {least} and {most} of the energy, depending on the features.{twins}"
 
 
 def _about_limit(limit: str, verdicts: Sequence[Verdict], worst: str) -> str:
@@ -228,24 +209,6 @@ def _about_limit(limit: str, verdicts: Sequence[Verdict], worst: str) -> str:
     if open_:
         return f"{limit} could be neither proved nor refuted at {_layers(open_)}; it holds at all others."
     return f"{limit} holds at every layer of the initialised network, whatever the features."
-
-
-def _about_depth(setting: Setting, limit: tuple[Enclosure, Enclosure]) -> str:
-    least, most = (number(end) for end in limit)
-    if setting.beta == 0 and setting.c_min < 1:
-        return "With endless depth all energy is lost: beta = 0, so nothing brings X_0 in again."
-    return f"With endless depth between {least} and {most} of E(X_0) is left, whatever c_max is."
-
-
-def _about_certainty(spectrum: Spectrum) -> list[str]:
-    if spectrum.is_complete:
-        return []
-    how = "proved" if not spectrum.risk else f"certain up to a risk of {spectrum.risk:g} over the random start"
-    low, high = spectrum.interval or (0.0, 2.0)
-    return [
-        f"Not all eigenvalues were computed. That those above 0 lie between {low:.6g} and {high:.6g} is {how}; "
-        "energies per layer are bounds over that interval, and 'a to b' is where the exact number lies."
-    ]
 
 
 def _layers(numbers: Sequence[int]) -> str:

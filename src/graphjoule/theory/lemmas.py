@@ -61,8 +61,35 @@ def lemmas(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -
         return []
     gap, top = _known(spectrum.lambda_0), _known(spectrum.lambda_max)
     least, most = (_enclosure(_known(factor)) for factor in (spectrum.min_factor, spectrum.max_factor))
+    paper = _enclosure(gap.shifted(1, -1).squared("lower bound"))
+    # The bound of lemma 1 is that of one end of the spectrum, which is enough unless the other end is further from 1.
+    # Only weights above 1 can bring both ends to the same side of 1, and then the bounds themselves decide.
+    ends = Enclosure(gap.low + top.low, gap.high + top.high)
+    is_kept: Verdict = "unknown"
+    if ends.is_at_most(2.0) == "yes" or most.is_at_most(paper.low) == "yes":
+        is_kept = "yes"
+    elif most.is_at_most(paper.high) == "no":
+        is_kept = "no"
+    depth, c_min, c_max = setting.num_layers, setting.c_min, setting.c_max
+    deep_least, deep_most = (Enclosure(*(c_max * end**depth for end in factor)) for factor in (least, most))
+    square = (2 * c_min - 1) ** 2
+    needed = c_min / square if square else float("inf")
+    step_least = _least([layer.step_min for layer in layers])
+
+    def least_root(gap: float) -> float:
+        return setting.beta / ((1 - c_min) * max(0.0, gap) + setting.beta) if setting.beta else 0.0
+
+    root_needed, root = Enclosure(least_root(gap.high), least_root(gap.low)), c_max**0.5
+    total_most = _most([layer.total_max for layer in layers])
     return [
-        _lemma_1(gap, top, least, most),
+        Lemma(
+            number=1,
+            claim="(1 - lambda_1)^2 s_min E(X) <= E(P X W) <= (1 - lambda_0)^2 s_max E(X)",
+            conclusion_holds=is_kept,
+            paper=(least, paper),
+            corrected=(least, most),
+            why=f"lambda_0 + lambda_max = {number(ends)}; the upper bound needs at most 2",
+        ),
         Lemma(
             number=2,
             claim="0 <= E(P X W) <= s_max E(X)",
@@ -71,77 +98,35 @@ def lemmas(spectrum: Spectrum, setting: Setting, layers: Sequence[LayerRange]) -
             corrected=(least, most),
             why=f"max (1 - lambda)^2 = {number(most)}, always below 1",
         ),
-        _lemma_3(setting, least, most),
-        _lemma_4(setting, layers),
-        _lemma_5(setting, layers, gap),
+        Lemma(
+            number=3,
+            claim="without residual connections E(X_k) <= c_max E(X_0)",
+            conclusion_holds="yes",
+            paper=(None, _point(c_max)),
+            corrected=(deep_least, deep_most),
+            why=f"after {depth} layers at most {number(deep_most)} E(X_0) is left",
+        ),
+        Lemma(
+            number=4,
+            claim="E(X_k) >= c_min E(X_{k-1})",
+            premise=f"c_max >= c_min / (2 c_min - 1)^2, here {c_max:g} >= {needed:.4g}",
+            premise_holds=_point(c_max).is_at_least(needed),
+            conclusion_holds=step_least.is_at_least(c_min),
+            paper=(_point(c_min), None),
+            corrected=(step_least, _most([layer.step_max for layer in layers])),
+            why=f"the least E(X_k) / E(X_{{k-1}}) is {number(step_least)}; the claim needs {c_min:g}",
+        ),
+        Lemma(
+            number=5,
+            claim="E(X_k) <= c_max E(X_0)",
+            premise=f"sqrt(c_max) >= beta / ((1 - c_min) lambda_0 + beta), here {root:.4g} >= {number(root_needed)}",
+            premise_holds=root_needed.is_at_most(root),
+            conclusion_holds=total_most.is_at_most(c_max),
+            paper=(None, _point(c_max)),
+            corrected=(_least([layer.total_min for layer in layers]), total_most),
+            why=f"the largest E(X_k) / E(X_0) is {number(total_most)}; the claim needs at most {c_max:g}",
+        ),
     ]
-
-
-def _lemma_1(gap: Estimate, top: Estimate, least: Enclosure, most: Enclosure) -> Lemma:
-    paper = _enclosure(gap.shifted(1, -1).squared("lower bound"))
-    # The paper's bound is that of one end of the spectrum, which is enough unless the other end is further from 1. Only
-    # weights above 1 can bring both ends to the same side of 1, and then the bounds themselves decide.
-    ends = Enclosure(gap.low + top.low, gap.high + top.high)
-    is_kept: Verdict = "unknown"
-    if ends.is_at_most(2.0) == "yes" or most.is_at_most(paper.low) == "yes":
-        is_kept = "yes"
-    elif most.is_at_most(paper.high) == "no":
-        is_kept = "no"
-    return Lemma(
-        number=1,
-        claim="(1 - lambda_1)^2 s_min E(X) <= E(P X W) <= (1 - lambda_0)^2 s_max E(X)",
-        conclusion_holds=is_kept,
-        paper=(least, paper),
-        corrected=(least, most),
-        why=f"lambda_0 + lambda_max = {number(ends)}; the upper bound needs at most 2",
-    )
-
-
-def _lemma_3(setting: Setting, least: Enclosure, most: Enclosure) -> Lemma:
-    depth = setting.num_layers
-    least, most = (Enclosure(*(setting.c_max * end**depth for end in factor)) for factor in (least, most))
-    return Lemma(
-        number=3,
-        claim="without residual connections E(X_k) <= c_max E(X_0)",
-        conclusion_holds="yes",
-        paper=(None, _point(setting.c_max)),
-        corrected=(least, most),
-        why=f"after {depth} layers at most {number(most)} E(X_0) is left",
-    )
-
-
-def _lemma_4(setting: Setting, layers: Sequence[LayerRange]) -> Lemma:
-    square = (2 * setting.c_min - 1) ** 2
-    needed = setting.c_min / square if square else float("inf")
-    least = _least([layer.step_min for layer in layers])
-    return Lemma(
-        number=4,
-        claim="E(X_k) >= c_min E(X_{k-1})",
-        premise=f"c_max >= c_min / (2 c_min - 1)^2, here {setting.c_max:g} >= {needed:.4g}",
-        premise_holds=_point(setting.c_max).is_at_least(needed),
-        conclusion_holds=least.is_at_least(setting.c_min),
-        paper=(_point(setting.c_min), None),
-        corrected=(least, _most([layer.step_max for layer in layers])),
-        why=f"the least E(X_k) / E(X_{{k-1}}) is {number(least)}; the claim needs {setting.c_min:g}",
-    )
-
-
-def _lemma_5(setting: Setting, layers: Sequence[LayerRange], gap: Estimate) -> Lemma:
-    def least_root(gap: float) -> float:
-        return setting.beta / ((1 - setting.c_min) * max(0.0, gap) + setting.beta) if setting.beta else 0.0
-
-    needed, root = Enclosure(least_root(gap.high), least_root(gap.low)), setting.c_max**0.5
-    most = _most([layer.total_max for layer in layers])
-    return Lemma(
-        number=5,
-        claim="E(X_k) <= c_max E(X_0)",
-        premise=f"sqrt(c_max) >= beta / ((1 - c_min) lambda_0 + beta), here {root:.4g} >= {number(needed)}",
-        premise_holds=needed.is_at_most(root),
-        conclusion_holds=most.is_at_most(setting.c_max),
-        paper=(None, _point(setting.c_max)),
-        corrected=(_least([layer.total_min for layer in layers]), most),
-        why=f"the largest E(X_k) / E(X_0) is {number(most)}; the claim needs at most {setting.c_max:g}",
-    )
 
 
 def srelu_energy_limit(energy: float, graph: Propagation, shift: Tensor) -> float:

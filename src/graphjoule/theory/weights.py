@@ -100,7 +100,18 @@ def weight_report(
         >>> [(layer.s_max, round(layer.total.high, 9)) for layer in report.layers]
         [(1.0, 0.04), (1.0, 0.0144)]
     """
-    convs = _convs(model)
+    convs: list[Any] = list(getattr(model, "convs", []))
+    asked = ("weight", "c_min", "beta", "scale")
+    if not convs or not all(hasattr(conv, name) for conv in convs for name in asked):
+        raise GraphjouleError(
+            f"{type(model).__name__} is not a model whose `convs` have {', '.join(asked)}; expected one such as EGNN."
+        )
+    if any(getattr(conv, "norm", None) is not None for conv in convs):
+        raise GraphjouleError(
+            "The layers have a batch norm, which rescales every channel: their weights bound nothing."
+        )
+    if len({(conv.c_min, conv.beta) for conv in convs}) > 1:
+        raise GraphjouleError("The layers differ in c_min or beta; expected the same in all of them.")
     c_min, beta, scale = (float(getattr(convs[0], name)) for name in ("c_min", "beta", "scale"))
     if energies is not None and len(energies) != len(convs) + 1:
         raise GraphjouleError(
@@ -133,23 +144,6 @@ def weight_report(
             )
         )
     return WeightReport(c_min, scale**2, layers)
-
-
-def _convs(model: nn.Module) -> list[Any]:
-    """The layers of an EGNN-like model, or a sentence about what is missing."""
-    convs = list(getattr(model, "convs", []))
-    asked = ("weight", "c_min", "beta", "scale")
-    if not convs or not all(hasattr(conv, name) for conv in convs for name in asked):
-        raise GraphjouleError(
-            f"{type(model).__name__} is not a model whose `convs` have {', '.join(asked)}; expected one such as EGNN."
-        )
-    if any(getattr(conv, "norm", None) is not None for conv in convs):
-        raise GraphjouleError(
-            "The layers have a batch norm, which rescales every channel: their weights bound nothing."
-        )
-    if len({(conv.c_min, conv.beta) for conv in convs}) > 1:
-        raise GraphjouleError("The layers differ in c_min or beta; expected the same in all of them.")
-    return convs
 
 
 def energy_intervals(

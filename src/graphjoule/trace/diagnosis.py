@@ -143,7 +143,11 @@ def diagnose(trace: TraceView) -> Diagnosis:
             is_decided = is_decided and is_of_gradients
         elif (sign := symptom.find(judged)) is not None:
             findings.append(Finding(symptom.kind, judged[sign[0]].name, sign[1], symptom.advice))
-    return Diagnosis(tuple(findings), _summary(embeddings), tuple(not_judged), is_decided)
+    first, last = embeddings[0], embeddings[-1]
+    names = [name for name in ("energy", "norm", "effective_rank") if name in first and name in last]
+    changes = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3g} to {last[name]:.3g}" for name in names)
+    evidence = f"{first.name} to {last.name}: {changes or 'no measure that is judged'}"
+    return Diagnosis(tuple(findings), evidence, tuple(not_judged), is_decided)
 
 
 def _missing(symptom: Symptom, rows: Sequence[LayerTrace]) -> str:
@@ -158,13 +162,6 @@ def _missing(symptom: Symptom, rows: Sequence[LayerTrace]) -> str:
     if "energy" in symptom.needs[0] and first["energy"] == 0:
         return f"for the energy of {rows[0].name} is zero: no edges, or equal neighbours"
     return ""
-
-
-def _summary(rows: Sequence[LayerTrace]) -> str:
-    """The numbers of the first and the last row."""
-    names = [name for name in ("energy", "norm", "effective_rank") if name in rows[0] and name in rows[-1]]
-    changes = [f"{name.replace('_', ' ')} {rows[0][name]:.3g} to {rows[-1][name]:.3g}" for name in names]
-    return f"{rows[0].name} to {rows[-1].name}: {', '.join(changes) or 'no measure that is judged'}"
 
 
 Sign = tuple[int, str]
@@ -203,91 +200,74 @@ def _rayleigh(rows: Sequence[LayerTrace]) -> list[float]:
     return [row["rayleigh"] if "rayleigh" in row else row.energy / row.norm**2 if row.norm > 0 else 0.0 for row in rows]
 
 
-def _change(rows: Sequence[LayerTrace], values: Sequence[float], at: int) -> str:
-    """How values went over the rows: at the first, where the illness begins, and at the last."""
-    return (
-        f"fell from {values[0]:.3g} at {rows[0].name} to {values[at]:.3g} at {rows[at].name} and {values[-1]:.3g} at "
-        f"{rows[-1].name}"
-    )
-
-
-def _begin(is_ill: Sequence[bool]) -> int | None:
-    """The first row from which all are ill to the end; the first row of all is what they are compared with."""
+def _sign(is_ill: Sequence[bool], evidence: Callable[[int], str]) -> Sign | None:
+    """From the first row from which all are ill to the end; the first row of all is what they are compared with."""
     begin = len(is_ill)
     while begin > 1 and is_ill[begin - 1]:
         begin -= 1
-    return begin if begin < len(is_ill) else None
+    return (begin, evidence(begin)) if begin < len(is_ill) else None
 
 
 def _norm_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
     energy, norm = _share(rows, "energy", power=2), _share(rows, "norm")
-    at = _begin([e <= ENERGY_LOST and n <= NORM_LOST for e, n in zip(energy, norm, strict=True)])
-    if at is None:
-        return None
-    first, last, rate = rows[0], rows[-1], energy[-1] ** (1 / (len(rows) - 1))
-    if rate == 0:
-        return at, f"energy and norm are {last.energy:.3g} and {last.norm:.3g} at {last.name}"
-    return at, (
-        f"from {first.name} to {last.name} the energy fell from {first.energy:.3g} to {last.energy:.3g}, "
-        f"by {1 / rate:.2g} x a layer, and the norm from {first.norm:.3g} to {last.norm:.3g}"
-    )
+    first, last = rows[0], rows[-1]
+
+    def evidence(at: int) -> str:
+        rate = energy[-1] ** (1 / (len(rows) - 1))
+        if rate == 0:
+            return f"energy and norm are {last.energy:.3g} and {last.norm:.3g} at {last.name}"
+        return (
+            f"from {first.name} to {last.name} the energy fell from {first.energy:.3g} to {last.energy:.3g}, "
+            f"by {1 / rate:.2g} x a layer, and the norm from {first.norm:.3g} to {last.norm:.3g}"
+        )
+
+    return _sign([e <= ENERGY_LOST and n <= NORM_LOST for e, n in zip(energy, norm, strict=True)], evidence)
 
 
 def _direction_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
+    def fell(values: Sequence[float], at: int) -> str:
+        ends = f"{values[at]:.3g} at {rows[at].name} and {values[-1]:.3g} at {rows[-1].name}"
+        return f"fell from {values[0]:.3g} at {rows[0].name} to {ends}"
+
+    found = None
     if _have(rows, "effective_rank"):
         rank = [row["effective_rank"] for row in rows]
-        at = _begin([r <= RANK_LEFT and r <= RANK_LOST * rank[0] for r in rank])
-        if at is not None:
-            return at, f"the effective rank {_change(rows, rank, at)}: all nodes lie along one direction"
-    if _have(rows, "rayleigh") or _have(rows, "energy", "norm"):
+        ill = [r <= RANK_LEFT and r <= RANK_LOST * rank[0] for r in rank]
+        found = _sign(ill, lambda at: f"the effective rank {fell(rank, at)}: all nodes lie along one direction")
+    if found is None and (_have(rows, "rayleigh") or _have(rows, "energy", "norm")):
         rayleigh = _rayleigh(rows)
-        at = _begin([rayleigh[0] > 0 and r <= RAYLEIGH_LOST * rayleigh[0] for r in rayleigh])
-        if at is not None:
-            told_apart = "only degrees and connected components still tell nodes apart"
-            return at, f"E/||X||^2 {_change(rows, rayleigh, at)}: {told_apart}"
-    return None
+        told_apart = "only degrees and connected components still tell nodes apart"
+        ill = [rayleigh[0] > 0 and r <= RAYLEIGH_LOST * rayleigh[0] for r in rayleigh]
+        found = _sign(ill, lambda at: f"E/||X||^2 {fell(rayleigh, at)}: {told_apart}")
+    return found
 
 
 def _energy_loss(rows: Sequence[LayerTrace]) -> Sign | None:
     """Over-smoothing of a kind that the energy alone cannot tell; with the norm it is one of the two above."""
     if _have(rows, "norm"):
         return None
-    at = _begin([share <= ENERGY_LOST for share in _share(rows, "energy", power=2)])
-    if at is None:
-        return None
     fell = f"from {rows[0].energy:.3g} at {rows[0].name} to {rows[-1].energy:.3g} at {rows[-1].name}"
-    return at, f"the energy fell {fell}; record the norm too, to tell which kind it is"
+    ill = [share <= ENERGY_LOST for share in _share(rows, "energy", power=2)]
+    return _sign(ill, lambda at: f"the energy fell {fell}; record the norm too, to tell which kind it is")
 
 
 def _over_separation(rows: Sequence[LayerTrace]) -> Sign | None:
     energy, rayleigh = _share(rows, "energy", power=2), _rayleigh(rows)
-    too_much = [not math.isfinite(row.energy) or e >= ENERGY_GAINED for row, e in zip(rows, energy, strict=True)]
-    apart = [r >= RAYLEIGH_GAINED and rayleigh[0] <= r / 2 for r in rayleigh]
-    at = _begin([a or b for a, b in zip(too_much, apart, strict=True)])
-    if at is None:
-        return None
-    return at, (
-        f"the energy went from {rows[0].energy:.3g} at {rows[0].name} to {rows[-1].energy:.3g} at {rows[-1].name}, "
-        f"and E/||X||^2 from {rayleigh[0]:.3g} to {rayleigh[-1]:.3g}"
-    )
+    ill = [
+        not math.isfinite(row.energy) or e >= ENERGY_GAINED or (r >= RAYLEIGH_GAINED and rayleigh[0] <= r / 2)
+        for row, e, r in zip(rows, energy, rayleigh, strict=True)
+    ]
+    went = f"from {rows[0].energy:.3g} at {rows[0].name} to {rows[-1].energy:.3g} at {rows[-1].name}"
+    return _sign(ill, lambda at: f"the energy went {went}, and E/||X||^2 from {rayleigh[0]:.3g} to {rayleigh[-1]:.3g}")
 
 
 def _gradient_sign(rows: Sequence[LayerTrace], is_ill: Callable[[float], bool], word: str) -> Sign | None:
     """Gradients as shares of the last row's, followed from the last row to the first."""
     first, last = rows[0]["gradient"], rows[-1]["gradient"]
-    at = _begin([is_ill(row["gradient"] / last if last > 0 else 0.0) for row in reversed(rows)])
-    if at is None:
-        return None
     evidence = f"||dL/dX|| is {last:.3g} at {rows[-1].name} and {word} {first:.3g} at {rows[0].name}"
-    return len(rows) - 1 - at, evidence
-
-
-def _vanishing(rows: Sequence[LayerTrace]) -> Sign | None:
-    return _gradient_sign(rows, lambda share: share <= GRADIENT_LOST, "falls to")
-
-
-def _exploding(rows: Sequence[LayerTrace]) -> Sign | None:
-    return _gradient_sign(rows, lambda share: not math.isfinite(share) or share >= GRADIENT_GAINED, "grows to")
+    ill = [is_ill(row["gradient"] / last if last > 0 else 0.0) for row in reversed(rows)]
+    found = _sign(ill, lambda at: evidence)
+    return None if found is None else (len(rows) - 1 - found[0], evidence)
 
 
 SYMPTOMS: tuple[Symptom, ...] = (
@@ -321,14 +301,16 @@ SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "vanishing gradients",
         (("gradient",),),
-        _vanishing,
+        lambda rows: _gradient_sign(rows, lambda share: share <= GRADIENT_LOST, "falls to"),
         "Give the loss a short way back: residual connections to X_0 (EGNN, GCNII) or from layer to layer "
         "(DeepGCNLayer), or join all layers at the end (JKNet).",
     ),
     Symptom(
         "exploding gradients",
         (("gradient",),),
-        _exploding,
+        lambda rows: _gradient_sign(
+            rows, lambda share: not math.isfinite(share) or share >= GRADIENT_GAINED, "grows to"
+        ),
         "Clip the gradient's norm, lower the learning rate, keep the weights near orthogonal (EGNN's penalty gamma), "
         "or normalise every layer.",
     ),

@@ -25,7 +25,18 @@ class TracedGraph:
     """
 
     def __init__(self, graph: Propagation | Tensor, num_nodes: int | None = None) -> None:
-        _check_graph(graph)  # now, not at the model's first call
+        if not isinstance(graph, Propagation | Tensor):
+            raise GraphjouleError(
+                f"The graph is of type {type(graph).__name__}; expected a Propagation, or an edge_index as a tensor "
+                "[2, num_edges]."
+            )
+        if isinstance(graph, Tensor):  # checked now, not at the model's first call
+            is_integer = not (graph.is_floating_point() or graph.is_complex() or graph.dtype == torch.bool)
+            if graph.dim() != 2 or graph.size(0) != 2 or not is_integer:
+                raise GraphjouleError(
+                    f"edge_index has shape {list(graph.shape)} and dtype {graph.dtype}; expected [2, num_edges] and an "
+                    "integer dtype such as torch.int64."
+                )
         self._edge_index = graph if isinstance(graph, Tensor) else None
         self._on: dict[torch.device, Propagation] = {}
         self.num_nodes: int | None = None
@@ -129,19 +140,3 @@ def describe_output(output: Any) -> str:
 
 def _least_nodes(edge_index: Tensor) -> int:
     return int(edge_index.max()) + 1 if edge_index.numel() else 1
-
-
-def _check_graph(graph: Propagation | Tensor) -> None:
-    if isinstance(graph, Propagation):
-        return
-    if not isinstance(graph, Tensor):
-        raise GraphjouleError(
-            f"The graph is of type {type(graph).__name__}; expected a Propagation, or an edge_index as a tensor "
-            "[2, num_edges]."
-        )
-    is_integer = not (graph.is_floating_point() or graph.is_complex() or graph.dtype == torch.bool)
-    if graph.dim() != 2 or graph.size(0) != 2 or not is_integer:
-        raise GraphjouleError(
-            f"edge_index has shape {list(graph.shape)} and dtype {graph.dtype}; expected [2, num_edges] and an integer "
-            "dtype such as torch.int64."
-        )

@@ -20,28 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLACK",
-    "BLUE",
-    "GREEN",
-    "ORANGE",
-    "PALETTE",
-    "PURPLE",
-    "SKY",
-    "VERMILION",
-    "X_SCALES",
-    "Band",
-    "Line",
-    "MissingLibraryError",
-    "Panel",
-    "check_picture_path",
-    "draw_panel",
-    "draw_panels",
-    "new_figure",
-    "picture_bytes",
-    "save_figure",
-]
-
 # Okabe and Ito's palette, the yellow left out: it is too faint on white.
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#000000"
@@ -60,6 +38,13 @@ _MOST_NAMED = 12  # ticks that carry a layer's name; beyond, they carry its numb
 _LABEL_SPACE = 0.065  # a line of a label needs, of the panel's height
 _TITLE_LETTERS = 10.5  # of a title fit in an inch
 _DPI = 150
+_SHADE: Final[Mapping[str, Any]] = {"color": BLACK, "alpha": 0.07, "linewidth": 0}
+_RING: Final[Mapping[str, Any]] = {
+    "markersize": 11,
+    "markerfacecolor": "none",
+    "markeredgecolor": BLACK,
+    "markeredgewidth": 1.5,
+}
 _WITHOUT_DATE = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
@@ -118,6 +103,8 @@ class Panel:
         x_ticks: where the x axis has numbers; by default matplotlib chooses.
         y_limits: the lowest and highest value shown, to have the same scale in several panels; by default what fits.
         dots: which values of a line have a dot.
+        shaded: a part of the x axis with a grey ground; None for an end that is open.
+        ring: a point with a ring around it.
     """
 
     title: str
@@ -132,6 +119,25 @@ class Panel:
     x_ticks: Sequence[float] = ()
     y_limits: tuple[float, float] | None = None
     dots: Literal["all", "last", "none"] = "none"
+    shaded: tuple[float | None, float | None] | None = None
+    ring: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """What something in a figure is, for the legend below it.
+
+    Attributes:
+        label: in words.
+        kind: "line", "shade" or "ring".
+        colour: of a line.
+        style: of a line.
+    """
+
+    label: str
+    kind: Literal["line", "shade", "ring"] = "line"
+    colour: str = BLACK
+    style: str = "-"
 
 
 def draw_panels(
@@ -140,7 +146,7 @@ def draw_panels(
     title: str = "",
     columns: int = 2,
     size: tuple[float, float] = (6.4, 3.8),
-    legend: Sequence[Any] = (),
+    legend: Sequence[Key] = (),
 ) -> Figure:
     """A figure with panels side by side; its ``axes`` are those of the panels, in their order.
 
@@ -149,30 +155,33 @@ def draw_panels(
         title: what stands above all, in as many lines as it needs.
         columns: the most panels in a row.
         size: inches of one panel.
-        legend: matplotlib's handles of what a legend below all explains, such as a ``Line2D`` with a label.
+        legend: what a legend below all explains.
     """
     if not panels:
         raise GraphjouleError("There is nothing to draw: no measure was recorded.")
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = new_figure((size[0] * columns, size[1] * rows))
+    figure: Figure = _figure_class()(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
     for number, panel in enumerate(panels, start=1):
         draw_panel(figure.add_subplot(rows, columns, number), panel)
     if title:
         figure.suptitle(fill(title, int(_TITLE_LETTERS * size[0] * columns)), fontsize=12)
     if legend:
-        figure.legend(handles=legend, loc="outside lower center", ncols=len(legend), frameon=False)
+        handles = [_handle(key) for key in legend]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     return figure
 
 
-def new_figure(size: tuple[float, float]) -> Figure:
-    """An empty figure, or a sentence where matplotlib is not installed.
+def _handle(key: Key) -> Any:
+    """What stands for a thing in the legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-    Args:
-        size: inches, across and up.
-    """
-    figure: Figure = _figure_class()(figsize=size, layout="constrained")
-    return figure
+    if key.kind == "shade":
+        return Patch(label=key.label, **_SHADE)
+    if key.kind == "ring":
+        return Line2D([], [], marker="o", linestyle="none", label=key.label, **_RING)
+    return Line2D([], [], marker="o", markersize=4, linewidth=2, color=key.colour, linestyle=key.style, label=key.label)
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
@@ -229,9 +238,16 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         for line in panel.lines:
             x = range(len(line.y)) if line.x is None else line.x
             axes.plot(x[dotted], line.y[dotted], "o", color=line.colour, markersize=4)
+    if panel.ring:
+        axes.plot(*panel.ring, "o", clip_on=False, **_RING)
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks, [f"{x:g}" for x in panel.x_ticks])
         axes.minorticks_off()
+    if panel.shaded:
+        ends = axes.get_xlim()
+        left, right = (end if given is None else given for given, end in zip(panel.shaded, ends, strict=True))
+        axes.axvspan(left, right, zorder=0, **_SHADE)
+        axes.set_xlim(*ends)
 
 
 def picture_bytes(figure: Figure, ending: str = "png") -> bytes:

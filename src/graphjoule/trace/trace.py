@@ -139,8 +139,12 @@ class Trace(TraceView):
         self._is_open = True
         self._handles.append(self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True))
         self._attach()
-        if self._gradients:
-            self._watch_weights()
+        if self._gradients:  # where several watched modules have a parameter, it counts for each
+            for name, module in self._watched.items():
+                for key, parameter in module.named_parameters():
+                    if parameter.requires_grad:
+                        hook = partial(self._record_weight, name, key)
+                        self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -261,14 +265,6 @@ class Trace(TraceView):
                 entry.gradient["norm"] = torch.linalg.vector_norm(matrix.double(), dim=(-2, -1))
 
         x.register_hook(record)  # type: ignore[no-untyped-call]
-
-    def _watch_weights(self) -> None:
-        """Hang hooks on the parameters; where several watched modules have one, it counts for each."""
-        for name, module in self._watched.items():
-            for key, parameter in module.named_parameters():
-                if parameter.requires_grad:
-                    hook = partial(self._record_weight, name, key)
-                    self._handles.append(parameter.register_hook(hook))  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def _record_weight(self, name: str, key: str, gradient: Tensor) -> None:

@@ -183,7 +183,18 @@ class TraceView:
         for name in names:
             if name not in recorded:
                 raise GraphjouleError(f"{name!r} was not recorded; recorded are: {choices(recorded) or 'nothing'}.")
-        panels = [_panel(shown.layers, name, PALETTE[k % len(PALETTE)]) for k, name in enumerate(names)]
+        runs = sorted({row.run for row in shown.layers if row.run is not None})
+        series = [[row for row in shown.layers if row.run in (None, run)] for run in runs] or [shown.layers]
+        panels = []
+        for k, name in enumerate(names):
+            colour = PALETTE[k % len(PALETTE)]
+            curves = [[row.numbers().get(name, math.nan) for row in part] for part in series]
+            lines = [Line("", curves[0], colour=colour)]
+            if len(curves) > 1:
+                median = [statistics.median(values) for values in zip(*curves, strict=True)]
+                lines = [Line("", y, colour=colour, width=1.0, alpha=0.3) for y in curves]
+                lines.append(Line("median", median, colour=colour))
+            panels.append(Panel("", name.replace("_", " "), lines, x_names=[row.name for row in series[0]]))
         figure = draw_panels(panels)
         if path is not None:
             save_figure(figure, path)
@@ -234,16 +245,3 @@ def read_trace(text: str | bytes) -> RecordedTrace:
 def _column(name: str, cells: Sequence[str], side: str) -> list[str]:
     width = max(map(len, [name, *cells]))
     return [f"{cell:{side}{width}}" for cell in [name, *cells]]
-
-
-def _panel(rows: Sequence[LayerTrace], measure: str, colour: str) -> Panel:
-    runs = sorted({row.run for row in rows if row.run is not None})
-    series = [[row for row in rows if row.run in (None, run)] for run in runs] or [list(rows)]
-    curves = [[row.numbers().get(measure, math.nan) for row in part] for part in series]
-    if len(curves) == 1:
-        lines = [Line("", curves[0], colour=colour)]
-    else:
-        lines = [Line("", y, colour=colour, width=1.0, alpha=0.3) for y in curves]
-        lines.append(Line("median", [statistics.median(values) for values in zip(*curves, strict=True)], colour=colour))
-    names = [row.name for row in series[0]]
-    return Panel(title="", y_label=measure.replace("_", " "), lines=lines, x_names=names)

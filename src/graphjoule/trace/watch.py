@@ -67,17 +67,12 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 continue
             seen.add(child)
             yield prefix + name, child
-            if not _is_one_layer(child, is_member=isinstance(parent, _LISTS)):
+            inside = list(_down_to_layers(child))
+            is_member = isinstance(parent, _LISTS) and not any(isinstance(module, _LISTS) for module in inside)
+            if not (_passes_messages(child) or (is_member and sum(map(_passes_messages, inside)) <= 1)):
                 yield from descend(child, f"{prefix}{name}.")
 
     return descend(model, "")
-
-
-def _is_one_layer(module: nn.Module, *, is_member: bool) -> bool:
-    if _passes_messages(module):
-        return True
-    inside = list(_down_to_layers(module))
-    return is_member and not any(isinstance(m, _LISTS) for m in inside) and sum(map(_passes_messages, inside)) <= 1
 
 
 def _down_to_layers(module: nn.Module) -> Iterator[nn.Module]:

@@ -190,22 +190,18 @@ class CapturedStep:
             self._step()
             return
         self._calls += 1
-        if self._calls <= _WARM_UP_CALLS:
-            self._run_aside()
+        if self._calls <= _WARM_UP_CALLS:  # on a side stream, which capture asks of its warm-up
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                self._step()
+            torch.cuda.current_stream(self._device).wait_stream(stream)
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 self._step()
         self._graph.replay()
-
-    def _run_aside(self) -> None:
-        """Run on a side stream, which capture asks of its warm-up."""
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            self._step()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
 
 
 class StopRequest:
@@ -258,15 +254,9 @@ def describe_failure(batch: SeedBatch, run: int) -> str:
     """
     epoch = int(batch.selection.state["last_epoch"][run])
     model = batch.current_model(run).to(batch.task.targets.device)
-    layer = _first_bad_parameter(model) or _first_bad_output(batch, run, model, epoch) or "the loss"
+    parameter = next((name for name, value in model.named_parameters() if not torch.isfinite(value).all()), None)
+    layer = f"the parameter {parameter}" if parameter else _first_bad_output(batch, run, model, epoch) or "the loss"
     return f"seed {batch.seeds[run]}: the loss is not finite at epoch {epoch}; the first thing not finite is {layer}"
-
-
-def _first_bad_parameter(model: nn.Module) -> str | None:
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return f"the parameter {name}"
-    return None
 
 
 def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) -> str | None:
@@ -274,8 +264,12 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
     key = fold_in(batch.keys[run].to(batch.task.targets.device), epoch)
     for training in (True, False):
         seen: list[tuple[str, bool]] = []
+
+        def note(name: str, module: nn.Module, inputs: Any, output: Any, seen: list[Any] = seen) -> None:
+            seen.append((name, isinstance(output, Tensor) and not bool(torch.isfinite(output).all())))
+
         model.train(training)
-        handles = [m.register_forward_hook(partial(_note, seen, name)) for name, m in model.named_modules() if name]
+        handles = [m.register_forward_hook(partial(note, name)) for name, m in model.named_modules() if name]
         try:
             with batch._random_numbers():
                 model(batch.features, batch.task.graph, key=key)
@@ -288,7 +282,3 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
         if first := next((name for (name, _), bad in zip(seen, is_bad, strict=True) if bad), None):
             return f"the output of layer {first}"
     return None
-
-
-def _note(seen: list[tuple[str, bool]], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-    seen.append((name, isinstance(output, Tensor) and not bool(torch.isfinite(output).all())))

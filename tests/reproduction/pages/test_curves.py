@@ -1,6 +1,6 @@
 """What fewer epochs cost, and runs that blew up."""
 
-from graphjoule.report.drawings import Evidence
+from graphjoule.report import Evidence
 from graphjoule.studies import STUDIES, Collection
 from reproduction.pages import Results
 from reproduction.pages.curves import budget_table

@@ -1,11 +1,12 @@
 """The study of the constraint in numbers."""
 
-from graphjoule.report.drawings import Evidence
+from graphjoule.report import Evidence
 from graphjoule.studies import Collection
 from reproduction.pages import Results, fill_page
 from reproduction.pages.sides import collapse_table, find_sides, side_words
-from tests.report.drawings.side_cells import ALIVE, DEAD, FREE, HELD, STUDY, cells_of, collapsing, evidence, measured
 from tests.studies import made_up
+
+from .side_cells import ALIVE, DEAD, FREE, HELD, STUDY, cells_of, collapsing, evidence, measured
 
 
 def test_the_table_has_every_number_of_every_side():

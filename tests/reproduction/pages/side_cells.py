@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from graphjoule.report.drawings import Evidence
+from graphjoule.report import Evidence
 from graphjoule.studies import STUDIES, Collection
 from tests.studies import energy_record, made_up
 

@@ -1,6 +1,5 @@
-"""The sides of the study of the constraint under the instruments, and drawn."""
+"""The sides of the study of the constraint under the instruments, and layer by layer."""
 
-import json
 import math
 
 import pytest
@@ -9,28 +8,18 @@ import torch
 from graphjoule.graph import Propagation
 from graphjoule.measures import dirichlet_energy
 from graphjoule.nn import GCN
-from graphjoule.report.drawings import drawings_of, picture
-from graphjoule.report.drawings.chart import draw
-from graphjoule.report.drawings.sides import (
-    Factors,
-    accuracy_of_sides,
-    check_limits,
-    factors_of,
-    readings,
-    shown_families,
-    side_style,
-    sides_of,
-)
+from graphjoule.report import draw, picture
 from graphjoule.terms import EnergyConstraint
+from reproduction.pages.drawings import figures_of
+from reproduction.pages.layers import Factors, check_limits, factors_of, layers_drawing, readings, shown_families
 from tests.studies import energy_record
 
-from .side_cells import ALIVE, DEAD, FREE, HELD, NEAR, cells_of, collapsing, evidence, measured
+from .side_cells import ALIVE, DEAD, FREE, HELD, cells_of, evidence, measured
 
 
 def test_the_limits_are_those_of_the_side_that_is_held_to_them():
     assert factors_of(cells_of()) == Factors(0.98, 1.0)
     assert factors_of([cell for cell in cells_of() if cell.variant.value != HELD]) is None
-    assert sides_of(cells_of()) == [FREE, HELD, NEAR]
 
 
 def test_violations_are_those_of_the_constraint_itself():
@@ -81,35 +70,6 @@ def test_one_hidden_layer_and_old_records_tell_what_they_can():
     assert (old.violation, old.lowest_rank, old.last_rank, old.gradient_ratio) == (0.0, None, None, None)
 
 
-def test_accuracy_has_a_chart_per_model_with_a_line_and_a_spread_per_side():
-    (drawing,) = drawings_of(evidence(collapsing))
-    assert (drawing.name, [chart.panel.title for chart in drawing.charts]) == (
-        "constraint-accuracy-cora",
-        ["GCN", "EGNN"],
-    )
-    gcn = drawing.charts[0].panel
-    assert [list(line.x) for line in gcn.lines] == [[2, 8, 16]] * 3
-    assert [line.y[-1] for line in gcn.lines] == pytest.approx([31.0, 31.0, 81.0])
-    assert gcn.bands[0].high[0] - gcn.lines[0].y[0] == pytest.approx(1.0)
-    assert [key.label for key in drawing.key] == [FREE, HELD, NEAR]
-    assert len({(line.colour, line.style) for line in gcn.lines}) == 3
-    assert len({chart.y_limits for chart in drawing.charts}) == 1
-    assert "GCN differs most with 8 layers: free 31.0 %, constraint 31.0 %, orthogonal penalty 81.0 %." in drawing.alt
-
-
-def test_what_is_not_run_is_left_out():
-    some = evidence(lambda c: None if c.model == "egnn" or (c.variant.value, c.num_layers) == (HELD, 8) else 80.0)
-    found = accuracy_of_sides(some, "cora")
-    assert list(found) == ["gcn"]
-    assert (found["gcn"][FREE].x, found["gcn"][HELD].x) == ([2, 8, 16], [2, 16])
-    one_side = evidence(lambda cell: 80.0 if cell.variant.value == NEAR else None)
-    (drawing,) = drawings_of(one_side)
-    (line,) = drawing.charts[0].panel.lines
-    assert (line.colour, line.style) == side_style(2)  # the side keeps its colour
-    assert picture(drawing).startswith(b"\x89PNG")
-    assert drawings_of(evidence(lambda cell: None)) == []
-
-
 def test_the_layers_are_drawn_where_the_sides_differ_most_and_at_the_deepest():
     def accuracy(cell):
         return 0.3 if (cell.num_layers, cell.variant.value) == (8, FREE) else 0.8
@@ -127,28 +87,30 @@ def test_the_layers_show_shares_of_energy_within_the_limits_rank_and_gradient():
     cells = [cell for cell in cells_of() if (cell.model, cell.num_layers) == ("gcn", 16)]
     free, *others = cells
     energies = [measured(free, DEAD, gradient=0.0), *(measured(cell, ALIVE, gradient=0.2) for cell in others)]
-    (drawing,) = drawings_of(evidence(lambda cell: None, energies, cells))
+    found = evidence(lambda cell: None, energies, cells)
+    drawing, alt = layers_drawing(found, "cora")
     assert drawing.name == "constraint-layers-cora"
-    energy, rank, gradient = drawing.charts
-    assert energy.panel.title == "GCN, 16 layers: energy"
-    assert energy.panel.y_label == "E(X_k) / E(X_1)"
-    limits, *spreads = energy.panel.bands
+    energy, rank, gradient = drawing.panels
+    assert energy.title == "GCN, 16 layers: energy"
+    assert energy.y_label == "E(X_k) / E(X_1)"
+    limits, *spreads = energy.bands
     assert (list(limits.x), list(limits.high)) == ([1, 2, 3], [1.0] * 3)
     assert limits.low == pytest.approx([1.0, 0.98, 0.98**2])
     assert len(spreads) == 3
-    assert energy.panel.lines[0].y == pytest.approx([1.0, 1e-9 / 9, 10.0])  # each run by its own first layer
+    assert energy.lines[0].y == pytest.approx([1.0, 1e-9 / 9, 10.0])  # each run by its own first layer
     assert rank.y_limits == (0.0, pytest.approx(1.2 * 5.0))  # the first layer's 9 does not flatten the others
-    assert gradient.panel.lines[0].y[0] == 0.0
+    assert gradient.lines[0].y[0] == 0.0
     figure = draw(drawing)
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "linear", "log"]
     assert figure.axes[0].get_ylim() == energy.y_limits
-    assert json.loads(json.dumps(drawing.data()))["charts"][1]["lines"][0]["y"] == [9, 4, 5]
-    assert "free: 50.0 %, rank 4.0 at the lowest, gradient 0 at the first layer and 0.1 at the last;" in drawing.alt
+    (figure,) = figures_of(found)
+    assert figure.data()["charts"][1]["lines"][0]["y"] == [9, 4, 5]
+    assert "free: 50.0 %, rank 4.0 at the lowest, gradient 0 at the first layer and 0.1 at the last;" in alt
 
 
 def test_a_split_without_test_nodes_and_a_dead_first_layer_can_be_drawn():
     cells = [cell for cell in cells_of() if (cell.model, cell.num_layers) == ("gcn", 8)]
     energies = [measured(cell, [0.0, 0.0, 1.0], accuracy=None) for cell in cells]
-    (drawing,) = drawings_of(evidence(lambda cell: None, energies, cells))
-    assert "%" not in drawing.alt
+    drawing, alt = layers_drawing(evidence(lambda cell: None, energies, cells), "cora")
+    assert "%" not in alt
     assert picture(drawing).startswith(b"\x89PNG")
