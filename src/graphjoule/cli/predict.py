@@ -29,6 +29,13 @@ def predict(
     seed: Annotated[
         int | None, typer.Option(help="One run alone; by default the mean probability of all finished runs.")
     ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="Add a `set` of classes, or `lower` and `upper`, that hold the truth so often, such as 0.9."),
+    ] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Divide the outputs of each run by its temperature.")
+    ] = False,
     device: Device = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
     data_root: DataRoot = None,
@@ -43,6 +50,8 @@ def predict(
     - `graphjoule predict runs/nodes-egnn-32 --nodes new-nodes.csv --edges new-edges.csv --out new.csv`
 
     - `graphjoule predict runs/cora-egnn-64 --seed 3 --out cora.csv`
+
+    - `graphjoule predict runs/cora-egnn-64 --coverage 0.9` adds the set of classes that holds the truth nine times in ten
     """
     if not run.exists():
         raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
@@ -61,9 +70,10 @@ def predict(
     from graphjoule.fitting import read_runs
     from graphjoule.tasks.archive import load_npz_like
     from graphjoule.tasks.tables import load_tables_like
-    from graphjoule.training.predictions import write_predictions
+    from graphjoule.training.predictions import coverage_columns, write_predictions
 
     runs = read_runs(run, seed=seed)
+    threshold = None if coverage is None else runs.threshold(coverage)
     data, objective = runs.data, runs.objective
     if npz is not None:
         if data is None or data.source is None or data.source.file("npz") is None:
@@ -75,8 +85,12 @@ def predict(
         given = load_tables_like(data.source.columns, objective, nodes, edges)
     else:
         given = training_graph(runs, data_root)
-    predicted = runs.predict(given, device)
-    write_predictions(out, given.node_ids, predicted, given.targets, objective)
+    predicted = runs.predict(given, device, is_calibrated=calibrated)
+    more = {}
+    if threshold is not None:
+        plain = runs.predict(given, device) if calibrated else predicted
+        more = coverage_columns(plain, objective, threshold)
+    write_predictions(out, given.node_ids, predicted, given.targets, objective, more)
 
     known, metric, score = objective.is_known(given.targets), objective.headline, None
     num_known, num_nodes = int(known.sum()), len(given.node_ids)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
@@ -131,11 +130,12 @@ def check_coverage(coverage: float) -> None:
 def fit_temperature(objective: Objective, output: Tensor, target: Tensor) -> float | None:
     """The number that outputs are divided by so that the log loss of these nodes is least; None for numbers.
 
-    Targets are smoothed as if one node more had every class alike: where all nodes are right, the loss alone would
-    have the temperature be 0 and every probability 1, however few the nodes are.
+    The temperature T has a prior, which adds ``(log T)^2 / 2`` to the sum of losses: where all nodes are right, the
+    losses alone would have the temperature be 0 and every probability 1, however few the nodes are.
 
     Args:
-        objective: what was asked; weights of classes and a focal loss do not count here.
+        objective: what was asked; weights of classes and a focal loss do not count here. Of several labels the loss of
+            a node is the mean over its labels.
         output: of the model, shape ``[n, out_channels]``.
         target: of the same nodes.
     """
@@ -147,23 +147,12 @@ def fit_temperature(objective: Objective, output: Tensor, target: Tensor) -> flo
         return 1.0
     from scipy.optimize import minimize_scalar
 
-    z, y, smooth = output[known].double(), target[known], 1 / (num_known + 1)
-    if isinstance(objective, Classification):
-        truth = F.one_hot(y, objective.num_classes).double() * (1 - smooth) + smooth / objective.num_classes
-        weight = torch.ones_like(truth[:, 0])
-    else:
-        y = y.double().view(num_known, -1)
-        truth, weight = torch.nan_to_num(y) * (1 - smooth) + smooth / 2, (~y.isnan()).double()
+    z, y = output[known].double(), target[known]
+    plain = replace(objective, class_weights=None, focal_gamma=0.0)
 
-    def loss(log_temperature: float) -> float:
-        scaled = z * math.exp(-log_temperature)
-        if isinstance(objective, Classification):
-            losses = -(truth * scaled.log_softmax(dim=1)).sum(dim=1)
-        else:
-            losses = F.binary_cross_entropy_with_logits(scaled, truth, reduction="none")
-        return float((losses * weight).sum() / weight.sum())
+    def loss(log_t: float) -> float:
+        return float(plain.loss(z * math.exp(-log_t), y).sum()) + log_t**2 / 2
 
-    # It is convex in 1 / T, so that there is one minimum.
     found = minimize_scalar(
         loss, bounds=(math.log(_LOWEST), math.log(_HIGHEST)), method="bounded", options={"xatol": 1e-7}
     )
