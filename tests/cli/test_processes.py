@@ -347,6 +347,8 @@ def test_torchrun_trains_and_a_bad_part_is_one_sentence(tmp_path):
         "2",
         "--epochs",
         "5",
+        "--device",
+        "cpu",
     ]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=120, check=False

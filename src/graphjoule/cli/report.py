@@ -116,9 +116,11 @@ def repeat_command(cell: Cell) -> str:
 
 
 def _objective_options(data: TaskFacts | None) -> list[str]:
-    """What a table of numbers is learnt as; classes and archives need no option."""
-    error = getattr(data.objective, "error", None) if data and data.source and data.source.columns else None
-    return [] if data is None or error is None else ["--task", data.objective.name, "--loss", str(error)]
+    """What the labels of a table are; archives need no option."""
+    if data is None or data.source is None or data.source.columns is None:
+        return []
+    error = getattr(data.objective, "error", None)
+    return ["--objective", data.objective.name, *([] if error is None else ["--loss", str(error)])]
 
 
 def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
@@ -127,7 +129,7 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
     named: dict[str, Any] = {file.role: file.path for file in data.source.files}
     if columns := data.source.columns:
         one_hot = [column.name for column in columns.categories]
-        features = [*(column.name for column in columns.numbers), *one_hot]
+        features = [*(column.name for column in columns.numbers), *one_hot, *(column.name for column in columns.texts)]
         can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)
         named |= {
             "id": columns.id,
@@ -137,6 +139,8 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
             "source": columns.source,
             "target": columns.target,
             "weight": columns.weight,
+            "edge-type": columns.edge_type,
+            "direction": columns.direction if columns.direction != "both" else None,
             "knn": columns.knn,
         }
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]

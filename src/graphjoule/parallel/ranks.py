@@ -217,7 +217,9 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
         raise GraphjouleError(f"{_TIMEOUT} is {said!r}; expected a positive number of seconds.")
     where = _own_device(device)
     if os.environ.get(LIFELINE):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # but where an epoch's end can be waited for; see `say_ready`
+        # Nothing happens but where an epoch's end can be waited for, see `say_ready`. Not SIG_IGN: what a process was
+        # started to ignore, as under nohup, it ignores to its end, see `stop_signals`.
+        signal.signal(signal.SIGINT, lambda signum, frame: None)
         _end_with_the_launcher()
     try:
         timeout = timedelta(seconds=seconds)

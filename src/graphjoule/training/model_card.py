@@ -9,6 +9,7 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
+from graphjoule.tasks.encoders import DIRECTIONS
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification, MultiLabel, Ordinal
 from graphjoule.training.recipe import Recipe
@@ -43,6 +44,7 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         is_regression=data is not None and data.objective.is_scaled,
         devices=list(dict.fromkeys(record.device for record in records)),
         counted=counted,
+        directions=DIRECTIONS,
     )
 
 
