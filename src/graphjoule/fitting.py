@@ -269,9 +269,7 @@ class TrainedRuns:
     models: dict[int, GraphModel]
     calibrations: dict[int, Calibration] = field(default_factory=dict)
 
-    def predict(
-        self, given: ModelInput, device: str | torch.device = "cpu", *, is_calibrated: bool = False
-    ) -> Tensor:
+    def predict(self, given: ModelInput, device: str | torch.device = "cpu", *, is_calibrated: bool = False) -> Tensor:
         """See `mean_prediction`.
 
         Args:

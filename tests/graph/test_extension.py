@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.extension import ExtendedPropagation, joined
-from graphjoule.nn import MODELS
+from graphjoule.graph.extension import ExtendedPropagation, joined, links_to
+from graphjoule.nn import EGNN, MODELS
 from graphjoule.ops import use_backend
-from tests.graphs import edge_lists, few, normal, random_edges
+from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
 OLD = random_edges(9, 14)
 
@@ -31,10 +31,14 @@ def test_it_is_the_dense_formula_with_the_old_rows_as_they_were(old, data):
     added = Propagation.from_edge_index(
         torch.tensor(
             data.draw(
-                st.lists(st.tuples(st.integers(graph.num_nodes, num_nodes - 1), st.integers(0, num_nodes - 1)), max_size=9)
+                st.lists(
+                    st.tuples(st.integers(graph.num_nodes, num_nodes - 1), st.integers(0, num_nodes - 1)), max_size=9
+                )
             ),
             dtype=torch.int64,
-        ).view(-1, 2).t(),
+        )
+        .view(-1, 2)
+        .t(),
         num_nodes=num_nodes,
         symmetrize=True,
         dtype=torch.float64,
@@ -102,3 +106,40 @@ def test_an_energy_of_edges_that_go_one_way_is_refused():
     graph = ExtendedPropagation.of(OLD.graph(), links(9, 3))
     with pytest.raises(GraphjouleError, match="A Dirichlet energy needs a graph whose edges go both ways"):
         graph.laplacian.form(normal(12, 2))
+
+
+@few
+@given(edge_lists())
+def test_an_extended_operator_is_the_old_one_with_rows_below(edges):
+    graph = edges.graph64()
+    neighbor = torch.tensor([[0], [graph.num_nodes - 1]])
+    n = graph.num_nodes
+    p = ExtendedPropagation.of(graph, links_to(neighbor, n)).to_dense()
+    assert p[:n, :n].equal(graph.to_dense())
+    assert not p[:n, n:].any()  # no old node sees a new one
+    for new, (old,) in enumerate(neighbor.tolist()):
+        assert float(p[n + new, n + new]) == pytest.approx(0.5)
+        assert float(p[n + new, old]) == pytest.approx(1 / (2 * (float(graph.degree[old]) + 1)) ** 0.5)
+        assert int((p[n + new] != 0).sum()) == 2
+
+
+@pytest.mark.parametrize("num_layers", [1, 5])
+def test_a_network_on_it_computes_what_the_dense_operator_gives(num_layers):
+    graph = random_edges(num_nodes=9).graph64()
+    extended = ExtendedPropagation.of(graph, links_to(torch.tensor([[0, 3], [2, 5], [1, 8]]), 9))
+    model = EGNN(4, 6, 3, num_layers).double().eval()
+    x = normal(12, 4)
+    with torch.no_grad():
+        p = extended.to_dense()
+        h = x0 = model.encoder(x)
+        for conv in model.convs:
+            h = ((1 - conv.c_min) * p @ h + (conv.c_min - conv.beta) * h + conv.beta * x0) @ conv.weight
+            h = torch.maximum(h, conv.activation.shift)
+        expected = model.head(h)
+        assert torch.allclose(model(x, extended), expected, atol=1e-12)
+        assert torch.allclose(model(x, extended)[:9], model(x[:9], graph), atol=1e-12)
+
+
+def test_new_nodes_beside_a_graph_without_edges():
+    p = ExtendedPropagation.of(no_edges(2).graph64(), links_to(torch.tensor([[0, 1]]), 2)).to_dense()
+    assert torch.allclose(p[2], torch.tensor([3.0, 3.0, 9.0], dtype=torch.float64).rsqrt())

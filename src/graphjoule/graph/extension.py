@@ -104,6 +104,21 @@ class ExtendedPropagation(Propagation):
         return x.narrow(dim, 0, self.num_old).mean(dim=dim)
 
 
+def links_to(neighbor: Tensor, num_old: int, weight: float = 1.0) -> Propagation:
+    """The graph that links every new node with some old ones, for `ExtendedPropagation.of`.
+
+    Args:
+        neighbor: old nodes of each new one, shape ``[num_new, k]``.
+        num_old: number of old nodes.
+        weight: of every link.
+    """
+    num_new, k = neighbor.shape
+    new = torch.arange(num_old, num_old + num_new).repeat_interleave(k)
+    weights = torch.full((num_new * k,), weight, dtype=torch.float64)
+    index = torch.stack([new, neighbor.flatten()])
+    return Propagation.from_edge_index(index, weights, num_old + num_new, symmetrize=True, dtype=torch.float64)
+
+
 def joined(old: Propagation, links: Propagation) -> Propagation:
     """The graph of all nodes and edges, in which new nodes change the degrees and embeddings of the old ones.
 

@@ -280,7 +280,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         is_trained: the columns are those of a trained model, and nothing is left to a default.
     """
     table = Table(path)
-    columns = _edge_columns(table, options, is_trained=is_trained)
+    columns = edge_columns(table, options, is_trained=is_trained)
     source, target, weight, edge_type = (columns[key] for key in ("source", "target", "weight", "edge_type"))
     assert source is not None
     assert target is not None
@@ -321,7 +321,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
     return EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types)
 
 
-def _edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
+def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
     """The columns of a table of edges, with nothing left to a default."""
     if len(table.names) < 2:
         raise GraphjouleError(

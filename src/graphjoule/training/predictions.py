@@ -15,7 +15,6 @@ from graphjoule.files import write_text
 from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal, Regression
 from graphjoule.training.calibration import has_sets, prediction_intervals, prediction_sets
 
-
 Columns = Mapping[str, Sequence[str]]
 
 
@@ -47,7 +46,7 @@ def write_predictions(
 
 
 def coverage_columns(predictions: Tensor, objective: Objective, threshold: Tensor) -> Columns:
-    """What predictions with a coverage say: ``set``, classes or labels with ``;`` between them, or ``lower``, ``upper``.
+    """What a coverage adds: ``set``, classes or labels with ``;`` between them, or ``lower`` and ``upper``.
 
     Args:
         predictions: as `Objective.prediction` makes them, without a temperature.
