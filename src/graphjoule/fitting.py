@@ -295,6 +295,12 @@ class TrainedRuns:
         calibrations = self._all_calibrations().values()
         if doubt := min(calibrations, key=lambda each: min(each.num_known)).doubt(coverage):
             logger.warning("%s", doubt)
+        if (split := self.recipe.data.split).startswith("per-class-"):
+            logger.warning(
+                "the split %s has as many validation nodes of every class, so a coverage holds for nodes whose classes "
+                "are equally frequent",
+                split,
+            )
         return torch.stack([each.threshold(coverage) for each in calibrations]).mean(dim=0)
 
     def _all_calibrations(self) -> dict[int, Calibration]:

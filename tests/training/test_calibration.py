@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import minimize
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.nn import GCN
 from graphjoule.tasks.metrics import ECE
 from graphjoule.tasks.objective import Binary, Classification, MultiLabel, Objective, Ordinal, Regression
 from graphjoule.training.calibration import (
@@ -17,6 +18,8 @@ from graphjoule.training.calibration import (
     prediction_intervals,
     prediction_sets,
 )
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.saving import load_model, load_parameters, read_model, save_model
 
 NUM_SPLITS, NUM_VAL, NUM_NEW = 200, 100, 200
 
@@ -179,3 +182,33 @@ def test_an_ordinal_set_is_made_of_neighbouring_ranks():
     assert sets.int().tolist() == [[0, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
     lone = prediction_sets(Ordinal(5), torch.tensor([[1.75]]), torch.tensor([0.1]))
     assert lone.int().tolist() == [[0, 0, 1, 0, 0]]  # the predicted class is always in
+
+
+def test_it_survives_the_way_through_a_model_file(tmp_path):
+    model, objective = GCN(4, 8, 3, num_layers=2), Classification(3)
+    found = Calibration.of(objective, *drawn(objective, 40, 0, 2.0))
+    recipe = load_recipe("gcn", "digits", 2, {"hidden_channels": 8})
+    save_model(tmp_path / "model", model, recipe, seed=0, calibration=found)
+    read = read_model(tmp_path / "model").calibration
+    assert (read.temperature, read.threshold(0.9)) == (found.temperature, found.threshold(0.9))
+    assert load_model(tmp_path / "model").state_dict().keys() == model.state_dict().keys()
+    load_parameters(tmp_path / "model", GCN(4, 8, 3, num_layers=2))
+    save_model(tmp_path / "older", model, recipe, seed=0)
+    assert read_model(tmp_path / "older").calibration is None
+
+
+@pytest.mark.parametrize(
+    ("temperature", "scores", "said"),
+    [
+        (-1.0, torch.zeros(4, 1, dtype=torch.float64), r"its temperature is -1\.0, which is not a positive number"),
+        (1.0, torch.zeros(4, dtype=torch.float64), r"scores of torch\.float64 and shape \[4\]"),
+        (1.0, torch.zeros(4, 2, dtype=torch.float64), r"scores of torch\.float64 and shape \[4, 2\]"),
+        (1.0, torch.zeros(4, 1, dtype=torch.int64), r"scores of torch\.int64"),
+    ],
+)
+def test_a_file_with_a_calibration_that_cannot_be_is_refused(tmp_path, temperature, scores, said):
+    recipe = load_recipe("gcn", "digits", 2, {"hidden_channels": 8})
+    broken = Calibration(temperature, scores)
+    save_model(tmp_path / "model", GCN(4, 8, 3, num_layers=2), recipe, seed=0, calibration=broken)
+    with pytest.raises(GraphjouleError, match=said):
+        read_model(tmp_path / "model")

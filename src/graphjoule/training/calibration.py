@@ -112,7 +112,14 @@ class Calibration:
     def read(cls, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> Calibration | None:
         """The calibration in a file's tensors, which is taken out of them; None if the file is older than these."""
         scores = tensors.pop(_SCORES, None)
-        return None if scores is None else cls(about["temperature"], scores)
+        if scores is None:
+            return None
+        temperature, widths = about["temperature"], (1, about["out_channels"])
+        if scores.dtype != torch.float64 or scores.dim() != 2 or scores.size(1) not in widths:
+            raise GraphjouleError(f"its calibration has scores of {scores.dtype} and shape {list(scores.shape)}.")
+        if temperature is not None and not 0 < temperature < math.inf:
+            raise GraphjouleError(f"its temperature is {temperature}, which is not a positive number.")
+        return cls(temperature, scores)
 
 
 _SCORES = "calibration.scores"  # beside a model's parameters, whose names never begin so
