@@ -285,8 +285,8 @@ class TrainedRuns:
         """What `prediction_sets` and `prediction_intervals` need for a coverage: the mean over runs.
 
         A promise that rests on few validation nodes is logged as a warning. Of one run the coverage is what split
-        conformal prediction promises; the mean of several runs covers at least as much as a rule, since it is off by no
-        more than its runs are on average.
+        conformal prediction promises; for the mean of several runs nobody has proven it, and docs/trust.md has measured
+        it.
 
         Args:
             coverage: the share of nodes whose truth the sets shall hold, between 0 and 1.
