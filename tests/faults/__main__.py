@@ -3,10 +3,14 @@
 import argparse
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -21,13 +25,25 @@ def main() -> None:
     parser.add_argument("--commands", nargs="+", choices=list(COMMANDS), default=list(COMMANDS))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--step", type=int, default=1, help="do every so many-th injection only")
+    parser.add_argument("--offset", type=int, default=0, help="which injection is the first")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the injections")
     parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument(
         "--out", type=Path, help="where to write the record, as JSON; results of other commands are kept"
     )
     options = parser.parse_args()
     begin = time.monotonic()
-    found = attack(options.commands, kinds=options.kinds, step=options.step, seconds=options.seconds, on_hit=_show)
+    if options.workers > 1:
+        found = _shared(options)
+    else:
+        found = attack(
+            options.commands,
+            kinds=options.kinds,
+            step=options.step,
+            offset=options.offset,
+            seconds=options.seconds,
+            on_hit=_show,
+        )
     for finding in found["findings"]:
         print(finding)
     print(f"{found['num_injections']} injections, {len(found['findings'])} findings")
@@ -44,6 +60,32 @@ def main() -> None:
         }
         record["num_injections"] = sum(sum(kinds.values()) for kinds in record["injections"].values())
         options.out.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _shared(options: argparse.Namespace) -> dict[str, Any]:
+    """What several processes find together; each does every so many-th injection."""
+    with tempfile.TemporaryDirectory() as folder:
+        begun = []
+        for worker in range(options.workers):
+            words = [sys.executable, "-W", "ignore", "-m", "tests.faults", "--out", f"{folder}/{worker}.json"]
+            words += ["--commands", *options.commands, "--kinds", *options.kinds]
+            words += ["--step", str(options.step * options.workers)]
+            words += ["--offset", str(options.offset + options.step * worker)]
+            words += ["--seconds", str(options.seconds)] if options.seconds else []
+            begun.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+        codes = [process.wait() for process in begun]
+        assert not any(codes), f"the workers ended with {codes}"
+        parts = [json.loads(Path(folder, f"{worker}.json").read_text()) for worker in range(options.workers)]
+    injections: dict[str, dict[str, int]] = {}
+    for name in options.commands:
+        injections[name] = dict(sum((Counter(part["injections"][name]) for part in parts), Counter()))
+    return {
+        "calls": parts[0]["calls"],
+        "possible": parts[0]["possible"],
+        "injections": injections,
+        "num_injections": sum(part["num_injections"] for part in parts),
+        "findings": [finding for part in parts for finding in part["findings"]],
+    }
 
 
 def _show(name: str, done: int, total: int) -> None:
