@@ -17,7 +17,7 @@ from sklearn import metrics
 from torch import nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.fitting import FitResult, fit, load, mean_prediction, read_runs
+from graphjoule.fitting import FitResult, TrainedRuns, fit, load, mean_prediction, read_runs
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import normalize_rows
 from graphjoule.nn import GCN, MODELS
@@ -28,6 +28,7 @@ from graphjoule.tasks.objective import Classification
 from graphjoule.terms import EnergyConstraint, EnergySettings, OrthogonalSettings, Term
 from graphjoule.training import TrainingInterrupted, load_model
 from graphjoule.training.build import build_model, inner_network
+from graphjoule.training.calibration import prediction_sets
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe, load_recipe, model_options
 from graphjoule.training.saving import read_tensors, save_model
@@ -1035,3 +1036,42 @@ def test_the_best_run_of_a_regression_is_best_in_the_right_direction(tmp_path, s
     choose = max if select_on == "r2" else min
     best = choose(result.records, key=lambda record: record.val[select_on]).seed
     assert same_bits(load(tmp_path / "run"), result.models[best])
+
+
+def test_what_is_promised_about_held_back_digits_holds(tmp_path, caplog):
+    task, coverage, num_runs = load_task("digits"), 0.8, 16
+    recipe = load_recipe("gcn", "digits", 2, {"epochs": 30, "hidden_channels": 32, "split": "stratified-10-60"})
+    fit(recipe, task, seeds=range(num_runs), out=tmp_path / "run")
+    runs = read_runs(tmp_path / "run")
+    shares = {"scores": [], "sets": []}
+    for seed, model in runs.models.items():
+        test = task.split("stratified-10-60", seed).test
+        alone = TrainedRuns(runs.recipe, runs.data, {seed: model}, {seed: runs.calibrations[seed]})
+        plain, calibrated = (alone.predict(ModelInput.of(task), is_calibrated=value) for value in (False, True))
+        assert plain.argmax(dim=1).equal(calibrated.argmax(dim=1))
+        assert not torch.allclose(plain, calibrated)
+        p, threshold, truth = plain[test], alone.threshold(coverage), task.targets[test][:, None]
+        shares["scores"].append((1 - p.gather(1, truth) <= threshold).double().mean())
+        shares["sets"].append(prediction_sets(task.objective, p, threshold).gather(1, truth).double().mean())
+    scores, sets = (torch.stack(shares[name]) for name in ("scores", "sets"))
+    error = float(scores.std()) / math.sqrt(num_runs)
+    assert error < 0.02
+    assert abs(float(scores.mean()) - coverage) < 2 * error
+    assert (sets >= scores).all()
+    assert "validation" not in caplog.text  # with 178 of them nothing is to be said
+
+
+def test_a_coverage_says_where_it_does_not_hold(tmp_path, caplog):
+    task = small_task()
+    fit(small_recipe(epochs=2), task, out=tmp_path / "run")
+    runs = read_runs(tmp_path / "run")
+    split = runs.recipe.data.split
+    runs.threshold(0.5)
+    assert "validation nodes a coverage of 0.5 has a standard error of" in caplog.text
+    assert (f"the split {split} has as many validation nodes of every class" in caplog.text) == split.startswith("per")
+    with pytest.raises(GraphjouleError, match=r"coverage is 1\.5; it must be between 0 and 1"):
+        runs.threshold(1.5)
+    older = TrainedRuns(runs.recipe, runs.data, runs.models)
+    for call in (lambda: older.threshold(0.9), lambda: older.predict(ModelInput.of(task), is_calibrated=True)):
+        with pytest.raises(GraphjouleError, match="The model of seed 0 was saved without its calibration"):
+            call()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -31,11 +31,12 @@ from graphjoule.training.build import (
     qualified_name,
     user_module,
 )
+from graphjoule.training.calibration import Calibration, check_coverage
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import Recipe, checked, parameter_groups
 from graphjoule.training.records import Record, Summary, summarise
-from graphjoule.training.saving import read_model
+from graphjoule.training.saving import SavedModel, read_model
 from graphjoule.training.seed_batch import TermBuilder
 from graphjoule.training.trainer import Trainer
 
@@ -246,15 +247,69 @@ class TrainedRuns:
         recipe: how they were trained.
         data: what they were trained on; None where the files do not say.
         models: by seed, in evaluation mode.
+        calibrations: what the validation nodes of each run say about its predictions, by seed; older files have none.
+
+    Example:
+        >>> import tempfile
+        >>> from graphjoule import load_recipe, load_task
+        >>> from graphjoule.tasks.inputs import ModelInput
+        >>> from graphjoule.training.calibration import prediction_sets
+        >>> digits = load_task("digits")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = fit(load_recipe("gcn", "digits", 2), digits, settings={"epochs": 5}, out=folder)
+        ...     runs = read_runs(folder)
+        >>> predicted = runs.predict(ModelInput.of(digits))
+        >>> sets = prediction_sets(runs.objective, predicted, runs.threshold(0.9))
+        >>> sets.shape == predicted.shape
+        True
     """
 
     recipe: Recipe
     data: TaskFacts | None
     models: dict[int, GraphModel]
+    calibrations: dict[int, Calibration] = field(default_factory=dict)
 
-    def predict(self, given: ModelInput, device: str | torch.device = "cpu") -> Tensor:
-        """See `mean_prediction`."""
-        return mean_prediction(list(self.models.values()), self.recipe, self.objective, given, device)
+    def predict(self, given: ModelInput, device: str | torch.device = "cpu", *, is_calibrated: bool = False) -> Tensor:
+        """See `mean_prediction`.
+
+        Args:
+            given: the graph to predict on.
+            device: "auto", "cpu" or "cuda".
+            is_calibrated: divide the outputs of each run by its temperature. A run's most probable class stays the
+                same; that of the mean of several runs may change where they disagree.
+        """
+        calibrations = list(self._all_calibrations().values()) if is_calibrated else None
+        return mean_prediction(list(self.models.values()), self.recipe, self.objective, given, device, calibrations)
+
+    def threshold(self, coverage: float) -> Tensor:
+        """What `prediction_sets` and `prediction_intervals` need for a coverage: the mean over runs.
+
+        A promise that rests on few validation nodes is logged as a warning. Of one run the coverage is what split
+        conformal prediction promises; for the mean of several runs nobody has proven it, and docs/trust.md has measured
+        it.
+
+        Args:
+            coverage: the share of nodes whose truth the sets shall hold, between 0 and 1.
+        """
+        check_coverage(coverage)
+        calibrations = self._all_calibrations().values()
+        if doubt := min(calibrations, key=lambda each: min(each.num_known)).doubt(coverage):
+            logger.warning("%s", doubt)
+        if (split := self.recipe.data.split).startswith("per-class-"):
+            logger.warning(
+                "the split %s has as many validation nodes of every class, so a coverage holds for nodes whose classes "
+                "are equally frequent",
+                split,
+            )
+        return torch.stack([each.threshold(coverage) for each in calibrations]).mean(dim=0)
+
+    def _all_calibrations(self) -> dict[int, Calibration]:
+        if missing := self.models.keys() - self.calibrations.keys():
+            raise GraphjouleError(
+                f"The model of seed {min(missing)} was saved without its calibration, by an older version or by hand; "
+                "train again to have calibrated probabilities and coverage."
+            )
+        return self.calibrations
 
     @property
     def objective(self) -> Objective:
@@ -271,6 +326,7 @@ def mean_prediction(
     objective: Objective,
     given: ModelInput,
     device: str | torch.device = "cpu",
+    calibrations: Sequence[Calibration] | None = None,
 ) -> Tensor:
     """What the runs say together about every node, or graph: the mean of their probabilities, or of their numbers.
 
@@ -280,6 +336,7 @@ def mean_prediction(
         objective: says what outputs mean.
         given: the graph to predict on.
         device: "auto", "cpu" or "cuda".
+        calibrations: of the runs; their temperatures divide the outputs.
 
     Returns:
         Shape ``[num_nodes, out_channels]``, float64 on the CPU; of a classification rows sum to 1.
@@ -291,7 +348,7 @@ def mean_prediction(
     given = given.to(where if recipe.train.clusters is None else "cpu")
     x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
     total: Tensor | None = None
-    for model in models:
+    for number, model in enumerate(models):
         network = model if isinstance(model, GraphModel) else OwnModel(model, x.size(-1), objective.out_channels)
         if recipe.train.clusters is not None:  # the graph was too large to train on at once
             from graphjoule.parallel.streaming import evaluate_in_blocks
@@ -302,6 +359,7 @@ def mean_prediction(
         if given.pooling is not None:
             output = given.pooling(output, network.output_center)
         _check_finite(output, model, x)
+        output = output if calibrations is None else calibrations[number].tempered(output)
         one = objective.prediction(output)
         total = one if total is None else total + one
     if total is None:
@@ -372,8 +430,7 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
             raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
         about = folder.about()
         seeds = sorted(finished) if seed is None else [seed]
-        models = {each: read_model(folder.model_path(each), where).model for each in seeds}
-        return TrainedRuns(about.recipe, about.data, models)
+        return _runs(about.recipe, about.data, [read_model(folder.model_path(each), where) for each in seeds])
     if seed is not None:
         raise GraphjouleError(f"The seed is {seed}, but {path} is one model; name its folder to choose by seed.")
     saved = read_model(path, where)
@@ -384,7 +441,12 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
             f"{path} is the model of a run that failed (seed {saved.seed}), so it cannot predict; train again, "
             "with a smaller learning rate or another seed."
         )
-    return TrainedRuns(saved.recipe, saved.data, {saved.seed: saved.model})
+    return _runs(saved.recipe, saved.data, [saved])
+
+
+def _runs(recipe: Recipe, data: TaskFacts | None, saved: Sequence[SavedModel]) -> TrainedRuns:
+    calibrations = {each.seed: each.calibration for each in saved if each.calibration is not None}
+    return TrainedRuns(recipe, data, {each.seed: each.model for each in saved}, calibrations)
 
 
 def _finished(path: Path) -> tuple[RunFolder, dict[int, Record]]:

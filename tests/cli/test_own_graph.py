@@ -340,6 +340,81 @@ def test_rows_alone_are_predicted_and_it_is_said(here, trained, caplog):
     assert alone != linked
 
 
+# New rows, and how sure their predictions are.
+
+
+def write_new_rows(here, num_new=3):
+    write_csv(here / "new.csv", ["id", "x", "city"], *([f"m{i}", i / 2, "rome"] for i in range(num_new)))
+    write_csv(here / "new-edges.csv", ["source", "target"], ["m0", "n1"], ["m1", "n2"], ["m1", "m2"])
+    return "--nodes", "new.csv", "--edges", "new-edges.csv"
+
+
+def test_new_rows_with_edges_to_the_training_graph_are_predicted_beside_it(here, trained, caplog):
+    caplog.set_level("INFO", "graphjoule")
+    new = write_new_rows(here)
+    result = run("predict", "run", *new, "--out", "new-rows.csv")
+    assert result.out.startswith("3 nodes predicted by 2 runs, 0 of them had a known target\n")
+    assert "3 edges of 3 new nodes with each other and with the 40 of the training graph" in caplog.text
+    rows = rows_of(here / "new-rows.csv")
+    assert [row["id"] for row in rows] == ["m0", "m1", "m2"]
+    # Old rows are as they were, unless they are to be updated.
+    assert run("predict", "run", *new, "--all", "--out", "all.csv").code == 0
+    old, found = rows_of(trained / "predictions.csv"), rows_of(here / "all.csv")
+    assert [row["id"] for row in found] == [*(row["id"] for row in old), "m0", "m1", "m2"]
+    assert found[40:] == rows
+    for one, other in zip(old, found, strict=False):
+        assert float(one["probability_red"]) == pytest.approx(float(other["probability_red"]), abs=1e-6)
+    assert run("predict", "run", *new, "--all", "--update-old", "--out", "moved.csv").code == 0
+    gaps = [
+        abs(float(one["probability_red"]) - float(other["probability_red"]))
+        for one, other in zip(old, rows_of(here / "moved.csv"), strict=False)
+    ]
+    assert max(gaps) > 1e-5
+
+
+def test_new_rows_alone_read_from_their_nearest_and_it_is_said(here, trained, caplog):
+    caplog.set_level("INFO", "graphjoule")
+    write_new_rows(here)
+    assert run("predict", "run", "--nodes", "new.csv", "--knn", "4", "--out", "near.csv").code == 0
+    assert (
+        "no edges given, so 3 new nodes read from their 4 nearest in the features of the training graph" in caplog.text
+    )
+    assert [row["id"] for row in rows_of(here / "near.csv")] == ["m0", "m1", "m2"]
+
+
+def test_a_coverage_adds_a_set_and_its_doubt(here, trained, caplog):
+    assert run("predict", "run", "--coverage", "0.8", "--out", "sure.csv").code == 0
+    assert "with 6 validation nodes a coverage of 0.8 has a standard error of 0.14" in caplog.text
+    rows, plain = rows_of(here / "sure.csv"), rows_of(trained / "predictions.csv")
+    assert [*plain[0], "set"] == list(rows[0])
+    assert all(row["label"] in row["set"].split(";") for row in rows)
+    assert [{**row, "set": ""} for row in rows] == [{**row, "set": ""} for row in plain]
+    caplog.clear()
+    assert run("predict", "run", "--coverage", "0.9", "--out", "all.csv").code == 0
+    assert "needs 9 validation nodes or more, and there are 6: sets hold every class" in caplog.text
+    assert {row["set"] for row in rows_of(here / "all.csv")} == {"blue;red"}
+
+
+def test_calibrated_probabilities_are_the_temperature_s_and_the_sets_stay(here, trained):
+    one = ("predict", "run", "--seed", "0")
+    for out, options in {"a.csv": [], "b.csv": ["--calibrated"]}.items():
+        assert run(*one, "--coverage", "0.8", *options, "--out", out).code == 0
+    plain, warm = rows_of(here / "a.csv"), rows_of(here / "b.csv")
+    temperature = read_model(trained / "model-seed-0.safetensors").calibration.temperature
+    for row, other in zip(plain, warm, strict=True):
+        assert (row["label"], row["set"]) == (other["label"], other["set"])
+        logits = [np.log(float(each["probability_red"]) / float(each["probability_blue"])) for each in (row, other)]
+        assert logits[0] / temperature == pytest.approx(logits[1], abs=1e-4)
+
+
+def test_an_older_model_file_has_no_coverage(here, trained):
+    saved = read_model(trained / "model-seed-0.safetensors")
+    save_model(here / "old", saved.model, saved.recipe, seed=0, data=saved.data)
+    for asked in (["--coverage", "0.9"], ["--calibrated"]):
+        said = refused(here, "predict", "old", *asked, "--out", "p.csv")
+        assert "The model of seed 0 was saved without its calibration" in said
+
+
 def test_resume_refuses_data_that_have_changed(here, trained):
     again = ("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
     assert run(*again).code == 0
@@ -380,6 +455,9 @@ def test_what_predict_refuses(here, trained):
         "the model of run was not trained on an archive": ["run", "--npz", "g.npz"],
         "--nodes and --npz contradict each other": ["run", *OWN, "--npz", "g.npz"],
         "device is 'tpu'": ["run", "--device", "tpu"],
+        "coverage is 90; it must be between 0 and 1, such as 0.9": ["run", "--coverage", "90"],
+        "--all is about new nodes; give these with --nodes": ["run", "--all"],
+        "--knn is 0; it must be at least 1": ["run", "--nodes", "nodes.csv", "--knn", "0"],
     }
     for said, arguments in cases.items():
         assert said in refused(here, "predict", *arguments)

@@ -23,6 +23,7 @@ from graphjoule.training.build import build_model
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
+from graphjoule.training.saving import read_model
 from graphjoule.training.seed_batch import SeedBatch
 from reproduction.bench import CitationGraph
 from reproduction.experiments.distributed_memory import Part
@@ -449,6 +450,10 @@ def test_a_finished_folder_is_refused_extended_and_read_by_all(world, tmp_path):
         assert numbers_of(records[0]) == numbers_of(more[0])
         assert all(states[0][name].equal(value) for name, value in more_states[0].items())
     assert [record.seed for record in read_records(out / "records.jsonl")] == [0, 1]
+    fit(recipe, ring_task(), [0], device="cpu", out=tmp_path / "one")
+    shared, alone = (read_model(folder / "model-seed-0.safetensors").calibration for folder in (out, tmp_path / "one"))
+    torch.testing.assert_close(shared.scores, alone.scores, atol=1e-4, rtol=0)  # of the nodes of both processes
+    assert shared.temperature == pytest.approx(alone.temperature, rel=1e-3)
     assert (out / "MODEL_CARD.md").exists()
     assert not list(out.glob("checkpoint*"))
     assert [path.name for path in out.glob(".*")] == [".lock"]

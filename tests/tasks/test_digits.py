@@ -8,7 +8,8 @@ from sklearn import datasets
 from threadpoolctl import threadpool_limits
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.digits import knn_edge_index, load_digits
+from graphjoule.tasks.digits import knn_edge_index, load_digits, nearest_rows
+from tests.graphs import normal
 
 
 def nearest_by_hand(x, num_neighbors):
@@ -76,3 +77,15 @@ def test_neighbours_of_nan_are_refused():
 def test_digits_need_no_pyg():
     code = "import sys, graphjoule.tasks as t; t.load_task('digits'); sys.exit('torch_geometric' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_nearest_rows_are_those_of_all_distances():
+    x, reference = normal(20, 3), normal(30, 3, seed=1)
+    order = torch.cdist(x, reference).argsort(dim=1)[:, :4]
+    assert nearest_rows(x, reference, 4).equal(order.sort(dim=1).values)
+
+
+def test_of_equally_near_rows_the_lower_index_is_taken():
+    reference = torch.zeros(9, 2)
+    assert nearest_rows(torch.zeros(2, 2), reference, 3).tolist() == [[0, 1, 2]] * 2
+    assert nearest_rows(torch.zeros(1, 2), reference, 9).tolist() == [list(range(9))]

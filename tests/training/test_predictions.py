@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.objective import Classification, Regression
-from graphjoule.training.predictions import predictions_csv, write_predictions
+from graphjoule.tasks.objective import Classification, MultiLabel, Regression
+from graphjoule.training.predictions import coverage_columns, predictions_csv, write_predictions
 from tests.graphs import few
 
 P = torch.tensor([[0.2, 0.8], [0.75, 0.25], [1.0, 0.0]], dtype=torch.float64)
@@ -82,3 +82,24 @@ def test_a_name_that_a_spreadsheet_would_run_is_kept_and_said(tmp_path, caplog):
     caplog.clear()
     write_predictions(tmp_path / "q.csv", ["-1.5", "a"], torch.ones(2, 1), torch.zeros(2), Regression())
     assert caplog.messages == []
+
+
+def test_a_coverage_has_two_columns_for_every_target_and_one_for_labels():
+    values, threshold = torch.tensor([[1.0, -2.5]], dtype=torch.float64), torch.tensor([0.5, torch.inf])
+    found = coverage_columns(values, Regression(2, target_names=("price", "age")), threshold)
+    assert found == {
+        "lower_price": ["0.5"],
+        "lower_age": ["-inf"],
+        "upper_price": ["1.5"],
+        "upper_age": ["inf"],
+    }
+    text = predictions_csv(["x"], values, torch.tensor([[torch.nan, 1.0]]), Regression(2), found)
+    head = "id,prediction_0,prediction_1,given,lower_price,lower_age,upper_price,upper_age"
+    assert text.splitlines() == [head, "x,1,-2.5,true,0.5,-inf,1.5,inf"]
+    labels = coverage_columns(P, MultiLabel(2, ("a", "b")), torch.tensor([0.1]))
+    assert labels == {"set": ["", "", "a"]}
+
+
+def test_a_class_with_the_sign_between_classes_is_refused():
+    with pytest.raises(GraphjouleError, match=r"The class 'a;b' has a semicolon"):
+        coverage_columns(P, Classification(2, ("a;b", "c")), torch.tensor([0.5]))

@@ -20,15 +20,36 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `graphjoule train`, or a model file.")],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
     nodes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Another table of nodes with the same columns.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Another table with the same columns: new nodes, or those of another graph."),
     ] = None,
-    edges: Annotated[Path | None, typer.Option(metavar="FILE", help="The edges between them.")] = None,
+    edges: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The edges between them, or of new nodes with the training graph."),
+    ] = None,
+    knn: Annotated[
+        int | None,
+        typer.Option(help="Nearest nodes of the training graph that a new one reads from, without --edges; else 10."),
+    ] = None,
+    update_old: Annotated[
+        bool, typer.Option("--update-old", help="Let the nodes of the training graph read from new ones too.")
+    ] = False,
+    write_all: Annotated[
+        bool, typer.Option("--all", help="Write the nodes of the training graph too, not the new ones alone.")
+    ] = False,
     npz: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another archive, if the model was trained on one.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="One run alone; by default the mean probability of all finished runs.")
     ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="Add a `set` of classes, or `lower` and `upper`, that hold the truth so often, such as 0.9."),
+    ] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Divide the outputs of each run by its temperature.")
+    ] = False,
     device: Device = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
     data_root: DataRoot = None,
@@ -42,7 +63,11 @@ def predict(
 
     - `graphjoule predict runs/nodes-egnn-32 --nodes new-nodes.csv --edges new-edges.csv --out new.csv`
 
+    - `graphjoule predict runs/nodes-egnn-32 --nodes one-more.csv` reads from its 10 nearest nodes of the training graph
+
     - `graphjoule predict runs/cora-egnn-64 --seed 3 --out cora.csv`
+
+    - `graphjoule predict runs/cora-egnn-64 --coverage 0.9` adds sets of classes that hold the truth nine times in ten
     """
     if not run.exists():
         raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
@@ -57,13 +82,17 @@ def predict(
         raise GraphjouleError("--nodes and --npz contradict each other: give one.")
     if edges is not None and nodes is None:
         raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
+    if nodes is None and (knn is not None or update_old or write_all):
+        given_option = "--knn" if knn is not None else "--update-old" if update_old else "--all"
+        raise GraphjouleError(f"{given_option} is about new nodes; give these with --nodes, or leave it out.")
 
     from graphjoule.fitting import read_runs
     from graphjoule.tasks.archive import load_npz_like
-    from graphjoule.tasks.tables import load_tables_like
-    from graphjoule.training.predictions import write_predictions
+    from graphjoule.tasks.new_nodes import load_new_nodes
+    from graphjoule.training.predictions import coverage_columns, write_predictions
 
     runs = read_runs(run, seed=seed)
+    threshold = None if coverage is None else runs.threshold(coverage)
     data, objective = runs.data, runs.objective
     if npz is not None:
         if data is None or data.source is None or data.source.file("npz") is None:
@@ -72,16 +101,23 @@ def predict(
     elif nodes is not None:
         if data is None or data.source is None or data.source.columns is None:
             raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
-        given = load_tables_like(data.source.columns, objective, nodes, edges)
+        given = load_new_nodes(data.source, objective, nodes, edges, knn=knn, update_old=update_old)
     else:
         given = training_graph(runs, data_root)
-    predicted = runs.predict(given, device)
-    write_predictions(out, given.node_ids, predicted, given.targets, objective)
+    if write_all and len(set(given.node_ids)) < len(given.node_ids):
+        raise GraphjouleError("--all needs a column of ids: the rows of both tables are called 1, 2, and so on.")
+    predicted = runs.predict(given, device, is_calibrated=calibrated)
+    plain = runs.predict(given, device) if calibrated and threshold is not None else predicted
+    first = 0 if write_all else given.num_old
+    predicted, plain, targets = (each[first:] for each in (predicted, plain, given.targets))
+    ids = given.node_ids[first:]
+    more = {} if threshold is None else coverage_columns(plain, objective, threshold)
+    write_predictions(out, ids, predicted, targets, objective, more)
 
-    known, metric, score = objective.is_known(given.targets), objective.headline, None
-    num_known, num_nodes = int(known.sum()), len(given.node_ids)
+    known, metric, score = objective.is_known(targets), objective.headline, None
+    num_known, num_nodes = int(known.sum()), len(ids)
     if num_known:
-        score = float(metric.value(*objective.scored(predicted[known], given.targets[known])))
+        score = float(metric.value(*objective.scored(predicted[known], targets[known])))
     if json:
         fields = {"num_nodes": num_nodes, "num_given": num_known, metric.name: score, "seeds": list(runs.models)}
         typer.echo(json_text(fields | {"predictions": str(out)}))

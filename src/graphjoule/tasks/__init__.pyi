@@ -8,6 +8,7 @@ from .digits import knn_edge_index as knn_edge_index
 from .facts import TaskFacts as TaskFacts
 from .inputs import ModelInput as ModelInput
 from .metrics import Metric as Metric
+from .new_nodes import load_new_nodes as load_new_nodes
 from .objective import Binary as Binary
 from .objective import Classification as Classification
 from .objective import MultiLabel as MultiLabel

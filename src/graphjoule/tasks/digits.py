@@ -68,3 +68,27 @@ def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:
     target = torch.from_numpy(np.take_along_axis(neighbor, order, axis=1).astype(np.int64))
     source = torch.arange(num_nodes).repeat_interleave(num_neighbors)
     return torch.stack([source, target.reshape(-1)])
+
+
+def nearest_rows(x: Tensor, reference: Tensor, num_neighbors: int) -> Tensor:
+    """For every row of `x` its nearest rows of `reference` in Euclidean distance; of equally near, the lower index.
+
+    Args:
+        x: finite matrix ``[num_new, num_features]``.
+        reference: finite matrix ``[num_nodes, num_features]``.
+        num_neighbors: 1 to ``num_nodes``.
+
+    Returns:
+        Row numbers, shape ``[num_new, num_neighbors]``, sorted within a row.
+
+    >>> nearest_rows(torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [5.0]]), 2)
+    tensor([[0, 1]])
+    """
+    from sklearn.neighbors import NearestNeighbors  # here and not above: it takes a second
+
+    # Twice as many, then ordered by distance and index: among equally near rows scikit-learn picks by thread count.
+    candidates = min(2 * num_neighbors, len(reference))
+    search = NearestNeighbors(n_neighbors=candidates).fit(reference.double().cpu().numpy())
+    distance, index = search.kneighbors(x.double().cpu().numpy())
+    order = np.lexsort((index, distance), axis=-1)[:, :num_neighbors]
+    return torch.from_numpy(np.sort(np.take_along_axis(index, order, axis=1), axis=1).astype(np.int64))

@@ -23,6 +23,7 @@ class ModelInput:
         targets: what is known to be right for every node, see `Task`.
         node_ids: what the source calls every node, or graph where these are predicted.
         pooling: which graph every node is of, where graphs are predicted.
+        num_old: how many of the nodes, the first ones, are those of the training graph, beside which new ones stand.
     """
 
     features: Features
@@ -30,6 +31,7 @@ class ModelInput:
     targets: Tensor
     node_ids: tuple[str, ...]
     pooling: Pooling | None = None
+    num_old: int = 0
 
     @classmethod
     def of(cls, task: Task) -> ModelInput:

@@ -319,7 +319,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         is_trained: the columns are those of a trained model, and nothing is left to a default.
     """
     table = Table(path)
-    columns = _edge_columns(table, options, is_trained=is_trained)
+    columns = edge_columns(table, options, is_trained=is_trained)
     source, target, weight, edge_type = (columns[key] for key in ("source", "target", "weight", "edge_type"))
     assert source is not None
     assert target is not None
@@ -388,7 +388,7 @@ def _refuse_directed(edges: EdgeTable, nodes: NodeTable) -> None:
         )
 
 
-def _edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
+def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
     """The columns of a table of edges, with nothing left to a default."""
     if len(table.names) < 2:
         raise GraphjouleError(

@@ -106,7 +106,7 @@ def load_tables(
     asked = _objective(read, options)
     targets = _targets(read, asked)
     x, _ = _features(read)
-    graph, linked = _graph(edges, options, read, x)
+    graph, linked = graph_of(edges, options, read, x)
     made = Task(
         name=Path(nodes).name,
         features=x,
@@ -137,9 +137,9 @@ def load_graph(nodes: str | Path, edges: str | Path | None = None, **columns: An
     options = TableOptions(**columns)
     _check_one_graph(edges, options.knn)
     if edges is not None:
-        return _graph(edges, options, read_ids(nodes, options), None)[0]
+        return graph_of(edges, options, read_ids(nodes, options), None)[0]
     read = read_nodes(nodes, options, has_edges=False, needs_label=False)
-    return _graph(None, options, read, _features(read)[0])[0]
+    return graph_of(None, options, read, _features(read)[0])[0]
 
 
 def load_tables_like(
@@ -155,24 +155,33 @@ def load_tables_like(
             else every node stands alone.
     """
     read = read_nodes_like(nodes, columns)
-    targets = objective.unknown(len(read.ids)) if read.labels is None else _targets(read, objective)
+    targets = targets_like(read, objective)
     x, said = _features(read)
-    options = TableOptions(
+    if edges is None and columns.knn is None:
+        logger.warning("%s: no edges given, so every node stands alone; the model was trained with edges", nodes)
+        graph = Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes=len(read.ids))
+    else:
+        graph, _ = graph_of(edges, options_like(columns, len(read.ids)), read, x, is_trained=True)
+    if said:
+        logger.warning("%s: %s", nodes, "; ".join(said))
+    return ModelInput(x, graph, targets, tuple(read.ids.to_pylist()))
+
+
+def targets_like(read: NodeTable, objective: Objective) -> torch.Tensor:
+    """What a table for a trained model says of its nodes' targets; all are unknown where it has no such column."""
+    return objective.unknown(len(read.ids)) if read.labels is None else _targets(read, objective)
+
+
+def options_like(columns: TableColumns, num_nodes: int) -> TableOptions:
+    """The options that read edges as those of the training graph were."""
+    return TableOptions(
         source=columns.source,
         target=columns.target,
         weight=columns.weight,
         edge_type=columns.edge_type,
         direction=columns.direction,
-        knn=None if columns.knn is None else min(columns.knn, max(len(read.ids) - 1, 1)),
+        knn=None if columns.knn is None else min(columns.knn, max(num_nodes - 1, 1)),
     )
-    if edges is None and columns.knn is None:
-        logger.warning("%s: no edges given, so every node stands alone; the model was trained with edges", nodes)
-        graph = Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes=len(read.ids))
-    else:
-        graph, _ = _graph(edges, options, read, x, is_trained=True)
-    if said:
-        logger.warning("%s: %s", nodes, "; ".join(said))
-    return ModelInput(x, graph, targets, tuple(read.ids.to_pylist()))
 
 
 def unchanged(file: SourceFile) -> Path:
@@ -236,13 +245,13 @@ def _check_one_graph(edges: str | Path | None, knn: int | None) -> None:
         raise GraphjouleError(f"`knn` is {knn} and `edges` is {edges}; give one of them, the graph comes from one.")
 
 
-def _graph(
+def graph_of(
     edges: str | Path | None, options: TableOptions, read: NodeTable, x: Features | None, *, is_trained: bool = False
 ) -> tuple[Propagation, dict[str, Any]]:
     """The graph of a table of edges, or of nearest neighbours, and the columns it came from."""
     if edges is not None:
         linked = read_edges(edges, options, read, is_trained=is_trained)
-        graph = _linked(linked, read)
+        graph = linked_graph(linked, read)
         if not linked.index.shape[1]:
             logger.warning("%s has no row of two known nodes: the graph has no edges", edges)
         elif not graph.num_edges:
@@ -259,7 +268,7 @@ def _graph(
     return Propagation.from_edge_index(index, num_nodes=num_nodes, symmetrize=True), {"knn": knn}
 
 
-def _linked(edges: EdgeTable, nodes: NodeTable) -> Propagation:
+def linked_graph(edges: EdgeTable, nodes: NodeTable) -> Propagation:
     """The graph of a table: self-loops are dropped, and rows that repeat one direction add their weights."""
     index, weight = edges.index, edges.weight
     if edges.columns["direction"] == "mutual":

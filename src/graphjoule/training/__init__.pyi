@@ -1,5 +1,8 @@
 from .build import architecture_of as architecture_of
 from .build import build_model as build_model
+from .calibration import Calibration as Calibration
+from .calibration import prediction_intervals as prediction_intervals
+from .calibration import prediction_sets as prediction_sets
 from .folder import RunFolder as RunFolder
 from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress

@@ -200,7 +200,13 @@ class RunFolder:
     def add(self, result: RunResult, record: Record, recipe: Recipe, data: TaskFacts) -> None:
         """Write one finished run: the model, then the record that makes it count."""
         save_model(
-            self.model_path(result.seed), result.model, recipe, seed=result.seed, data=data, status=record.status
+            self.model_path(result.seed),
+            result.model,
+            recipe,
+            seed=result.seed,
+            data=data,
+            status=record.status,
+            calibration=result.calibration,
         )
         append_record(self.records_path, record)
 

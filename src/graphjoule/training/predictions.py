@@ -5,20 +5,28 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from torch import Tensor
 
-from graphjoule.errors import counted
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import write_text
 from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal, Regression
+from graphjoule.training.calibration import has_sets, prediction_intervals, prediction_sets
 
 logger = logging.getLogger("graphjoule")
+Columns = Mapping[str, Sequence[str]]
 
 
 def write_predictions(
-    path: str | Path, ids: Sequence[str], predictions: Tensor, targets: Tensor, objective: Objective
+    path: str | Path,
+    ids: Sequence[str],
+    predictions: Tensor,
+    targets: Tensor,
+    objective: Objective,
+    more: Columns = MappingProxyType({}),
 ) -> None:
     """Write a CSV file, whole or not at all.
 
@@ -36,8 +44,9 @@ def write_predictions(
         predictions: as `Objective.prediction` makes them, shape ``[num_nodes, out_channels]``.
         targets: what is known of every node.
         objective: what was asked.
+        more: columns to write behind these, such as `coverage_columns`.
     """
-    write_text(path, predictions_csv(ids, predictions, targets, objective))
+    write_text(path, predictions_csv(ids, predictions, targets, objective, more))
     names = objective.classes if isinstance(objective, Classification) else ()
     if formulas := [text for text in (*ids, *names) if _is_formula(text)]:
         logger.warning(
@@ -66,7 +75,45 @@ def _is_formula(text: str) -> bool:
     return False
 
 
-def predictions_csv(ids: Sequence[str], predictions: Tensor, targets: Tensor, objective: Objective) -> str:
+def coverage_columns(predictions: Tensor, objective: Objective, threshold: Tensor) -> Columns:
+    """What a coverage adds: ``set``, classes or labels with ``;`` between them, or ``lower`` and ``upper``.
+
+    Args:
+        predictions: as `Objective.prediction` makes them, without a temperature.
+        objective: what was asked.
+        threshold: see `graphjoule.training.calibration.Calibration.threshold`.
+
+    >>> import torch
+    >>> pets = Classification(2, ("cat", "dog"))
+    >>> coverage_columns(torch.tensor([[0.25, 0.75], [0.5, 0.5]]), pets, torch.tensor([0.5]))
+    {'set': ['dog', 'cat;dog']}
+    >>> coverage_columns(torch.tensor([[1.5]]), Regression(), torch.tensor([0.25]))
+    {'lower': ['1.25'], 'upper': ['1.75']}
+    """
+    if not has_sets(objective):
+        ends = zip(("lower", "upper"), prediction_intervals(predictions, threshold), strict=True)
+        names = _target_names(objective)
+        return {
+            f"{end}{name}": [f"{value:.9g}" for value in values[:, place].tolist()]
+            for end, values in ends
+            for place, name in enumerate(names)
+        }
+    classes = objective.labels if isinstance(objective, MultiLabel) else objective.classes  # type: ignore[attr-defined]
+    if divided := next((name for name in classes if ";" in name), None):
+        raise GraphjouleError(
+            f"The class {divided!r} has a semicolon, which stands between the classes of a set; rename it in the table."
+        )
+    rows = prediction_sets(objective, predictions, threshold).tolist()
+    return {"set": [";".join(name for name, is_in in zip(classes, row, strict=True) if is_in) for row in rows]}
+
+
+def predictions_csv(
+    ids: Sequence[str],
+    predictions: Tensor,
+    targets: Tensor,
+    objective: Objective,
+    more: Columns = MappingProxyType({}),
+) -> str:
     """The text of the table; see `write_predictions`.
 
     >>> import torch
@@ -109,7 +156,7 @@ def predictions_csv(ids: Sequence[str], predictions: Tensor, targets: Tensor, ob
     needs_quotes = any("\r" in name for name in (*ids, *names))
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL if needs_quotes else csv.QUOTE_MINIMAL, lineterminator="\n")
-    writer.writerows([head, *rows])
+    writer.writerows([[*head, *more], *([*row, *last] for row, *last in zip(rows, *more.values(), strict=True))])
     return text.getvalue()
 
 

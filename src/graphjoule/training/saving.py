@@ -20,6 +20,7 @@ from graphjoule.files import printable, write_bytes
 from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.training.build import OwnModel, count_state, in_units_of, initialised, user_module
+from graphjoule.training.calibration import Calibration
 from graphjoule.training.recipe import Recipe
 
 _FORMAT = 1  # of any file of tensors
@@ -35,6 +36,7 @@ class SavedModel:
         seed: the run's seed.
         data: what it was trained on; None in a file that does not say.
         status: "done", or "failed" if the run broke off and the model is what it had until then.
+        calibration: what its validation nodes say about its predictions; None in a file that does not say.
     """
 
     model: GraphModel
@@ -42,6 +44,7 @@ class SavedModel:
     seed: int
     data: TaskFacts | None
     status: str = "done"
+    calibration: Calibration | None = None
 
 
 def save_model(
@@ -52,6 +55,7 @@ def save_model(
     seed: int,
     data: TaskFacts | None = None,
     status: str = "done",
+    calibration: Calibration | None = None,
 ) -> None:
     """Write a model so that `load_model` gives it back on any machine and device."""
     about = {
@@ -63,7 +67,12 @@ def save_model(
     }
     if data is not None:
         about["data"] = data.model_dump(mode="json")
-    write_tensors(path, "model", model.state_dict(), about)
+    tensors = dict(model.state_dict())
+    if calibration is not None:
+        scores, more = calibration.stored()
+        tensors |= scores
+        about |= more
+    write_tensors(path, "model", tensors, about)
 
 
 def load_model(
@@ -82,10 +91,11 @@ def load_model(
 
 def load_parameters(path: str | os.PathLike[str], model: GraphModel) -> GraphModel:
     """A model with the parameters of a file, in evaluation mode; `model` is one of its kind."""
-    tensors, _ = read_tensors(path, "model")
+    tensors, about = read_tensors(path, "model")
     try:
+        Calibration.read(tensors, about)
         model.load_state_dict(tensors)
-    except RuntimeError as error:  # other names or shapes
+    except (KeyError, RuntimeError, ValueError) as error:  # other names or shapes
         raise GraphjouleError(f"{path} is not the model of this training: {error}") from error
     return model.eval()
 
@@ -101,6 +111,7 @@ def _read(path: str | os.PathLike[str], device: torch.device | str, own: torch.n
         recipe = Recipe.from_fields(about["recipe"])
         data = TaskFacts.model_validate(about["data"]) if "data" in about else None
         sizes = about["in_channels"], about["out_channels"]
+        calibration = Calibration.read(tensors, about)
         _check_sizes(recipe, *sizes, tensors)
         if own is not None:
             model: GraphModel = OwnModel(own, *sizes)
@@ -117,7 +128,7 @@ def _read(path: str | os.PathLike[str], device: torch.device | str, own: torch.n
         status = str(about.get("status", "done"))  # older files do not say
     except (KeyError, TypeError, RuntimeError, ValueError, OverflowError) as error:
         raise GraphjouleError(f"{path} does not hold a model this version of graphjoule knows: {error}") from error
-    return SavedModel(model.to(device).eval(), recipe, seed, data, status)
+    return SavedModel(model.to(device).eval(), recipe, seed, data, status, calibration)
 
 
 def _check_sizes(recipe: Recipe, in_channels: int, out_channels: int, tensors: Mapping[str, torch.Tensor]) -> None:

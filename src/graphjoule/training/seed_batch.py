@@ -22,6 +22,7 @@ from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
 from graphjoule.training.build import Architecture, Draws, inner_network
+from graphjoule.training.calibration import Calibration
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.selection import Selection
 
@@ -358,10 +359,10 @@ class SeedBatch:
         return self.task.readout(output, model.output_center)
 
     @torch.no_grad()
-    def final_scores(self, run: int, split: Split) -> tuple[dict[str, float], dict[str, float] | None]:
+    def final_scores(self, run: int, split: Split) -> tuple[dict[str, float], dict[str, float] | None, Calibration]:
         """Loss and all metrics of the selected parameters on validation and test nodes; None without test nodes.
 
-        Nothing else reads the targets of test nodes.
+        Nothing else reads the targets of test nodes. The calibration is that of the validation nodes.
         """
         metrics, device = self.objective.metrics, self.task.targets.device
         output, model = self.selected_output(run), self.selected_model(run).to(device)
@@ -373,7 +374,9 @@ class SeedBatch:
             names = ("loss", *(metric.name for metric in metrics))
             scores.append(None if found is None else dict(zip(names, found.tolist(), strict=True)))
         assert scores[0] is not None  # without validation nodes nothing trains
-        return scores[0], scores[1]
+        index = split.val.to(device)
+        val = (self._all_nodes(each[None])[0] for each in (output[index], self._targets(index)))
+        return scores[0], scores[1], Calibration.of(self.objective, *val)
 
     def _scores_of(
         self,
