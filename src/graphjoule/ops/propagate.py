@@ -46,7 +46,7 @@ def plain_product(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 
     if backend == "cpu":
         value = graph.value if (a, alpha) == (1.0, 0.0) else graph.mixed(a, alpha)
         return _each_run(reached, lambda run: csr_product(graph.rowptr, graph.col, value, run))
-    product = _each_run(reached, lambda run: torch.mm(graph.matrix, run))
+    product = _each_run(reached, graph.product)
     return product if (a, alpha) == (1.0, 0.0) else a * product + alpha * x
 
 
