@@ -14,7 +14,7 @@ import torch
 
 from graphjoule import Trace, fit, load_recipe, load_task
 from graphjoule.files import write_json
-from graphjoule.training.environment import versions
+from graphjoule.training import versions
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_moons
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -16,6 +17,8 @@ from torch_geometric.data import Data
 from graphjoule.errors import GraphjouleError
 from graphjoule.estimators import (
     EGNNClassifier,
+    EGNNRegressor,
+    EGNNTransformer,
     Scaling,
     classes_of,
     extend_graph,
@@ -27,8 +30,11 @@ from graphjoule.estimators import (
 from graphjoule.fitting import mean_prediction
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import EGNN
+from graphjoule.tasks import Regression, Task
 from graphjoule.tasks.inputs import ModelInput
+from graphjoule.training.build import inner_network
 from tests.graphs import edge_lists, few, no_edges, normal, path3, random_edges
+from tests.known_answers import known_task
 from tests.training import NUM_NODES, small_task
 
 QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 40, "lr": 0.05, "dropout": 0.0, "num_neighbors": 5}
@@ -41,7 +47,13 @@ def quick(**changes):
 # scikit-learn's own checks.
 
 
-@parametrize_with_checks([quick(unlabeled=None)])
+@parametrize_with_checks(
+    [
+        quick(unlabeled=None),
+        EGNNRegressor(**QUICK, device="cpu"),
+        EGNNTransformer(quick(unlabeled=None)),
+    ]
+)
 def test_scikit_learns_estimator_checks(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the checks themselves warn of, such as a package that is not there
@@ -402,3 +414,83 @@ def test_one_row_and_no_scaling_and_sparse_features():
     assert Scaling().apply(torch.ones(2, 2)).equal(torch.ones(2, 2))
     sparse = SparseFeatures.from_dense(torch.eye(5))
     assert Scaling.of(sparse).apply(sparse) is sparse
+
+
+# Numbers, and embeddings.
+
+
+@pytest.fixture(scope="module")
+def numbers(iris):
+    return iris[0][:, :3], iris[0][:, 3]
+
+
+def regressor(**changes):
+    return EGNNRegressor(**QUICK | {"device": "cpu"} | changes)
+
+
+def test_numbers_are_learnt_in_their_own_unit_and_some_may_be_unknown(numbers):
+    x, y = numbers
+    y = 1000 + 50 * y
+    few_known = np.where(np.arange(150) % 3 == 0, np.nan, y)
+    model = regressor(epochs=100).fit(x, few_known)
+    assert model.predict(x).shape == (150,)
+    assert model.score(x, y) > 0.8
+    assert model.score(x, few_known) == pytest.approx(
+        model.score(x[~np.isnan(few_known)], y[~np.isnan(few_known)]), rel=1e-9
+    )
+
+
+def test_several_numbers_have_a_column_each_and_count_with_those_that_are_known(numbers):
+    x, y = numbers
+    several = np.stack([y, np.where(np.arange(150) % 2, 3 - y, np.nan)], axis=1)
+    predicted = regressor(epochs=100).fit(x, several).predict(x)
+    assert predicted.shape == (150, 2)
+    assert np.corrcoef(predicted[:, 1], 3 - y)[0, 1] > 0.9
+
+
+def test_a_regressor_takes_graphs_and_refuses_what_has_no_numbers():
+    task = small_task()
+    targets = task.features.sum(dim=1)
+    from_task = regressor().fit(Task("n", task.features, task.graph, targets, Regression()))
+    from_pair = regressor().fit((task.features, task.graph), targets.numpy())
+    assert np.allclose(from_task.predict((task.features, task.graph)), from_pair.predict(task), atol=1e-4)
+    for call, said in [
+        (lambda: regressor().fit(task), "Task 'small' is a classification; a regressor needs numbers"),
+        (
+            lambda: quick().fit(Task("n", task.features, task.graph, targets, Regression())),
+            "a classifier needs classes",
+        ),
+        (lambda: regressor().fit((task.features, task.graph)), "This graph has no targets"),
+        (lambda: regressor().fit((task.features, task.graph), targets[:5].numpy()), r"y has shape \[5\]; expected 30"),
+        (lambda: regressor().fit(known_task("regression", about_graphs=True)), "Task 'known' predicts graphs"),
+    ]:
+        with pytest.raises(GraphjouleError, match=said):
+            call()
+
+
+@pytest.mark.parametrize("make", [quick, regressor])
+def test_an_embedding_is_what_the_head_maps_to_the_prediction(iris, make):
+    x, y = iris
+    transformer = EGNNTransformer(make(num_runs=2)).fit(x, y)
+    embedded = transformer.transform(x)
+    assert embedded.shape == (150, 16)
+    assert transformer.get_feature_names_out().tolist()[:2] == ["egnntransformer0", "egnntransformer1"]
+    first = EGNNTransformer(make()).fit(x, y)
+    assert np.allclose(first.transform(x), embedded[:, :8], atol=1e-3)
+    head = inner_network(first.estimator_.models_[0]).head
+    output = first.transform(x) @ head.weight.detach().double().numpy().T + head.bias.detach().double().numpy()
+    if make is quick:
+        probabilities = np.exp(output) / np.exp(output).sum(axis=1, keepdims=True)
+        assert np.allclose(first.estimator_.predict_proba(x), probabilities, atol=1e-9)
+    else:
+        one = first.estimator_.models_[0]
+        assert np.allclose(
+            first.estimator_.predict(x), one.center.numpy() + one.scale.numpy() * output[:, 0], atol=1e-9
+        )
+
+
+def test_a_transformer_trains_what_it_is_given_and_nothing_else(iris):
+    with pytest.raises(GraphjouleError, match="The estimator is a StandardScaler; expected an EGNNClassifier or"):
+        EGNNTransformer(StandardScaler()).fit(*iris)
+    pipeline = make_pipeline(EGNNTransformer(quick()), LogisticRegression(max_iter=1000)).fit(*iris)
+    assert pipeline.score(*iris) > 0.9

@@ -15,20 +15,15 @@ FILES = sorted(
 # What has no test file of its own, and why.
 UNTESTED = {
     "version.py": "a number",
-    "ops/triton_dropout.py": "kernels; tested through the ops that launch them",
     "ops/triton_gather.py": "kernels; tested through the ops that launch them",
     "ops/triton_layer.py": "kernels; tested through the ops that launch them",
-    "ops/sparse_linear_triton.py": "kernels; tested through the op that launches them",
-    "ops/stack_cpu.py": "a backend of stack.py, tested there",
-    "ops/stack_triton.py": "a backend of stack.py, tested there",
+    "ops/stack_cpu.py": "a backend of egnn.py, tested there",
+    "ops/stack_triton.py": "a backend of egnn.py, tested there",
     "ops/backend.py": "every test of ops/ chooses backends",
-    "nn/encoder.py": "a part of networks, tested with them in nn/test_contract.py",
-    "nn/batch_norm.py": "a part of networks, tested with them in nn/test_contract.py and on parts in parallel/",
     "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
-    "nn/stock.py": "nn/test_residual.py, where fused stacks ask it",
+    "tasks/encoders.py": "tasks/test_facts.py, which reads them back, and tasks/test_columns.py, which makes them",
     "tasks/inputs.py": "two attributes of a task; fitting and training/examine use them",
     "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
-    "cli/preflight.py": "cli/test_bad_input.py",
     "cli/source.py": "cli/test_own_graph.py",
     "cli/predict.py": "cli/test_own_graph.py",
 }
@@ -38,7 +33,9 @@ ABOUT_ALL = {
     "test_docs.py",
     "test_examples.py",
     "test_draw_smoothing.py",
+    "test_objectives.py",  # what all models promise for all objectives
     "nn/test_contract.py",  # what all networks promise
+    "nn/test_changed_layers.py",  # EGNN's and GCNII's, which a fused stack may compute
     "nn/test_relatives.py",  # which network is a special case of which
     "cli/test_bad_input.py",  # every refusal of every command
     "cli/test_own_graph.py",  # a user's files, from training to prediction

@@ -57,7 +57,7 @@ def train(task, given, settings):
 
 def train_renormalised(task, given, settings):
     """As `train`, on subgraphs that are normalised anew; the package has no such option, for it was worse."""
-    with patch("graphjoule.parallel.clusters.induced_graph", renormalised_graph):
+    with patch.object(Propagation, "induced", renormalised_graph):
         return train(task, given, settings)
 
 

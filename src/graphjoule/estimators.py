@@ -1,4 +1,4 @@
-"""The networks in scikit-learn's manner: `EGNNClassifier`."""
+"""The networks in scikit-learn's manner: `EGNNClassifier`, `EGNNRegressor` and, for embeddings, `EGNNTransformer`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+    clone,
+)
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
@@ -23,12 +30,145 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.task import pack_features
+from graphjoule.training.build import inner_network
 from graphjoule.training.recipe import Recipe, load_recipe
 
 
-class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
+    """What a classifier and a regressor of nodes share: the settings, the graph, training and prediction."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int = 8,
+        hidden_channels: int = 64,
+        num_neighbors: int = 10,
+        lr: float = 5e-3,
+        dropout: float = 0.3,
+        epochs: int = 500,
+        patience: int = 100,
+        validation_fraction: float = 0.2,
+        num_runs: int = 1,
+        standardize: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        random_state: Any = 0,
+        device: str = "auto",
+    ) -> None:
+        self.num_layers = num_layers
+        self.hidden_channels = hidden_channels
+        self.num_neighbors = num_neighbors
+        self.lr = lr
+        self.dropout = dropout
+        self.epochs = epochs
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.num_runs = num_runs
+        self.standardize = standardize
+        self.settings = settings
+        self.random_state = random_state
+        self.device = device
+
+    def _train(self, given: GraphLike | None, features: Features, targets: Tensor, objective: Objective) -> None:
+        """Train on rows or on a graph; leaves everything that `_predicted` needs."""
+        self.scaling_ = Scaling.of(features) if self.standardize else Scaling()
+        features = self.scaling_.apply(features)
+        self.built_graph_ = given is None
+        graph = given.graph if given is not None else self._neighbour_graph(features)
+        task = Task("data", features, graph, targets, objective, default_split=self._split_rule())
+        self.recipe_ = self._recipe()
+        first = self.random_state
+        if not isinstance(first, int | np.integer):
+            first = check_random_state(first).randint(2**31)
+        seeds = [int(first) + run for run in range(self.num_runs)]
+        result = fit(self.recipe_, task, seeds, device=self.device)
+        self.records_ = result.records
+        pairs = zip(result.models, result.records, strict=True)
+        self.models_ = [model for model, record in pairs if record.status == "done"]
+        if not self.models_:
+            raise GraphjouleError(f"No run finished: {result.records[0].failure}")
+        self.n_iter_ = max(record.epochs_run for record in result.records)
+        self.features_, self.graph_, self.objective_ = task.features, task.graph, objective
+
+    def _applied_to(self, X: Any) -> tuple[Features, Propagation, int]:
+        """Features and graph to predict on, and how many training nodes come before those that are asked about.
+
+        A new row of a model that was fitted with a matrix alone looks at its nearest training nodes, and they do not
+        look back: its prediction does not depend on which other rows are asked about. A graph is taken as it is.
+        """
+        check_is_fitted(self)
+        name = type(self).__name__
+        given = read_graph_like(X)
+        if given is not None:
+            if given.features.size(1) != self.n_features_in_:
+                raise GraphjouleError(
+                    f"X has {given.features.size(1)} features, but {name} is expecting {self.n_features_in_} "
+                    "features as input."
+                )
+            return self.scaling_.apply(given.features), given.graph, 0
+        if not self.built_graph_:
+            raise GraphjouleError(f"{name} was fitted with a graph; give it a pair (features, graph), a Task or Data.")
+        new = self.scaling_.apply(torch.tensor(validate_data(self, X, reset=False, dtype=np.float64)))
+        assert isinstance(new, Tensor)
+        assert isinstance(self.features_, Tensor)
+        neighbor = nearest_rows(new, self.features_, min(self.num_neighbors, len(self.features_)))
+        return torch.cat([self.features_, new]), extend_graph(self.graph_, neighbor), len(self.features_)
+
+    def _predicted(self, features: Features, graph: Propagation) -> np.ndarray:
+        """The mean over the runs, in float64, where a sum over a row does not depend on how many rows there are."""
+        models, given = self._double(features, graph)
+        return mean_prediction(models, self.recipe_, self.objective_, given, self.device).numpy()
+
+    @torch.no_grad()
+    def _embedded(self, X: Any) -> np.ndarray:
+        """What the last graph layer of every run gives its head, runs side by side."""
+        features, graph, num_before = self._applied_to(X)
+        models, given = self._double(features, graph)
+        found: list[Tensor] = []
+        for model in models:
+            network: Any = inner_network(model)
+            handle = network.head.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
+            try:
+                mean_prediction([model], self.recipe_, self.objective_, given, self.device)
+            finally:
+                handle.remove()
+        return torch.cat(found, dim=1)[num_before:].cpu().numpy()
+
+    def _double(self, features: Features, graph: Propagation) -> tuple[list[Any], ModelInput]:
+        models = [copy.deepcopy(model).double() for model in self.models_]
+        nobody = self.objective_.unknown(graph.num_nodes)
+        return models, ModelInput(features.to(dtype=torch.float64), graph.to(dtype=torch.float64), nobody, ())
+
+    def _neighbour_graph(self, features: Features) -> Propagation:
+        assert isinstance(features, Tensor)
+        num_neighbors = min(self.num_neighbors, len(features) - 1)
+        return Propagation.from_edge_index(
+            knn_edge_index(features, num_neighbors), num_nodes=len(features), symmetrize=True
+        )
+
+    def _split_rule(self) -> str:
+        percent = round(100 * self.validation_fraction)
+        if not 1 <= percent <= 99:
+            raise GraphjouleError(
+                f"validation_fraction is {self.validation_fraction}; expected 0.01 to 0.99, such as 0.2."
+            )
+        return f"stratified-{percent}-0"
+
+    def _recipe(self) -> Recipe:
+        own = {
+            "hidden_channels": self.hidden_channels,
+            "lr": self.lr,
+            "dropout": self.dropout,
+            "output_dropout": self.dropout,
+            "epochs": self.epochs,
+            "patience": self.patience,
+            "split": self._split_rule(),
+        }
+        return load_recipe("egnn", "data", self.num_layers, own | dict(self.settings or {}))
+
+
+class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
     """Classify the nodes of a graph, or rows of a matrix that become a graph of nearest neighbours.
 
     Nodes without a label take part in training through their features and edges. A part of the labelled nodes, drawn
@@ -47,7 +187,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
         unlabeled: the label that means "unknown": -1 as in `sklearn.semi_supervised`, or any other; None if every label
             is a class, -1 too. By default ("refuse") every label is a class, and -1 is refused, as it may be either.
-        settings: any other setting of the recipe by name, such as ``{"c_min": 0.15}``.
+        settings: any other setting of the recipe by name, such as ``{"c_min": 0.15, "class_weights": "balanced"}``.
         random_state: seed of the first run, or a generator to draw it from.
         device: "auto" (CUDA if there is one), "cpu" or "cuda".
 
@@ -86,20 +226,22 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = 0,
         device: str = "auto",
     ) -> None:
-        self.num_layers = num_layers
-        self.hidden_channels = hidden_channels
-        self.num_neighbors = num_neighbors
-        self.lr = lr
-        self.dropout = dropout
-        self.epochs = epochs
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.num_runs = num_runs
-        self.standardize = standardize
+        super().__init__(
+            num_layers=num_layers,
+            hidden_channels=hidden_channels,
+            num_neighbors=num_neighbors,
+            lr=lr,
+            dropout=dropout,
+            epochs=epochs,
+            patience=patience,
+            validation_fraction=validation_fraction,
+            num_runs=num_runs,
+            standardize=standardize,
+            settings=settings,
+            random_state=random_state,
+            device=device,
+        )
         self.unlabeled = unlabeled
-        self.settings = settings
-        self.random_state = random_state
-        self.device = device
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train.
@@ -124,32 +266,10 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, codes = classes_of(np.asarray(y), is_known, self.unlabeled)
         labels = torch.full((len(is_known),), -1)
         labels[torch.from_numpy(is_known)] = torch.from_numpy(codes.astype(np.int64))
-        self.scaling_ = Scaling.of(features) if self.standardize else Scaling()
-        features = self.scaling_.apply(features)
-        self.built_graph_ = given is None
-        graph = given.graph if given is not None else self._neighbour_graph(features)
-        task = Task(
-            "data", features, graph, labels, Classification(len(self.classes_)), default_split=self._split_rule()
-        )
-        self._train(task)
-        return self
-
-    def _train(self, task: Task) -> None:
-        self.recipe_ = self._recipe()
-        first = self.random_state
-        if not isinstance(first, int | np.integer):
-            first = check_random_state(first).randint(2**31)
-        seeds = [int(first) + run for run in range(self.num_runs)]
-        result = fit(self.recipe_, task, seeds, device=self.device)
-        self.records_ = result.records
-        pairs = zip(result.models, result.records, strict=True)
-        self.models_ = [model for model, record in pairs if record.status == "done"]
-        if not self.models_:
-            raise GraphjouleError(f"No run finished: {result.records[0].failure}")
-        self.n_iter_ = max(record.epochs_run for record in result.records)
-        self.features_, self.graph_ = task.features, task.graph
-        self.label_distributions_ = self._probabilities(task.features, task.graph)
+        self._train(given, features, labels, Classification(len(self.classes_)))
+        self.label_distributions_ = self._predicted(self.features_, self.graph_)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
+        return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of every class, one row per node, columns in the order of `classes_`.
@@ -160,25 +280,8 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             X: what `fit` takes: a matrix if it was fitted with one, else a graph with as many features.
         """
-        check_is_fitted(self)
-        given = read_graph_like(X)
-        if given is not None:
-            if given.features.size(1) != self.n_features_in_:
-                raise GraphjouleError(
-                    f"X has {given.features.size(1)} features, but EGNNClassifier is expecting {self.n_features_in_} "
-                    "features as input."
-                )
-            return self._probabilities(self.scaling_.apply(given.features), given.graph)
-        if not self.built_graph_:
-            raise GraphjouleError(
-                "EGNNClassifier was fitted with a graph; give it a pair (features, graph), a Task or Data."
-            )
-        new = self.scaling_.apply(torch.tensor(validate_data(self, X, reset=False, dtype=np.float64)))
-        assert isinstance(new, Tensor)
-        assert isinstance(self.features_, Tensor)
-        neighbor = nearest_rows(new, self.features_, min(self.num_neighbors, len(self.features_)))
-        extended = extend_graph(self.graph_, neighbor)
-        return self._probabilities(torch.cat([self.features_, new]), extended)[len(self.features_) :]
+        features, graph, num_before = self._applied_to(X)
+        return self._predicted(features, graph)[num_before:]
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of every node; see `predict_proba`."""
@@ -208,6 +311,7 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels and which are known: those given, else those that the graph brought."""
         if y is None:
+            given.check_kind(Classification, "a classifier needs classes")
             if given.labels is None:
                 raise GraphjouleError("This graph has no labels; give one for every node as y.")
             is_known = known_labels(given.labels, self.unlabeled) if given.is_known is None else given.is_known
@@ -219,40 +323,157 @@ class EGNNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         return labels, known_labels(labels, self.unlabeled)
 
-    def _neighbour_graph(self, features: Features) -> Propagation:
-        assert isinstance(features, Tensor)
-        num_neighbors = min(self.num_neighbors, len(features) - 1)
-        return Propagation.from_edge_index(
-            knn_edge_index(features, num_neighbors), num_nodes=len(features), symmetrize=True
-        )
 
-    def _split_rule(self) -> str:
-        percent = round(100 * self.validation_fraction)
-        if not 1 <= percent <= 99:
+class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
+    """Predict one or several numbers for the nodes of a graph, or for rows that become a graph of nearest neighbours.
+
+    A target that is NaN is unknown; its node takes part in training through its features and edges, and with those of
+    its targets that are known. A part of the nodes with a target chooses the epoch.
+
+    Args:
+        num_layers: the depth.
+        hidden_channels: the width.
+        num_neighbors: neighbours per row, where `fit` is given a matrix alone; fewer if there are fewer rows.
+        lr: Adam's learning rate.
+        dropout: dropout before every layer and before the head.
+        epochs: the most epochs a run may take.
+        patience: epochs without a better validation loss after which it stops.
+        validation_fraction: share of the nodes with a target that chooses the epoch, in whole percents.
+        num_runs: networks to train at once, each from a seed and split of its own; predictions are their mean.
+        standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
+        settings: any other setting of the recipe by name, such as ``{"c_min": 0.15}``.
+        random_state: seed of the first run, or a generator to draw it from.
+        device: "auto" (CUDA if there is one), "cpu" or "cuda".
+
+    Attributes:
+        n_features_in_: number of columns of the features.
+        models_: the trained networks.
+        records_: one `Record` per run: settings, curve, result.
+        n_iter_: the most epochs that a run took.
+
+    Example:
+        >>> from sklearn.datasets import make_friedman1
+        >>> x, y = make_friedman1(300, random_state=0)
+        >>> model = EGNNRegressor(num_layers=2, epochs=200, lr=0.02, dropout=0.0, device="cpu").fit(x, y)
+        >>> model.score(x, y) > 0.5
+        True
+    """
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train.
+
+        Args:
+            X: a matrix of features or a graph, as `EGNNClassifier.fit` takes them.
+            y: one or several numbers for every node, NaN where unknown; None for a `Task` or `Data` with its own.
+        """
+        given = read_graph_like(X)
+        if given is None:
+            if y is None:
+                validate_data(self, X, y)  # scikit-learn's own sentence
+            rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            features: Features = torch.tensor(rows)
+        else:
+            features = given.features
+            self.n_features_in_ = features.size(1)
+        values = self._values_of(given, y, features.size(0))
+        self._is_column = values.ndim == 1
+        targets = torch.tensor(values, dtype=torch.float64)
+        self._train(given, features, targets, Regression(1 if self._is_column else values.shape[1]))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The numbers of every node, shaped as the targets were; see `EGNNClassifier.predict_proba`."""
+        features, graph, num_before = self._applied_to(X)
+        numbers = self._predicted(features, graph)[num_before:]
+        return numbers[:, 0] if self._is_column else numbers
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R2 over the nodes all of whose targets are known.
+
+        Args:
+            X: what `predict` takes.
+            y: the targets; None for a graph that brings its own.
+            sample_weight: weight of every node.
+        """
+        from sklearn.metrics import r2_score
+
+        predicted, given = self.predict(X), read_graph_like(X)
+        values = self._values_of(given, y, len(predicted))
+        is_known = ~np.isnan(values.reshape(len(values), -1)).any(axis=1)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[is_known]
+        explained: float = r2_score(values[is_known], predicted[is_known], sample_weight=weight)
+        return explained
+
+    def _values_of(self, given: GraphLike | None, y: Any, num_nodes: int) -> np.ndarray:
+        """The targets: those given, else those that the graph brought."""
+        if y is None and given is not None:
+            given.check_kind(Regression, "a regressor needs numbers")
+            if given.labels is None:
+                raise GraphjouleError("This graph has no targets; give one or more for every node as y.")
+            y = given.labels
+        options = {"ensure_2d": False, "dtype": np.float64, "ensure_all_finite": "allow-nan", "input_name": "y"}
+        values: np.ndarray = check_array(y, **options)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = column_or_1d(values, warn=True)
+        if len(values) != num_nodes or values.ndim > 2:
             raise GraphjouleError(
-                f"validation_fraction is {self.validation_fraction}; expected 0.01 to 0.99, such as 0.2."
+                f"y has shape {list(values.shape)}; expected {num_nodes} rows, one per node: y and X have inconsistent "
+                "numbers of samples."
             )
-        return f"stratified-{percent}-0"
+        return values
 
-    def _recipe(self) -> Recipe:
-        own = {
-            "hidden_channels": self.hidden_channels,
-            "lr": self.lr,
-            "dropout": self.dropout,
-            "output_dropout": self.dropout,
-            "epochs": self.epochs,
-            "patience": self.patience,
-            "split": self._split_rule(),
-        }
-        return load_recipe("egnn", "data", self.num_layers, own | dict(self.settings or {}))
 
-    def _probabilities(self, features: Features, graph: Propagation) -> np.ndarray:
-        """In float64, where the sum over a row does not depend on how many rows there are."""
-        models = [copy.deepcopy(model).double() for model in self.models_]
-        nobody = torch.full((graph.num_nodes,), -1)
-        given = ModelInput(features.to(dtype=torch.float64), graph.to(dtype=torch.float64), nobody, ())
-        objective = Classification(len(self.classes_))
-        return mean_prediction(models, self.recipe_, objective, given, self.device).numpy()
+class EGNNTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Node embeddings: what the last graph layer of a trained classifier or regressor gives its head.
+
+    Args:
+        estimator: what is trained, an `EGNNClassifier` or `EGNNRegressor`; by default an `EGNNClassifier`. With
+            several runs their embeddings stand side by side.
+
+    Attributes:
+        estimator_: the trained one.
+        n_features_in_: number of columns of the features.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> x, y = load_iris(return_X_y=True)
+        >>> classifier = EGNNClassifier(num_layers=2, hidden_channels=16, epochs=20, device="cpu")
+        >>> EGNNTransformer(classifier).fit(x, y).transform(x).shape
+        (150, 16)
+    """
+
+    def __init__(self, estimator: EGNNClassifier | EGNNRegressor | None = None) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train the estimator; see `EGNNClassifier.fit`."""
+        estimator = EGNNClassifier() if self.estimator is None else self.estimator
+        if not isinstance(estimator, _NodeEstimator):
+            raise GraphjouleError(
+                f"The estimator is a {type(estimator).__name__}; expected an EGNNClassifier or an EGNNRegressor."
+            )
+        self.estimator_: Any = clone(estimator).fit(X, y)
+        self.n_features_in_ = self.estimator_.n_features_in_
+        if hasattr(self.estimator_, "feature_names_in_"):
+            self.feature_names_in_ = self.estimator_.feature_names_in_
+        self._n_features_out = sum(model.hidden_channels for model in self.estimator_.models_)
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """The embedding of every node, shape ``[num_nodes, num_runs * hidden_channels]``.
+
+        Args:
+            X: what `fit` takes: a matrix if it was fitted with one, else a graph with as many features.
+        """
+        check_is_fitted(self)
+        embedded: np.ndarray = self.estimator_._embedded(X)
+        return embedded
+
+    def __sklearn_tags__(self) -> Any:
+        """It needs targets, as what it trains does."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
 
 
 # The ways to give a graph in Python, read into one shape.
@@ -267,12 +488,19 @@ class GraphLike:
         graph: the normalised operator.
         labels: one per node, the source's own names where it has names; None if it brought none.
         is_known: which of them are known; None without labels, and where the source has no way to say it.
+        task: the task that it was; None for anything else.
     """
 
     features: Features
     graph: Propagation
     labels: np.ndarray | None = None
     is_known: np.ndarray | None = None
+    task: Task | None = None
+
+    def check_kind(self, kind: type[Objective], needed: str) -> None:
+        """Refuse a task that asks for something else."""
+        if self.task is not None and not isinstance(self.task.objective, kind):
+            raise GraphjouleError(f"Task {self.task.name!r} is a {self.task.objective.name}; {needed}.")
 
 
 def read_graph_like(given: Any) -> GraphLike | None:
@@ -283,7 +511,9 @@ def read_graph_like(given: Any) -> GraphLike | None:
             PyG's `Data` with ``x`` and ``edge_index``. An edge counts in both directions.
     """
     if isinstance(given, Task):
-        return GraphLike(given.features, given.graph, *_task_labels(given))
+        if given.pooling is not None:
+            raise GraphjouleError(f"Task {given.name!r} predicts graphs; scikit-learn's estimators here predict nodes.")
+        return GraphLike(given.features, given.graph, *_task_labels(given), given)
     if hasattr(given, "edge_index") and hasattr(given, "x"):
         return _from_data(given)
     if isinstance(given, tuple) and len(given) == 2 and _is_graph(given[1]):
@@ -307,13 +537,16 @@ def _from_data(data: Any) -> GraphLike:
     graph = Propagation.from_edge_index(data.edge_index, weight, features.size(0), symmetrize=True)
     if not isinstance(labels := getattr(data, "y", None), Tensor):
         return GraphLike(features, graph)
-    return GraphLike(features, graph, labels.cpu().view(-1).numpy())
+    labels = labels.cpu()
+    return GraphLike(
+        features, graph, (labels.view(-1) if labels.dim() == 2 and labels.size(1) == 1 else labels).numpy()
+    )
 
 
 def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(task.objective, Classification):
-        raise GraphjouleError(f"Task {task.name!r} is a {task.objective.name}; a classifier needs classes.")
     labels = task.targets.cpu().numpy()
+    if not isinstance(task.objective, Classification):
+        return labels, task.is_known.cpu().numpy()
     names = np.array(task.objective.class_names) if task.objective.class_names else np.arange(task.out_channels)
     return names[labels.clip(min=0)], labels >= 0
 

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, counted
-from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.ops import describe_backend
-from graphjoule.parallel.group import Group
-from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.parallel.trainer import group_of, run_folder, trainer_for
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective
 from graphjoule.terms import TERMS, Term
+from graphjoule.training import resolve_device
 from graphjoule.training.build import (
     Architecture,
     Builder,
@@ -35,14 +31,16 @@ from graphjoule.training.build import (
     qualified_name,
     user_module,
 )
-from graphjoule.training.environment import resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress
-from graphjoule.training.recipe import DataSettings, Recipe, TrainSettings, explain
+from graphjoule.training.recipe import Recipe, checked, parameter_groups
 from graphjoule.training.records import Record, Summary, summarise
-from graphjoule.training.saving import SavedModel, read_model
+from graphjoule.training.saving import read_model
 from graphjoule.training.seed_batch import TermBuilder
-from graphjoule.training.settings import parameter_groups
+from graphjoule.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from graphjoule.parallel.group import Group
 
 logger = logging.getLogger("graphjoule")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -132,21 +130,33 @@ def fit(
         >>> [record.model for record in result.records]
         ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
     """
-    _check_positive(runs_at_once=runs_at_once, checkpoint_every=checkpoint_every)
+    for name, count in (("runs_at_once", runs_at_once), ("checkpoint_every", checkpoint_every)):
+        if count is not None and count < 1:
+            raise GraphjouleError(f"{name} is {count}; it must be at least 1.")
+    seeds = list(seeds)
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
     recipe, architecture = _resolve(model, task, settings)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
+    task = _reweighted(task, recipe)
     if recipe.train.clusters is not None and runs_at_once not in (None, 1):
         raise GraphjouleError(f"runs_at_once is {runs_at_once}; runs on clusters train one after the other.")
     where = resolve_device(device)
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
     task = task.to(where if recipe.train.clusters is None else "cpu")
-    group = group or group_of(task)
-    training = trainer_for(recipe, task, group)(
+    kind: Callable[..., Trainer] = Trainer
+    folder_at: Callable[[str | Path], RunFolder] = RunFolder
+    if group is not None or recipe.train.clusters is not None or task.graph.row_ids is not None:
+        # Imported here: a training in one process on one whole graph has nothing to do with it.
+        from graphjoule.parallel.trainer import shared_training
+
+        kind, folder_at = shared_training(recipe, task, group)
+    training = kind(
         architecture,
         recipe,
         task,
         where,
-        _check_seeds(seeds),
+        seeds,
         builders,
         checkpoint_every,
         on_progress,
@@ -157,7 +167,7 @@ def fit(
         training.prepare(runs_at_once)
         training.run()
     else:
-        folder = training.folder = run_folder(out, group)
+        folder = training.folder = folder_at(out)
         folder.check(recipe, training.facts, training.draw_split, resume=resume)
         training.prepare(runs_at_once)
         with folder.open():
@@ -178,17 +188,13 @@ def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -
             "because every seed trains a new one: lambda task: MyModel(task.num_features, task.out_channels)."
         )
     architecture = own_architecture(model, task)
-    names = parameter_groups(architecture.settings.name)
-    try:
-        recipe = Recipe(
-            model=architecture.settings,
-            data=DataSettings(name=task.name, split="default", normalize_features=False),
-            train=TrainSettings(
-                lr=5e-3, weight_decay=dict.fromkeys(names, 5e-4), epochs=500, patience=100, select_on="loss"
-            ),
-        )
-    except ValidationError as error:
-        raise GraphjouleError(explain(error)[1]) from error
+    decay = dict.fromkeys(parameter_groups(architecture.settings.name), 5e-4)
+    fields = {
+        "model": architecture.settings,
+        "data": {"name": task.name, "split": "default", "normalize_features": False},
+        "train": {"lr": 5e-3, "weight_decay": decay, "epochs": 500, "patience": 100, "select_on": "loss"},
+    }
+    recipe = checked(Recipe, fields)
     return (recipe.with_settings(settings) if settings else recipe), architecture
 
 
@@ -215,26 +221,18 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
             name = qualified_name(getattr(term, "func", term))
             if name in builders:  # two functions without names
                 name = f"{name}-{len(builders) + 1}"
-            described[name] = {key: value for key, value in getattr(term, "keywords", {}).items() if _is_plain(value)}
+            options = getattr(term, "keywords", {}).items()
+            described[name] = {key: value for key, value in options if isinstance(value, bool | int | float | str)}
         builders[name] = term
     return (recipe.model_copy(update={"terms": described}) if terms else recipe), builders
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
-
-
-def _check_seeds(seeds: Sequence[int]) -> list[int]:
-    seeds = list(seeds)
-    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
-        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
-    return seeds
-
-
-def _check_positive(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise GraphjouleError(f"{name} is {count}; it must be at least 1.")
+def _reweighted(task: Task, recipe: Recipe) -> Task:
+    """The task with the weights of classes and the focal loss that the recipe asks for."""
+    weights, gamma = recipe.train.class_weights, recipe.train.focal_gamma
+    given: Any = tuple(weights) if isinstance(weights, list) else weights
+    objective = task.objective.reweighted(given, gamma)
+    return task if objective == task.objective else replace(task, objective=objective)
 
 
 # Trained models back from a run folder or a file.
@@ -274,7 +272,7 @@ def mean_prediction(
     given: ModelInput,
     device: str | torch.device = "cpu",
 ) -> Tensor:
-    """What the runs say together about every node: the mean of their probabilities, or of their numbers.
+    """What the runs say together about every node, or graph: the mean of their probabilities, or of their numbers.
 
     Args:
         models: the runs' models, ours or the user's; they are left in evaluation mode and on the device.
@@ -295,21 +293,20 @@ def mean_prediction(
     total: Tensor | None = None
     for model in models:
         network = model if isinstance(model, GraphModel) else OwnModel(model, x.size(-1), objective.out_channels)
-        output = _scores(network.to(where), x, given.graph, recipe).double()
+        if recipe.train.clusters is not None:  # the graph was too large to train on at once
+            from graphjoule.parallel.streaming import evaluate_in_blocks
+
+            output = evaluate_in_blocks(network.to(where), x, given.graph).double()
+        else:
+            output = network.to(where).eval()(x, given.graph).double()
+        if given.pooling is not None:
+            output = given.pooling(output, network.output_center)
         _check_finite(output, model, x)
         one = objective.prediction(output)
         total = one if total is None else total + one
     if total is None:
         raise GraphjouleError("There is no model to predict with; at least one run must have finished.")
     return (total / len(models)).cpu()
-
-
-def _scores(model: GraphModel, x: Features, graph: Propagation, recipe: Recipe) -> Tensor:
-    """Scores of all nodes; in blocks if the graph was too large to train on at once."""
-    if recipe.train.clusters is not None:
-        return evaluate_in_blocks(model, x, graph)
-    scores: Tensor = model.eval()(x, graph)
-    return scores
 
 
 def _check_finite(scores: Tensor, model: nn.Module, x: Features) -> None:
@@ -342,13 +339,18 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
         The model; it expects features scaled as in training, which ``graphjoule predict`` and `read_runs` take care of.
     """
     where = resolve_device(device)
-    path = Path(path)
-    if not path.is_dir():
-        _refuse_seed_of_file(path, seed)
-        return _read_finished(path, where).model
-    folder = _opened(path)
-    seed = _best(_finished(folder), folder.about().recipe) if seed is None else seed
-    return read_runs(path, seed=seed, device=where).models[seed]
+    if seed is None and Path(path).is_dir():
+        folder, records = _finished(Path(path))
+        select_on = folder.about().recipe.train.select_on
+        _, is_higher_better = OBJECTIVES[records[min(records)].objective].column(select_on)
+
+        def rank(seed: int) -> tuple[float, int]:
+            score = records[seed].val.get(select_on)
+            return (float("inf") if score is None else -score if is_higher_better else score, seed)
+
+        seed = min(records, key=rank)
+    (model,) = read_runs(path, seed=seed, device=where).models.values()
+    return model
 
 
 def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.device = "cpu") -> TrainedRuns:
@@ -363,60 +365,34 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
     where = resolve_device(device)
     if not path.exists():
         raise GraphjouleError(f"There is no run {path}; expected a folder that graphjoule train made, or a model file.")
-    if not path.is_dir():
-        _refuse_seed_of_file(path, seed)
-        saved = _read_finished(path, where)
-        return TrainedRuns(saved.recipe, saved.data, {saved.seed: saved.model})
-    folder = _opened(path)
-    finished = _finished(folder)
-    if seed is not None and seed not in finished:
-        have = ", ".join(map(str, sorted(finished)))
-        raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
-    about = folder.about()
-    saved_models: dict[int, SavedModel] = {
-        each: read_model(folder.model_path(each), where) for each in sorted(finished) if seed in (None, each)
-    }
-    return TrainedRuns(about.recipe, about.data, {each: saved.model for each, saved in saved_models.items()})
-
-
-def _opened(path: Path) -> RunFolder:
-    folder = RunFolder(path)
-    if not folder.is_taken:
-        raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
-    return folder
-
-
-def _read_finished(path: Path, device: torch.device) -> SavedModel:
-    """The model of one file; refused if its run failed, by what the file says or the records beside it."""
-    saved = read_model(path, device)
+    if path.is_dir():
+        folder, finished = _finished(path)
+        if seed is not None and seed not in finished:
+            have = ", ".join(map(str, sorted(finished)))
+            raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
+        about = folder.about()
+        seeds = sorted(finished) if seed is None else [seed]
+        models = {each: read_model(folder.model_path(each), where).model for each in seeds}
+        return TrainedRuns(about.recipe, about.data, models)
+    if seed is not None:
+        raise GraphjouleError(f"The seed is {seed}, but {path} is one model; name its folder to choose by seed.")
+    saved = read_model(path, where)
     folder = RunFolder(path.parent)
     record = folder.records().get(saved.seed) if path.name == folder.model_path(saved.seed).name else None
-    if "failed" in (saved.status, record and record.status):
+    if "failed" in (saved.status, record and record.status):  # by what the file says, or the records beside it
         raise GraphjouleError(
             f"{path} is the model of a run that failed (seed {saved.seed}), so it cannot predict; train again, "
             "with a smaller learning rate or another seed."
         )
-    return saved
+    return TrainedRuns(saved.recipe, saved.data, {saved.seed: saved.model})
 
 
-def _finished(folder: RunFolder) -> dict[int, Record]:
+def _finished(path: Path) -> tuple[RunFolder, dict[int, Record]]:
+    """A run folder, and the records of its runs that are done."""
+    folder = RunFolder(path)
+    if not folder.is_taken:
+        raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
     finished = {seed: record for seed, record in folder.records().items() if record.status == "done"}
     if not finished:
-        raise GraphjouleError(f"No run in {folder.path} has finished; train it first, or go on with `resume=True`.")
-    return finished
-
-
-def _best(records: dict[int, Record], recipe: Recipe) -> int:
-    """The seed whose selected epoch validated best; of equal ones the lowest."""
-    _, is_higher_better = OBJECTIVES[records[min(records)].objective].column(recipe.train.select_on)
-
-    def rank(seed: int) -> tuple[float, int]:
-        score = records[seed].val.get(recipe.train.select_on)
-        return (float("inf") if score is None else -score if is_higher_better else score, seed)
-
-    return min(records, key=rank)
-
-
-def _refuse_seed_of_file(path: Path, seed: int | None) -> None:
-    if seed is not None and path.exists():
-        raise GraphjouleError(f"The seed is {seed}, but {path} is one model; name its folder to choose by seed.")
+        raise GraphjouleError(f"No run in {path} has finished; train it first, or go on with `resume=True`.")
+    return folder, finished

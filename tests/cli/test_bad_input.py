@@ -118,6 +118,8 @@ EARLY = [
     ["--seeds", "3,3"],
     ["--device", "tpu"],
     ["--set", "c_min=1.5"],
+    ["--set", "beta=0.3"],
+    ["--set", "c_min=0.05"],
     ["--set", "dropout=1.0"],
     ["--model", "gcn", "--set", "dropout=1.0"],
     ["--out", "file"],

@@ -1,5 +1,7 @@
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +72,68 @@ def test_arxiv_is_seen_as_a_zip_and_as_a_folder(empty):
 def test_the_environment_names_the_data_root(empty, monkeypatch):
     monkeypatch.setenv("GRAPHJOULE_DATA", str(empty))
     assert f"Data root: {empty}  (change it with --data-root or GRAPHJOULE_DATA)" in run("data").out
+
+
+# Tables of one's own.
+
+PEOPLE = "id,age,city,joined,price\na,34,Rome,2020-01-31,1.5\nb,,Oslo,2020-02-01,2.5\nc,29,Rome,,\nd,31,Rome,,9.25\n"
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people.csv").write_text(PEOPLE)
+    (tmp_path / "friends.csv").write_text("source,target\na,b\nb,c\nc,zoe\n")
+    return ("data", "check", "people.csv", "friends.csv", "--label", "price")
+
+
+def test_tables_are_checked_before_anything_trains(tables):
+    result = run(*tables, "--objective", "regression")
+    assert (result.code, result.err) == (0, "")
+    text = re.sub(r"[│┃━┏┓┡┩└┘─┴╇┳\s]+", " ", result.out)
+    assert "people.csv: 4 nodes, called by 'id' column kind missing what becomes of it" in text
+    assert "age number 1 standardised: mean 31.33, deviation 2.055; missing is the mean" in text
+    assert "joined date 2 days, standardised" in text
+    assert "target: 'price', regression; 3 known, 1 to predict" in result.out
+    assert "edges: friends.csv: 3 rows, 1 row naming no node left out, every row counts in both" in result.out
+
+
+def test_what_a_training_would_refuse_is_refused_after_all_that_can_be_said(tables):
+    result = run(*tables)
+    assert result.code == 2
+    assert "joined" in result.out
+    assert result.err == (
+        "graphjoule: people.csv: the column 'price' has 3 different numbers in 3 labels; say --objective regression to "
+        "predict numbers, or --objective classification to take each for a class.\n"
+    )
+
+
+def test_a_check_for_a_program(tables):
+    told = json.loads(run(*tables, "--objective", "regression", "--json").out)
+    assert told["columns"][1] == {
+        "name": "city",
+        "kind": "category",
+        "missing": 0,
+        "becomes": "one feature for each of 2 categories",
+    }
+    assert told["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chekc", "a.csv"], "graphjoule data chekc a.csv is not a command; expected data check NODES [EDGES]."),
+        (["check"], "There is no table to check; expected graphjoule data check NODES [EDGES]."),
+        (["check", "no.csv"], "There is no file no.csv."),
+        (["check", "people.csv", "--weight", "w"], "--weight is w, but it is for --edges, which is not given."),
+    ],
+)
+def test_a_check_of_nothing(tables, words, said):
+    result = run("data", *words)
+    assert (result.code, result.out, result.err) == (2, "", f"graphjoule: {said}\n")
+
+
+def test_a_check_imports_no_torch(tables):
+    code = "import sys; from graphjoule.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    arguments = [sys.executable, "-c", code, *tables, "--objective", "regression"]
+    assert subprocess.run(arguments, check=False, capture_output=True).returncode == 0

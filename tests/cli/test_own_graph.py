@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 import re
 import shutil
@@ -318,13 +319,22 @@ def test_the_predictions_of_a_training_leave_out_the_run_that_failed(tmp_path):
     assert (tmp_path / "predictions.csv").read_bytes() == written[1]
 
 
-def test_a_category_that_the_model_does_not_know_is_refused_and_a_blank_is_not(here, trained):
+def test_a_category_that_the_model_does_not_know_is_counted_and_is_as_a_blank(here, trained, caplog):
     text = (here / "nodes.csv").read_text()
     (here / "nodes.csv").write_text(text.replace("rome", "bern"))
-    said = refused(here, "predict", "run", *OWN)
-    assert "column 'city': 'bern' is not a category the model was trained with; those are: oslo, rome." in said
+    assert run("predict", "run", *OWN, "--out", "unknown.csv").code == 0
+    assert f"nodes.csv: {text.count('rome')} values of 'city' without a category of the model" in caplog.text
     (here / "nodes.csv").write_text(text.replace("rome", ""))
-    assert run("predict", "run", *OWN).code == 0
+    assert run("predict", "run", *OWN, "--out", "blank.csv").code == 0
+    assert rows_of(here / "unknown.csv") == rows_of(here / "blank.csv")
+
+
+def test_rows_alone_are_predicted_and_it_is_said(here, trained, caplog):
+    assert run("predict", "run", "--nodes", "nodes.csv", "--out", "alone.csv").code == 0
+    assert "nodes.csv: no edges given, so every node stands alone; the model was trained with edges" in caplog.text
+    alone, linked = rows_of(here / "alone.csv"), rows_of(trained / "predictions.csv")
+    assert [row["id"] for row in alone] == [row["id"] for row in linked]
+    assert alone != linked
 
 
 def test_resume_refuses_data_that_have_changed(here, trained):
@@ -343,9 +353,9 @@ def test_what_predict_refuses(here, trained):
         "There is no finished run with seed 7 in run; the seeds are: 0, 1": ["run", "--seed", "7"],
         "--out is nowhere/p.csv, but there is no folder": ["run", "--out", "nowhere/p.csv"],
         "--out is folder, which is a folder; name a file, such as folder/predictions.csv": ["run", "--out", "folder"],
-        "--edges is missing: the model was trained on a graph with edges": ["run", "--nodes", "nodes.csv"],
         "--nodes is missing: give the nodes": ["run", "--edges", "edges.csv"],
         "the model of run was not trained on an archive": ["run", "--npz", "g.npz"],
+        "--nodes and --npz contradict each other": ["run", *OWN, "--npz", "g.npz"],
         "device is 'tpu'": ["run", "--device", "tpu"],
     }
     for said, arguments in cases.items():
@@ -382,7 +392,7 @@ def houses(here):
 
 
 def test_a_regression_from_a_table_is_learnt(houses):
-    task = GraphSource(nodes=Path("houses.csv"), label="price", task="regression", loss="absolute").load()
+    task = GraphSource(nodes=Path("houses.csv"), label="price", objective="regression", loss="absolute").load()
     assert (task.objective.name, task.objective.error) == ("regression", "absolute")
     recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 200, "hidden_channels": 16, "lr": 0.02, "patience": 200})
     result = fit(recipe.with_split_of(task), task, device="cpu")
@@ -416,8 +426,8 @@ def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
 
 def test_numbers_that_may_be_classes_are_asked_about_in_the_words_of_the_command(here, houses):
     said = refused(here, "train", *houses, *TINY)
-    assert "houses.csv: the column 'price' has 100 different numbers; say --task \"regression\" to predict" in said
-    assert "--loss is squared, but it is for --task" in refused(here, "train", *houses, "--loss", "squared", *TINY)
+    assert "the column 'price' has 100 different numbers in 100 labels; say --objective regression to predict" in said
+    assert "--loss is squared, but it is for --objective" in refused(here, "train", *houses, "--loss", "squared", *TINY)
 
 
 # Wrong files: one sentence with file, line and column, exit code 2, nothing left behind.
@@ -429,8 +439,8 @@ WRONG = {
     "unknown node": (NODES, "source,target\na,b\na,q\n", "edges.csv, line 3, column 'target': there is no node 'q' in"),
     "all labels blank": (re.sub("red|blue", "", NODES), None, "nodes.csv, lines 2 to 5, column 'label': every"),
     "one class": (NODES.replace("blue", "red"), None, "nodes.csv, line 2, column 'label': all labels that are"),
-    "NaN": (NODES.replace("c,3", "c,nan"), None, "nodes.csv, line 4, column 'x': 'nan' is not a finite number"),
-    "text": (NODES.replace("c,3", "c,tall"), None, "nodes.csv, line 4, column 'x': 'tall' is not a number"),
+    "infinite": (NODES.replace("c,3", "c,inf"), None, "nodes.csv, line 4, column 'x': inf is not a finite number"),
+    "text": (NODES.replace("c,3", "c,tall"), None, "nodes.csv, line 4, column 'x': 'tall' is not a number, and 3 of 4"),
     "not UTF-8": (NODES.encode().replace(b"c,3", b"\xe9,3"), None, "nodes.csv, line 4, column 'id': the byte 0xe9"),
     "not UTF-8 edges": (NODES, b"source,target\na,\xff\n", "edges.csv, line 2, column 'target': the byte 0xff"),
     "a line of 100 MB": (NODES + "e," + "9" * 100_000_000 + ",red\n", None, "nodes.csv, line 6, column 2: the line is"),
@@ -457,6 +467,12 @@ def test_a_folder_or_no_file_instead_of_a_file(here):
         assert "The name of a file is empty, or '.'" in refused(here, "train", option, ".")
     said = refused(here, "train", "--nodes", "nodes.csv", "--features", "x", "--edges", "folder")
     assert "folder is a folder; expected a file" in said
+
+
+def test_a_path_that_is_not_utf8_is_refused_before_anything_is_trained(here):
+    for option in ("--nodes", "--npz"):
+        said = refused(here, "train", option, os.fsdecode(b"n\xe9.csv"), *TINY)
+        assert "The path 'n\\udce9.csv' is not UTF-8, and a run folder could not store it" in said
 
 
 WRONG_OPTIONS = {
@@ -542,10 +558,13 @@ def test_the_commands_and_the_code_of_the_document_run(here):
         if is_training:
             shutil.rmtree(here / "run", ignore_errors=True)
         result = run(
-            *arguments, *(["--epochs", "2", "--layers", "2", "--device", "cpu"] if is_training else ["--force"])
+            *arguments,
+            *(["--epochs", "2", "--layers", "2", "--device", "cpu"] if is_training else []),
+            *(["--force"] if arguments[0] == "predict" else []),
         )
         assert result.code == 0, (arguments, result.err)
     (sentence,) = re.findall(r"```\n(graphjoule: .*?\n)```", text)
-    assert refused(here, "train", "--nodes", "people.csv", "--edges", "friends.csv") == sentence
+    asked = ("--nodes", "people.csv", "--edges", "friends.csv", "--label", "income")
+    assert refused(here, "train", *asked) == sentence
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), {})

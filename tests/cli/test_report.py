@@ -10,7 +10,8 @@ import pytest
 
 from graphjoule.cli.report import paper_table, repeat_command
 from graphjoule.studies import Cell
-from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
+from graphjoule.tasks.encoders import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.facts import Source, SourceFile, TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.training.records import read_records
 from tests.report.cells import cell, record
@@ -234,14 +235,15 @@ def test_own_files_are_named_with_their_columns_and_their_split():
     command = repeat_command(replace(cell(dataset="my nodes.csv"), data=own_data(["x", "y"])))
     assert command == (
         "graphjoule train --nodes 'my nodes.csv' --edges edges.csv --id id --label 'the class' --features x,y,job "
-        "--one-hot job --source src --target dst --model egnn --layers 4 --seeds 2 --set data.split=default"
+        "--one-hot job --source src --target dst --objective classification --model egnn --layers 4 --seeds 2 "
+        "--set data.split=default"
     )
 
 
 def test_a_regression_is_repeated_as_one():
     data = own_data(["x"]).model_copy(update={"objective": Regression(error="absolute")})
     command = repeat_command(replace(cell(dataset="my nodes.csv"), data=data))
-    assert "--target dst --task regression --loss absolute --model egnn" in command
+    assert "--target dst --objective regression --loss absolute --model egnn" in command
 
 
 @pytest.mark.parametrize("numbers", [["a,b"], [f"x{k}" for k in range(40)]])

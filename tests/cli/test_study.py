@@ -1,17 +1,19 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
 
 from graphjoule.cli import missing_commands, study_commands
-from graphjoule.cli.usage import parse_seeds
+from graphjoule.cli.terminal import parse_seeds
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, ledger_text, make_ledger
 from graphjoule.training import TrainingInterrupted, read_records
 from graphjoule.training.recipe import parse_overrides
 from tests.studies import made_up
+from tests.training import small_regression
 
 from . import run
 
@@ -115,7 +117,7 @@ def test_data_that_cannot_be_had_are_skipped_with_the_command_unless_asked_for_a
 
 def test_a_cell_that_cannot_be_trained_is_told_and_the_exit_code_is_1(here):
     asked = ("study", "table1", "--datasets", "digits", "--models", "egnn", "--layers", "2", "--seeds", "1", *QUICK)
-    result = run(*asked, "--set", "c_min=0.1", "--set", "beta=0.5", "--device", "cpu")
+    result = run(*asked, "--set", "clusters.parts=5000", "--device", "cpu")  # more than there are nodes
     assert result.code == 1
     assert "graphjoule: egnn, 2 layers, digits could not be finished: " in result.err
 
@@ -222,7 +224,7 @@ def test_what_cannot_be_used_is_one_sentence(here, arguments, sentence):
 
 
 def test_on_a_terminal_progress_is_one_bar_on_standard_error(monkeypatch, capsys):
-    progress = import_module("graphjoule.cli.progress")
+    progress = import_module("graphjoule.cli.terminal")
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     with progress.show_study("table1") as on_progress:
@@ -296,6 +298,39 @@ def test_a_study_of_ones_own_is_a_file_and_is_trained_compared_and_drawn_like_th
     assert "What is not run: `graphjoule study studies/mine.toml --datasets digits --layers 3`." in ledger
 
 
+def test_a_study_of_a_regression_compares_numbers_and_calls_its_metric_by_name(here, monkeypatch):
+    monkeypatch.setattr(study_module, "load_task", lambda name, root: replace(small_regression(), name=name))
+    (here / "mine.toml").write_text("""
+        title = "Mine"
+        datasets = ["digits"]
+        models = ["gcn"]
+        depths = [2, 3]
+        drawing = "depth"
+        [[block]]
+        settings = { hidden_channels = 4, epochs = 2, split = "default" }
+        [reference]
+        name = "blog"
+        [[reference.rows]]
+        digits_2 = 0.953
+        digits_3 = -40.5
+    """)
+    result = run("study", "mine.toml", "--device", "cpu", "--seeds", "2")
+    assert result.code == 0, result.err
+    assert "drawn in runs/study/mine-r2.png" in result.err
+    assert "Numbers: test r2, ± sample standard deviation." in result.out
+    assert "what the blog may have rounded away" in result.out
+    assert "- 0.0005) / " in result.out
+    assert not any(word in result.out for word in ("percent", "ccurac", "%"))
+    told = json.loads((here / "runs/study/mine.json").read_text())["rows"]
+    assert {row["metric"] for row in told} == {"r2"}
+    records = [[*read_records(path)] for path in sorted((here / "runs/study").glob("digits-gcn-*/records.jsonl"))]
+    for row, runs in zip(told, records, strict=True):
+        assert row["mean"] == pytest.approx(sum(record.test["r2"] for record in runs) / 2, rel=1e-5)
+    assert f"| digits | gcn | 2 | 0.953 | {told[0]['mean']:.4g} ± " in result.out
+    assert told[1]["difference"] == pytest.approx(told[1]["mean"] + 40.5, rel=1e-5)
+    assert told[1]["verdict"] == "better"
+
+
 def test_a_sweep_of_ones_own_is_drawn(here):
     (here / "mine.toml").write_text("""
         title = "Mine"
@@ -337,9 +372,9 @@ def cells_of(commands):
         options = list(zip(words[1::2], words[2::2], strict=True))
         given, sets = dict(options), [value for name, value in options if name == "--set"]
         cells += find_study(words[0]).cells(
-            study_module._names(given["--datasets"]),
-            study_module._names(given.get("--models")),
-            study_module._depths(given.get("--layers")),
+            given["--datasets"].split(","),
+            given["--models"].split(",") if "--models" in given else None,
+            [*map(int, given["--layers"].split(","))] if "--layers" in given else None,
             parse_overrides(sets),
         )
         seeds.append(parse_seeds(given.get("--seeds", "10")))

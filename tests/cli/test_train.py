@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 import graphjoule
-from graphjoule.cli import progress as cli_progress
 from graphjoule.fitting import fit
 from graphjoule.tasks import load_task
-from graphjoule.training import Progress
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model
@@ -196,10 +194,27 @@ def test_train_on_clusters_then_predict(here):
     assert json.loads(predicted.out)["num_nodes"] == 1797
 
 
+def test_the_metric_that_selects_and_the_weights_of_classes_are_options(here):
+    options = ("--select-on", "macro_f1", "--class-weights", "balanced", "--focal-gamma", 2)
+    done = run("train", *TINY, *options, "--json")
+    assert done.code == 0, done.err
+    (record,) = read_records(here / json.loads(done.out)["records"])
+    assert json.loads(done.out)["metric"] == "macro_f1"
+    assert record.recipe["train"]["class_weights"] == "balanced"
+    assert (record.recipe["train"]["focal_gamma"], record.recipe["train"]["select_on"]) == (2.0, "macro_f1")
+    assert record.test_score == record.test["macro_f1"]
+    about = json.loads((here / "runs/digits-egnn-2/run.json").read_text())
+    assert about["data"]["objective"]["class_weights"] == "balanced"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--clusters", 0], "--clusters"),
+        (["--select-on", "f2"], "select_on is 'f2'; for classification the choices are: accuracy, average_precision"),
+        (["--class-weights", "even"], "class_weights is 'even'; expected balanced, or a list of numbers above 0"),
+        (["--class-weights", "1,2"], "class_weights is [1.0, 2.0]; expected 'balanced' or 10 numbers above 0"),
+        (["--focal-gamma", -1], "focal_gamma = -1.0 cannot be used"),
         (["--clusters-per-step", 5], "there are no clusters: say how many with --clusters"),
         (["--clusters", 3, "--clusters-per-step", 5], "clusters.per_step is 5, but there are 3 clusters"),
         (["--clusters", 5000], "clusters.parts is 5000; for a graph of 1797 nodes it must be from 1 to 1797"),
@@ -212,33 +227,6 @@ def test_options_that_cannot_be_are_one_sentence_and_leave_nothing(here, options
     assert words in refused.err
     assert "Traceback" not in refused.err
     assert list(here.iterdir()) == []
-
-
-# Progress.
-
-STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
-
-
-def test_off_a_terminal_progress_is_a_line_a_minute(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(cli_progress.time, "monotonic", lambda: now[0])
-    with cli_progress.show_progress("egnn") as on_progress:
-        for _ in range(130):
-            now[0] += 1.0
-            on_progress(STATE)
-    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val accuracy 0.500"
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.splitlines()) == ("", [line, line])
-
-
-def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
-    with cli_progress.show_progress("egnn") as on_progress:
-        on_progress(STATE)
-    captured = capsys.readouterr()
-    assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
-    assert captured.out == ""
 
 
 def test_a_constraint_by_its_option_with_limits_by_their_short_names(here):

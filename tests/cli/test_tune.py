@@ -8,7 +8,7 @@ from importlib import import_module
 
 import pytest
 
-from graphjoule.cli.progress import show_search
+from graphjoule.cli.terminal import show_search
 from graphjoule.cli.tune import choose_ranges
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import Progress, TrainingInterrupted
@@ -470,7 +470,7 @@ class Storage:
 
     def add(self, state, value=None):
         trial = type("Trial", (), {"state": type("State", (), {"name": state}), "value": value})()
-        trial.user_attrs = {"slot": len(self.all), "attempt": 0}
+        trial.user_attrs, trial.params = {"slot": len(self.all), "attempt": 0}, {"lr": len(self.all)}
         self.all.append(trial)
 
 

@@ -1,4 +1,4 @@
-"""The pieces of CSR matrices against dense ones, the CPU's sparse product, and cheap calls of autograd functions."""
+"""The pieces of CSR matrices against dense ones, the CPU's sparse product, and linear maps with cheap gradients."""
 
 import inspect
 
@@ -12,6 +12,8 @@ from graphjoule.graph.csr import (
     csr_tensor,
     entries_of_rows,
     is_plain,
+    linear_map,
+    of_all_runs,
     row_of_entries,
     row_starts,
     with_signature,
@@ -145,3 +147,45 @@ def test_where_torch_does_not_tell_no_call_is_plain(monkeypatch):
     monkeypatch.delattr(torch._C, "_are_functorch_transforms_active")
     with torch.no_grad():
         assert not is_plain()
+
+
+MATRIX = torch.arange(12.0, dtype=torch.float64).view(3, 4)
+
+
+def scaled(x: torch.Tensor, scale: torch.Tensor, *, transposed: bool = False) -> torch.Tensor:
+    """``diag(scale) M x``, or its adjoint ``M^T diag(scale) x``."""
+
+    def product(runs, scales):
+        assert runs.dim() == scales.dim() == 2  # however many vmaps there are
+        return (runs * scales) @ MATRIX if transposed else (runs @ MATRIX.T) * scales
+
+    def adjoint(grad, scale):
+        return scaled(grad, scale, transposed=not transposed)
+
+    return linear_map(x, of_all_runs(product, 1), scale, adjoint=adjoint)
+
+
+def test_a_linear_map_has_derivatives_of_any_order():
+    x, scale = torch.randn(4, dtype=torch.float64, requires_grad=True), torch.randn(3, dtype=torch.float64)
+    assert scaled(x, scale).equal((MATRIX @ x) * scale)
+    assert torch.autograd.gradcheck(lambda x: scaled(x, scale).sin(), x)
+    assert torch.autograd.gradgradcheck(lambda x: scaled(x, scale).sin(), x)
+    with torch.no_grad():
+        torch.testing.assert_close(scaled(x, scale), (MATRIX @ x) * scale)
+
+
+def test_a_linear_map_under_nested_vmaps_knows_whose_scale_is_whose():
+    """Two axes of the same length that share one tensor each: what is not repeated would be mistaken."""
+    x, scale = torch.randn(2, 4, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    every = torch.vmap(lambda s: torch.vmap(lambda one: scaled(one, s))(x))(scale)
+    torch.testing.assert_close(every, (x @ MATRIX.T)[None] * scale[:, None])
+    other = torch.vmap(lambda one: torch.vmap(lambda s: scaled(one, s), in_dims=1)(scale.T))(x)
+    torch.testing.assert_close(other, (x @ MATRIX.T)[:, None] * scale)
+    gradient = torch.vmap(torch.func.grad(lambda one, s: scaled(one, s).square().sum()))(x, scale)
+    torch.testing.assert_close(gradient, 2 * ((x @ MATRIX.T) * scale * scale) @ MATRIX)
+
+
+def test_the_gradient_of_a_linear_map_has_the_dtype_of_its_argument():
+    x = torch.ones(3, requires_grad=True)
+    linear_map(x, lambda x: 2 * x.double()).sum().backward()
+    assert (x.grad.dtype, x.grad.tolist()) == (torch.float32, [2.0, 2.0, 2.0])

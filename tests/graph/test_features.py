@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures, check_features, normalize_rows
-from tests.graphs import few
+from tests.graphs import few, normal
 
 
 @st.composite
@@ -90,3 +90,21 @@ def test_features_of_another_shape_or_dtype_are_refused():
         check_features(torch.ones(3))
     with pytest.raises(GraphjouleError, match=r"dtype torch.int64; expected a floating-point"):
         check_features(torch.ones(3, 2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("nodes", [[0], [3, 7, 8], list(range(10))])
+def test_some_rows_are_what_they_are_of_a_dense_matrix(nodes):
+    x, nodes = normal(10, 6), torch.tensor(nodes)
+    zeros = x * (x > 0.7)
+    rows, want = SparseFeatures.from_dense(zeros)[nodes], SparseFeatures.from_dense(zeros[nodes])
+    for name in ("rowptr", "col", "value", "t_rowptr", "t_col", "to_transposed"):
+        assert getattr(rows, name).equal(getattr(want, name)), name
+        assert getattr(rows, name).dtype == getattr(want, name).dtype, name
+
+
+def test_rows_by_mask_slice_and_number():
+    x = normal(10, 6)
+    sparse = SparseFeatures.from_dense(x * (x > 0.7))
+    for chosen in (torch.arange(10) % 3 == 1, slice(2, 9, 3), [5, 0, -1]):
+        assert sparse[chosen].to_dense().equal(sparse.to_dense()[chosen])
+    assert sparse[-2].to_dense().equal(sparse.to_dense()[-2:-1])

@@ -5,7 +5,7 @@ import torch
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Excerpt, Nodes, computing_on, current_nodes
-from graphjoule.nn.batch_norm import BatchNorm
+from graphjoule.nn.base import BatchNorm
 from graphjoule.nn.pairnorm import PairNorm
 from graphjoule.ops import dropout, make_key
 

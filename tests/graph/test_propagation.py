@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -227,3 +229,25 @@ def test_a_graph_is_weighted_if_an_edge_weighs_anything_but_one(weight, is_weigh
 
 def test_a_graph_without_edges_is_not_weighted():
     assert not Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64), None, 3).is_weighted
+
+
+@few
+@given(edge_lists(), st.data())
+def test_the_induced_operator_is_a_principal_part_of_the_whole(edges, data):
+    chosen = data.draw(st.sets(st.integers(0, edges.num_nodes - 1), min_size=1))
+    nodes, graph = torch.tensor(sorted(chosen)), edges.graph64()
+    induced = graph.induced(nodes)
+    assert induced.to_dense().equal(graph.to_dense()[nodes][:, nodes])
+    assert induced.degree.equal(graph.degree[nodes])
+    assert induced.rowptr.dtype == induced.col.dtype == torch.int32
+    assert induced.num_edges == int((edges.adjacency()[nodes][:, nodes] > 0).sum()) // 2
+    for start, stop in pairwise(induced.rowptr.tolist()):  # columns are sorted, which products rely on
+        assert induced.col[start:stop].equal(induced.col[start:stop].sort().values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_induced_operator_is_symmetric_and_of_the_dtype(dtype):
+    graph = random_edges(50, 400, weighted=True).graph(dtype=dtype)
+    p = graph.induced(torch.arange(0, 50, 3)).to_dense()
+    assert p.dtype == dtype
+    assert p.equal(p.t())

@@ -58,7 +58,7 @@ def step_bytes(model) -> int:
 @every_model
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_a_step_needs_no_more_than_the_model_says_and_not_much_less(name, options, backend):
-    for num_layers in (4, 24):
+    for num_layers in (4, 12):
         model = MODELS[name](20, WIDTH, CLASSES, num_layers, **options)
         with use_backend(backend):
             peak = step_bytes(model)

@@ -40,3 +40,14 @@ def test_a_recipe_refuses_what_the_constructor_refuses(model, option):
             load_recipe(model, "digits", 2, {option: value})
         with pytest.raises(GraphjouleError, match=f"^{option} is {value}; it must "):
             MODELS[model](3, 4, 2, 2, **options | {option: value})
+
+
+@pytest.mark.parametrize("options", [{"beta": 0.3}, {"c_min": 0.05}, {"c_min": 0.5, "beta": 0.51}])
+def test_beta_is_a_part_of_c_min_in_a_recipe_too(options):
+    with pytest.raises(
+        GraphjouleError, match=r"^beta is 0\.\d+; it must be between 0 and c_min, which is 0\.\d+\.$"
+    ) as said:
+        load_recipe("egnn", "digits", 2, options)
+    with pytest.raises(GraphjouleError) as same:
+        MODELS["egnn"](3, 4, 2, 2, **options)
+    assert str(said.value) == str(same.value)

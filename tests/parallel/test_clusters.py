@@ -3,20 +3,16 @@
 import math
 import threading
 from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction, read_runs
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import MODELS
 from graphjoule.ops import fold_in, make_key
-from graphjoule.parallel.clusters import ClusterBatch, Clusters, feature_rows, induced_graph
+from graphjoule.parallel.clusters import ClusterBatch, Clusters
 from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.tasks import Split, Task
@@ -28,7 +24,6 @@ from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from reproduction.bench import CitationGraph
-from tests.graphs import edge_lists, few, normal, random_edges
 from tests.ops.live_bytes import LiveBytes
 from tests.training import (
     assert_same_training,
@@ -44,39 +39,6 @@ from tests.training import (
 from .tasks import batch_of, house_prices, ring_task
 
 PART = torch.tensor([2, 0, 1, 1, 0, 2, 2, 3, 4, 4])
-
-
-@few
-@given(edge_lists(), st.data())
-def test_the_induced_operator_is_a_principal_part_of_the_whole(edges, data):
-    chosen = data.draw(st.sets(st.integers(0, edges.num_nodes - 1), min_size=1))
-    nodes, graph = torch.tensor(sorted(chosen)), edges.graph64()
-    induced = induced_graph(graph, nodes)
-    assert induced.to_dense().equal(graph.to_dense()[nodes][:, nodes])
-    assert induced.degree.equal(graph.degree[nodes])
-    assert induced.rowptr.dtype == induced.col.dtype == torch.int32
-    assert induced.num_edges == int((edges.adjacency()[nodes][:, nodes] > 0).sum()) // 2
-    for start, stop in pairwise(induced.rowptr.tolist()):  # columns are sorted, which products rely on
-        assert induced.col[start:stop].equal(induced.col[start:stop].sort().values)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_induced_operator_is_symmetric_and_of_the_dtype(dtype):
-    graph = random_edges(50, 400, weighted=True).graph(dtype=dtype)
-    p = induced_graph(graph, torch.arange(0, 50, 3)).to_dense()
-    assert p.dtype == dtype
-    assert p.equal(p.t())
-
-
-@pytest.mark.parametrize("nodes", [[0], [3, 7, 8], list(range(10))])
-def test_rows_of_features_dense_and_sparse(nodes):
-    x, nodes = normal(10, 6), torch.tensor(nodes)
-    assert feature_rows(x, nodes).equal(x[nodes])
-    zeros = x * (x > 0.7)
-    rows, want = feature_rows(SparseFeatures.from_dense(zeros), nodes), SparseFeatures.from_dense(zeros[nodes])
-    for name in ("rowptr", "col", "value", "t_rowptr", "t_col", "to_transposed"):
-        assert getattr(rows, name).equal(getattr(want, name)), name
-        assert getattr(rows, name).dtype == getattr(want, name).dtype, name
 
 
 @pytest.mark.parametrize("per_step", [1, 2, 3, 5])

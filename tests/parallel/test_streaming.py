@@ -15,7 +15,6 @@ from graphjoule.parallel.streaming import (
     Blocks,
     StreamedMatrix,
     evaluate_in_blocks,
-    multiply_gathered,
     multiply_rows,
     row_bytes,
 )
@@ -122,8 +121,8 @@ def test_a_product_with_rows_gathered_in_pieces_is_the_product(num_bytes, dtype)
     x, blocks = normal(40, 6, dtype=dtype), Blocks(torch.device("cpu"), num_bytes)
     want = graph.to_dense() @ x
     for rows in blocks.of_entries(graph.rowptr, row_bytes(x)):
-        for product in (multiply_gathered, multiply_rows):
-            torch.testing.assert_close(product(graph.matrix, rows, x, blocks), want[rows])
+        for gather in (True, False):
+            torch.testing.assert_close(multiply_rows(graph.matrix, rows, x, blocks, gather=gather), want[rows])
 
 
 def test_sparse_features_go_through_a_linear_map_without_becoming_dense():

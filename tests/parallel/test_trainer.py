@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from graphjoule.fitting import fit
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops import make_key
 from graphjoule.parallel import load_part, read_partition, write_partition
+from graphjoule.parallel.trainer import JointFolder
 from graphjoule.tasks import Split, Task, load_task
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.build import build_model
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import load_recipe
+from graphjoule.training.records import read_records
 from graphjoule.training.seed_batch import SeedBatch
 from reproduction.bench import CitationGraph
 from reproduction.experiments.distributed_memory import Part
@@ -213,11 +216,10 @@ def part_scores(group, folder, recipe):
     return scores_of(load_part(folder, group.rank, group), recipe)
 
 
-@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("model", ["egnn", "gcn", "pairnorm"])
-def test_cora(world, tmp_path, data_root, model, size):
+def test_cora(world, tmp_path, data_root, model):
     task, recipe = load_task("cora", data_root), load_recipe(model, "cora", 4, {})
-    assert_equal_training(world, tmp_path, task, recipe, size)
+    assert_equal_training(world, tmp_path, task, recipe, 4)
 
 
 @pytest.mark.slow
@@ -248,7 +250,7 @@ def numbers_of(record):
     return {name: getattr(record, name) for name in NUMBERS}
 
 
-@pytest.mark.parametrize("select_on", ["val_loss", "val_accuracy"])
+@pytest.mark.parametrize("select_on", ["val_loss", "val_accuracy", "roc_auc"])
 def test_runs_stop_and_select_as_in_one_process(world, tmp_path, select_on):
     recipe = small_recipe("gcn", 2, **STOPPING, select_on=select_on)
     write_partition(ring_task(), 2, tmp_path, "blocks")
@@ -256,6 +258,10 @@ def test_runs_stop_and_select_as_in_one_process(world, tmp_path, select_on):
     assert len({record.epochs_run for record in expected.records}) > 1
     for records, states in world.run(fit_with, 2, str(tmp_path), recipe, list(range(5)), {}):
         assert [numbers_of(r) for r in records] == [numbers_of(r) for r in expected.records]
+        for record, alone in zip(records, expected.records, strict=True):
+            assert {"roc_auc", "ece", "macro_f1"} < record.test.keys()
+            assert record.test == pytest.approx(alone.test, rel=1e-3, abs=1e-4)
+            assert record.val == pytest.approx(alone.val, rel=1e-3, abs=1e-4)
         for state, model in zip(states, expected.models, strict=True):
             for name, value in model.state_dict().items():
                 torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-4)
@@ -413,3 +419,74 @@ def test_what_the_page_tells_of_an_untouched_malloc_is_what_was_recorded():
     )
     ends = [min(ratios[1]), min(ratios[2]), max(ratios[2]), min(ratios[4]), max(ratios[4])]
     assert list(said.groups()) == [f"{end:.2f}" for end in ends]
+
+
+# The run folder of many processes: the first one writes, and all go the same way.
+
+
+def first_writes_and_all_go_on(group, parts, recipe, out):
+    refused = []
+    first = fit_part(group, parts, recipe, [0], out=out)
+    for options in ({}, {"resume": True, "other": True}):
+        other = options.pop("other", False)
+        try:
+            fit_part(group, parts, small_recipe("gcn", 3) if other else recipe, [0], out=out, **options)
+        except GraphjouleError as error:
+            refused.append(str(error))
+    again = fit_part(group, parts, recipe, [0, 1], out=out, resume=True)
+    return first, again, refused
+
+
+def test_a_finished_folder_is_refused_extended_and_read_by_all(world, tmp_path):
+    recipe = small_recipe("egnn", 2, epochs=6)
+    write_partition(ring_task(), 2, tmp_path / "parts", "blocks")
+    out = tmp_path / "out"
+    answers = world.run(first_writes_and_all_go_on, 2, str(tmp_path / "parts"), recipe, str(out))
+    for (records, states), (more, more_states), (taken, other) in answers:
+        assert "already holds a training" in taken
+        assert "was trained with other settings" in other
+        assert more[0].model_dump() == answers[0][1][0][0].model_dump()
+        assert numbers_of(records[0]) == numbers_of(more[0])
+        assert all(states[0][name].equal(value) for name, value in more_states[0].items())
+    assert [record.seed for record in read_records(out / "records.jsonl")] == [0, 1]
+    assert (out / "MODEL_CARD.md").exists()
+    assert not list(out.glob("checkpoint*"))
+    assert [path.name for path in out.glob(".*")] == [".lock"]
+
+
+def save_slowly(group, out, is_broken):
+    """What a rank finds on the disk as soon as it may go on."""
+    folder = JointFolder(out, group)
+    save = folder._own.save_checkpoint
+
+    def save_late(*given):
+        time.sleep(0.5)
+        if is_broken:
+            raise GraphjouleError("The disk is full.")
+        save(*given)
+
+    folder._own.save_checkpoint = save_late
+    with folder.open():
+        try:
+            folder.save_checkpoint({"epoch": torch.zeros(1)}, small_recipe(), [0], 1.0)
+        except GraphjouleError as error:
+            return str(error)
+        return [path.name for path in Path(out).glob("checkpoint*")]
+
+
+def test_no_rank_goes_on_before_the_checkpoint_is_whole(world, tmp_path):
+    """Else one that was asked to stop would end while the first still writes, and be taken for a failure."""
+    assert world.run(save_slowly, 2, str(tmp_path), False) == [["checkpoint.safetensors"]] * 2
+
+
+def test_all_ranks_hear_that_a_checkpoint_cannot_be_written(world, tmp_path):
+    assert world.run(save_slowly, 2, str(tmp_path), True) == ["The disk is full."] * 2
+
+
+def test_changed_splits_are_refused_by_all(world, tmp_path):
+    recipe, out = small_recipe("gcn", 2, epochs=3), tmp_path / "out"
+    write_partition(ring_task(), 2, tmp_path / "old", "blocks")
+    write_partition(ring_task(train=torch.arange(9)), 2, tmp_path / "new", "blocks")
+    world.run(fit_with, 2, str(tmp_path / "old"), recipe, [0], {"out": str(out)})
+    for said in world.run(refused_fit, 2, str(tmp_path / "new"), recipe, {"out": str(out), "resume": True}):
+        assert "was trained with other nodes in the split 'public' of seed 0" in said

@@ -1,6 +1,5 @@
 """Four processes on this machine that stay for all tests of the room: a job is a function that each of them calls."""
 
-import multiprocessing
 import queue
 import socket
 import time
@@ -10,6 +9,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from tests.forked import context as forked_context
 
 SIZE = 4
 _SECONDS = 240  # for a job, on a machine that is busy with others
@@ -39,8 +40,7 @@ class World:
     """The pool. Ranks are forked from a process that has imported everything once."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "graphjoule", "graphjoule.parallel"])
+        context = forked_context()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

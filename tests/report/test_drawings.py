@@ -11,7 +11,7 @@ from graphjoule.nn import MODELS
 from graphjoule.report import DRAWINGS, Evidence, Series, draw, drawings_of, find_sweeps, picture, variant_styles
 from graphjoule.report.drawings import score_limits, style_of
 from graphjoule.studies import STUDIES, Cell, Collection, Study, find_study
-from graphjoule.tasks.objective import ACCURACY, MAE
+from graphjoule.tasks.metrics import ACCURACY, MAE
 from tests.studies import energy_record, made_up
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from graphjoule.report.metrics import heading, is_better, mean_score, metrics_of, number, scaled, score_of
-from graphjoule.tasks.objective import ACCURACY, MAE, R2, RMSE
+from graphjoule.tasks.metrics import ACCURACY, MAE, R2, RMSE
 from graphjoule.training.recipe import load_recipe
 
 from .cells import record

@@ -101,6 +101,7 @@ def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
     }
 
 
+@pytest.mark.slow  # texts are compared with the files above, and one drawing is drawn twice in tests/report/drawings
 def test_the_command_gives_the_same_bytes_twice(made):
     assert write.results_files() == made
 

@@ -2,7 +2,8 @@
 
     python killed_study.py FOLDER
 
-Imports take longer than the trainings, so every process of the test is forked from this one. Prints JSON.
+Imports take longer than the trainings, so every process of the test is forked from this one, after a short study.
+Prints JSON.
 """
 
 import json
@@ -21,9 +22,11 @@ KILLS = 10
 SETTINGS = {"hidden_channels": 8, "epochs": 30, "patience": 30}
 
 
-def run_study(out: Path) -> None:
-    cells = find_study("table1").cells(["digits"], ["egnn", "gcn"], [2], SETTINGS)
-    load = cache(load_task)
+load = cache(load_task)
+
+
+def run_study(out: Path, **settings: int) -> None:
+    cells = find_study("table1").cells(["digits"], ["egnn", "gcn"], [2], SETTINGS | settings)
     refused = work(plan_study(cells, range(3), out, load), load, device="cpu", checkpoint_every=2)
     assert not refused, refused
 
@@ -47,6 +50,7 @@ def finish(*children: int) -> list[int]:
 
 def main(folder: Path) -> None:
     os.fsync = lambda descriptor: None  # a killed process loses nothing it has written, synced or not
+    run_study(folder / "first", epochs=1)  # imports what a training needs, once for all
     begin = time.monotonic()
     codes = finish(start(folder / "whole"))
     whole = time.monotonic() - begin

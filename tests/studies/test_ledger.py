@@ -9,8 +9,19 @@ import pytest
 from graphjoule.cli import missing_commands
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.studies import Cell, Collection, Variant, find_study, ledger_text, make_ledger, read_collection
+from graphjoule.studies import (
+    Cell,
+    Collection,
+    Reference,
+    Variant,
+    find_study,
+    ledger_text,
+    make_ledger,
+    read_collection,
+)
 from graphjoule.studies.ledger import judge, other_protocols
+from graphjoule.tasks.metrics import MAE, R2
+from graphjoule.tasks.objective import Regression
 from graphjoule.training.recipe import load_recipe
 
 from . import made_up
@@ -87,6 +98,31 @@ def test_failed_runs_are_counted_and_in_no_mean():
     outcome = row([*runs(85.7, 0.4, n=9), made_up(CELL, 9, None)]).outcome
     assert (outcome.n, outcome.num_failed) == (9, 1)
     assert outcome.mean == pytest.approx(85.7 - 0.4 / 9)
+
+
+def numbers(values):
+    fields = {"objective": "regression", "val": {"r2": 0.5}}
+    return [made_up(CELL, seed, 0.0, **fields, test={"r2": value}) for seed, value in enumerate(values)]
+
+
+def test_numbers_are_not_shares_and_are_shown_as_they_are():
+    reference = Reference(rows=[{"cora_64": 0.853}])
+    outcome = judge(numbers([0.801, 0.803, 0.802]), 0.853, reference)
+    assert (outcome.metric, outcome.verdict) == (R2, "worse")
+    assert outcome.mean == pytest.approx(0.802)
+    assert outcome.text(outcome.mean) == "0.802"
+    assert reference.rounding == 0.0005
+    assert judge(numbers([0.8531, 0.8534, 0.8528]), 0.853, reference).verdict == "matches"
+
+
+def test_what_is_better_the_metric_says(monkeypatch):
+    monkeypatch.setattr(Regression, "metrics", (MAE,))
+    fields = {"objective": "regression", "val": {"mae": 2.0}}
+    low, high = (
+        judge([made_up(CELL, seed, 0.0, **fields, test={"mae": mean + 0.01 * seed}) for seed in range(3)], 5.0)
+        for mean in (4.0, 6.0)
+    )
+    assert (low.verdict, high.verdict) == ("better", "worse")
 
 
 # Which records count.
@@ -189,6 +225,7 @@ def test_markdown_has_a_line_per_cell_the_rule_and_the_commands_for_what_is_miss
     assert "What is not run: `graphjoule study table1 --datasets cora --models egnn --layers 2,16`.  \n" in text
     assert "What is not run: `graphjoule study table1 --datasets arxiv --models egnn`.\n" in text
     assert "5 not run, 1 worse" in text
+    assert "Numbers: test accuracy in percent, ± sample standard deviation. Paper: " in text
     assert "Two-sided t-test" in text
     assert "changed" not in lines[0]
 

@@ -15,16 +15,16 @@ from graphjoule.fitting import fit
 from graphjoule.studies import (
     Cell,
     Collection,
-    EnergyRecord,
     Pace,
     find_study,
     plan_study,
     read_collection,
+    read_energies,
     work,
     worker,
 )
 from graphjoule.studies.worker import Job
-from graphjoule.training.environment import describe_device
+from graphjoule.training import describe_device
 from tests.training import assert_same_training
 
 from . import CELLS, QUICK, SEEDS, load_small, made_up, recorded_facts, small_plan
@@ -130,7 +130,7 @@ def test_energies_are_measured_where_they_are_asked_for(tmp_path, trained):
     do(tmp_path, plan)
     assert recorded_facts(tmp_path) == before
     for job in plan.jobs:
-        energies = EnergyRecord.read(job.energies_path)
+        (energies,) = read_energies([job.energies_path])
         assert (energies.model, energies.seeds) == (job.recipe.model.name, SEEDS)
         assert len(energies.trained) == 3
     del trained[:]

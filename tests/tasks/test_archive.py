@@ -1,3 +1,4 @@
+import resource
 import zipfile
 
 import numpy as np
@@ -199,6 +200,36 @@ def test_an_array_that_claims_to_be_larger_than_the_memory(tmp_path):
         load_npz(path)
 
 
+def bombs(folder):
+    """Small archives that would fill the memory, by name."""
+    for name, method, size in (
+        ("bz2", zipfile.ZIP_BZIP2, 1),  # with either of these, one step may unpack all
+        ("lzma", zipfile.ZIP_LZMA, 1),
+        ("deflate", zipfile.ZIP_DEFLATED, 280),
+    ):
+        path = write(folder, features=None)
+        packed = zipfile.ZipFile(path, "a", method)
+        with packed as archive, archive.open("features.npy", "w") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "<f8", "fortran_order": False, "shape": (4, size * 31_250)}
+            )
+            for _ in range(size):
+                file.write(bytes(1_000_000))
+        yield name, path
+    yield "a class", write(folder, labels=np.array([0, 1, 1, 300_000_000]))
+    words = pieces("attr", sp.csr_matrix((np.ones(1), ([0], [0])), shape=(4, 10))) | {"attr_shape": [4, 10**9]}
+    yield "columns", write(folder, features=None, **words)
+
+
+def test_small_archives_that_would_fill_the_memory_are_refused(tmp_path):
+    limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 2**18  # KiB
+    for name, path in bombs(tmp_path):
+        assert path.stat().st_size < 2**20
+        with pytest.raises(GraphjouleError, match=r"graph\.npz"):
+            load_npz(path)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < limit, name
+
+
 def test_a_folder_and_no_file(tmp_path):
     with pytest.raises(GraphjouleError, match="is a folder; expected a file"):
         load_npz(tmp_path)
@@ -213,7 +244,7 @@ TARGETS = np.array([1.5, np.nan, -2.0, 0.25])
 
 def test_targets_are_a_regression(tmp_path, caplog):
     with caplog.at_level("INFO", "graphjoule"):
-        task = load_npz(write(tmp_path, labels=None, targets=TARGETS), loss="absolute", task="regression")
+        task = load_npz(write(tmp_path, labels=None, targets=TARGETS), loss="absolute", objective="regression")
     assert task.objective == Regression(1, "absolute")
     assert task.targets.dtype == torch.get_default_dtype()
     assert task.is_known.tolist() == [True, False, True, True]
@@ -226,12 +257,12 @@ def test_targets_are_a_regression(tmp_path, caplog):
 
 def test_labels_and_targets_need_a_word(tmp_path):
     path = write(tmp_path, targets=TARGETS)
-    with pytest.raises(GraphjouleError, match="has both labels and targets; say `task="):
+    with pytest.raises(GraphjouleError, match="has both labels and targets; say `objective="):
         load_npz(path)
-    assert load_npz(path, task="regression").objective == Regression(1)
-    assert load_npz(path, task="classification").objective == Classification(2)
+    assert load_npz(path, objective="regression").objective == Regression(1)
+    assert load_npz(path, objective="classification").objective == Classification(2)
     with pytest.raises(GraphjouleError, match="has no array 'targets'"):
-        load_npz(write(tmp_path), task="regression")
+        load_npz(write(tmp_path), objective="regression")
 
 
 def test_another_archive_of_a_regression(tmp_path):

@@ -1,45 +1,66 @@
-from pathlib import Path
+"""Columns as features and targets: what is recognised, what becomes of it, and what is asked about."""
+
+import subprocess
+import sys
+from datetime import date, datetime
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.columns import build_features, keep_constant, measure_categories, measure_numbers
-from graphjoule.tasks.facts import CategoryColumn, NumberColumn, TableColumns
-from graphjoule.tasks.reading import Header, Table
+from graphjoule.tasks.columns import (
+    encode,
+    find_objective,
+    keep_constant,
+    measure_numbers,
+    read_targets,
+    recognise,
+)
+from graphjoule.tasks.encoders import CategoryColumn, NumberColumn, TableColumns, TextColumn
+from graphjoule.tasks.reading import Table
 from tests.graphs import few
 
-
-def make(text=None, **numbers):
-    text = text or {}
-    count = len(next(iter((text or numbers).values())))
-    names = (*text, *numbers)
-
-    arrays = {name: np.array(values, dtype=float) for name, values in numbers.items()}
-    columns = {name: pa.chunked_array([values], pa.string()) for name, values in text.items()}
-    return Table(Header(Path("t.csv"), names), columns, arrays, count, unit="row")
+DTYPE = np.dtype(np.float32)
 
 
-def columns(numbers=(), categories=()):
-    return TableColumns(id="id", label="label", numbers=numbers, categories=categories)
+@pytest.fixture
+def table(tmp_path):
+    """A table to be named in sentences; its rows are not read."""
+    path = tmp_path / "t.csv"
+    path.write_text("a\n" + "x\n" * 3)
+    return Table(path)
 
 
-def dense(features):
-    return features.to_dense() if isinstance(features, SparseFeatures) else features
+def column(*values, kind=None):
+    return pa.chunked_array([pa.array(values, kind)])
+
+
+def fitted(table, **columns):
+    """Encoders of columns that are recognised."""
+    found = [recognise(table, name, values).encoder for name, values in columns.items()]
+    parts = {
+        field: tuple(each for each in found if isinstance(each, kind))
+        for field, kind in (("numbers", NumberColumn), ("categories", CategoryColumn), ("texts", TextColumn))
+    }
+    return TableColumns(id=None, label="label", **parts)
+
+
+def features(table, columns, **values):
+    matrix, said = encode(table, columns, values, DTYPE)
+    return (matrix.toarray() if sp.issparse(matrix) else matrix).tolist(), said
 
 
 @few
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))
 def test_mean_and_deviation_are_numpys_up_to_rounding(values):
     values = np.array(values)
-    column = measure_numbers("x", values)
-    assert column.mean == pytest.approx(values.mean(), abs=1e-9 * max(1, abs(values).max()))
-    assert column.std == pytest.approx(values.std(), rel=1e-6, abs=1e-9 * max(1, abs(values).max()))
+    found = measure_numbers("x", values)
+    assert found.mean == pytest.approx(values.mean(), abs=1e-9 * max(1, abs(values).max()))
+    assert found.std == pytest.approx(values.std(), rel=1e-6, abs=1e-9 * max(1, abs(values).max()))
 
 
 def test_the_order_of_the_rows_does_not_change_a_bit():
@@ -47,81 +68,180 @@ def test_the_order_of_the_rows_does_not_change_a_bit():
     assert measure_numbers("x", values) == measure_numbers("x", np.sort(values))
 
 
-def test_huge_and_tiny_numbers_do_not_overflow():
-    table = make(x=[1e300, -1e300, 0.0], y=[1e-300, 2e-300, 3e-300])
-    fitted = tuple(measure_numbers(name, values) for name, values in table.numbers.items())
-    x = dense(build_features(table, columns(fitted)))
-    assert torch.allclose(x.mean(dim=0), torch.zeros(2), atol=1e-6)
-    assert torch.allclose(x.std(dim=0, correction=0), torch.ones(2))
+def test_huge_and_tiny_numbers_do_not_overflow(table):
+    values = {"x": column(1e300, -1e300, 0.0), "y": column(1e-300, 2e-300, 3e-300)}
+    x = np.array(features(table, fitted(table, **values), **values)[0])
+    assert np.allclose(x.mean(axis=0), 0, atol=1e-6)
+    assert np.allclose(x.std(axis=0), 1)
 
 
-@pytest.mark.parametrize("value", [0.1, 0.0, -7.3, 1e300])
-def test_a_constant_column_becomes_zero(value):
-    table = make(x=[value] * 7)
-    column = measure_numbers("x", table.numbers["x"])
-    assert column == NumberColumn(name="x", mean=value, std=0.0)
-    assert not dense(build_features(table, columns([column]))).any()
-    other = make(x=[value + 5])  # on another graph it carries nothing either
-    assert not dense(build_features(other, columns([column]))).any()
+# What is recognised.
+
+MANY = 60
+KINDS = {
+    "whole numbers": (column(1, 2, 3), "number"),
+    "numbers": (column(1.5, None, 3.0), "number"),
+    "numbers as text": (column("1", "2e3", ".5"), "number"),
+    "numbers and words for missing": (column("1", "n/a", "?", "2"), "number"),
+    "booleans": (column(True, False, None), "boolean"),
+    "days": (column(date(2020, 1, 1), date(2020, 1, 3)), "date"),
+    "moments": (column(datetime(2020, 1, 1, 12), datetime(2020, 1, 3)), "date"),
+    "dates as text": (column("31.1.2020", "01.02.2021"), "date"),
+    "American dates": (column("1/31/2020", "02/01/2021"), "date"),
+    "English dates": (column("31/01/2020", "02/01/2021"), "date"),
+    "dates with a time": (column("2020-01-31T10:00:00Z", "2020-02-01"), "date"),
+    "few words": (column("red", "blue", None), "category"),
+    "names": (column(*(f"n{i}" for i in range(MANY))), "names"),
+    "texts": (column(*(f"number {i} of the very long list" for i in range(MANY))), "text"),
+    "one value": (column(*["a"] * 3), "constant"),
+    "one number": (column(7, 7, 7), "constant"),
+    "nothing": (column(None, None), "blank"),
+    "words for nothing": (column("NA", "NA"), "constant"),
+}
+
+
+@pytest.mark.parametrize(("values", "kind"), KINDS.values(), ids=KINDS)
+def test_what_a_column_is_recognised_as(table, values, kind):
+    found = recognise(table, "c", values)
+    assert (found.kind, found.problem) == (kind, None)
+    assert found.becomes.startswith("left out") == (kind in ("names", "constant", "blank"))
+
+
+UNCLEAR = {
+    "mostly numbers": (column("1", "2", "3", "tall"), "'tall' is not a number, and 3 of 4 values are; leave it blank"),
+    "an underscore": (column("1", "1_000"), "'1_000' is not a number"),
+    "a decimal comma": (column("1,5", "2,5"), "'1,5' looks like a number; write it as 1234.5."),
+    "prices": (column("$1,200.50", "$3"), "'$1,200.50' looks like a number"),
+    "infinite": (column(1.0, float("inf")), "inf is not a finite number; leave it blank if it is unknown."),
+    "a day or a month": (column("01/02/2020", "03/04/2020"), "'01/02/2020' may have the day or the month first"),
+    "lists": (column([1.0], [2.0]), "list<item: double> values are neither text nor numbers."),
+}
+
+
+@pytest.mark.parametrize(("values", "said"), UNCLEAR.values(), ids=UNCLEAR)
+def test_what_is_unclear_is_a_problem_in_words(table, values, said):
+    assert said in recognise(table, "c", values).problem
+
+
+def test_a_column_that_is_named_is_categories_whatever_it_looks_like(table):
+    found = recognise(table, "zip", column("1", "2", "1"), is_category=True)
+    assert found.encoder == CategoryColumn(name="zip", categories=("1", "2"))
+    many = column(*map(str, range(1001)))
+    assert (
+        "column 'c' has 1,001 different values; a `one_hot` column may have 1,000"
+        in recognise(table, "c", many, is_category=True).problem
+    )
+    assert (
+        "every value of this `one_hot` column is blank"
+        in recognise(table, "c", column(None, None, kind=pa.string()), is_category=True).problem
+    )
+
+
+def test_of_many_categories_the_most_frequent_have_a_feature(table):
+    values = column(*(f"c{i}" for i in range(150) for _ in range(4 if i < 50 else 3)), "c140", "c140")
+    found = recognise(table, "c", values)
+    assert found.becomes == "one feature for each of the 100 most frequent of 150 categories"
+    assert len(found.encoder.categories) == 100
+    assert {"c0", "c49", "c140", "c100"} <= set(found.encoder.categories)
+
+
+# What becomes of it.
+
+
+def test_a_missing_number_is_the_mean_and_marked(table):
+    values = {"x": column(0.0, None, 10.0), "y": column(1.0, 3.0, 5.0)}
+    columns = fitted(table, **values)
+    assert columns.feature_names == ("x", "y", "x missing")
+    x, said = features(table, columns, **values)
+    assert [row[0] for row in x] == [-1, 0, 1]
+    assert [row[2] for row in x] == [0, 1, 0]
+    assert not said
+
+
+def test_dates_count_in_days(table):
+    written = {"d": column("03.01.2020", "01.01.2020")}
+    columns = fitted(table, **written)
+    assert columns.numbers[0].dates == "D.M.Y"
+    assert (columns.numbers[0].mean, columns.numbers[0].std) == (18263.0, pytest.approx(1.0))
+    assert np.allclose(features(table, columns, **written)[0], [[1.0], [-1.0]])
+    assert features(table, columns, d=column(date(2020, 1, 2)))[0] == [[0.0]]
+    with pytest.raises(GraphjouleError, match=r"column 'd' holds numbers; expected dates\."):
+        encode(table, columns, {"d": column(1, 2)}, DTYPE)
+
+
+def test_categories_and_words_are_one_feature_each(table):
+    text = ["The cat sat on the mat", "a Cat, a dog and a man", None, "ÄPFEL und Birnen und Äpfel"]
+    values = {"city": column("Rome", "Bern", None, "Rome"), "note": column(*text)}
+    columns = fitted(table, **values)
+    assert columns.categories == (CategoryColumn(name="city", categories=("Bern", "Rome")),)
+    assert columns.texts == (TextColumn(name="note", words=("cat",)),)
+    assert features(table, columns, **values)[0] == [[0, 1, 1], [1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert columns.feature_names == ("city=Bern", "city=Rome", "note:cat")
+
+
+def test_what_the_model_has_not_met_is_counted_and_has_no_feature(table):
+    columns = fitted(table, city=column("Bern", "Rome", "Rome"), x=column(0.0, 1.0, 2.0))
+    x, said = features(table, columns, city=column("Oslo", "Rome", None), x=column(1.0, None, 1.0))
+    assert x == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert said == ["1 missing value of 'x' taken as its mean", "1 value of 'city' without a category of the model"]
 
 
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 1.0), (0.0, 1.0), (-7.3, -1.0), (1e300, 1.0), (5e-324, 1.0)])
-def test_a_constant_column_that_is_kept_has_size_one(value, kept):
-    table = make(x=[value] * 7)
-    column = keep_constant(measure_numbers("x", table.numbers["x"]))
-    assert dense(build_features(table, columns([column]))).tolist() == [[kept]] * 7
+def test_a_constant_column_that_is_kept_has_size_one(table, value, kept):
+    columns = TableColumns(id=None, label="y", numbers=(keep_constant(measure_numbers("x", np.full(7, value))),))
+    assert features(table, columns, x=column(*[value] * 7))[0] == [[kept]] * 7
 
 
-def test_another_graph_is_scaled_with_the_first_ones_numbers():
-    column = measure_numbers("x", np.array([0.0, 10.0]))
-    assert dense(build_features(make(x=[5.0, 20.0, 0.0]), columns([column]))).tolist() == [[0.0], [3.0], [-1.0]]
+def test_a_value_too_far_away_to_be_a_feature_is_refused(table):
+    columns = TableColumns(id=None, label="y", numbers=(NumberColumn(name="x", mean=0.0, std=1e-300),))
+    with pytest.raises(GraphjouleError, match=r"t.csv, line 3, column 'x': 1.0 is too far from the training nodes'"):
+        features(table, columns, x=column(0.0, 1.0))
 
 
-def test_a_value_too_far_away_to_be_a_feature_is_refused():
-    column = NumberColumn(name="x", mean=0.0, std=1e-300)
-    with pytest.raises(
-        GraphjouleError, match=r"t.csv, row 2, column 'x': 1.0 is too far from the training nodes' mean"
-    ):
-        build_features(make(x=[0.0, 1.0]), columns([column]))
+# Targets.
 
 
-def test_categories_are_one_column_each_after_the_numbers_and_a_blank_is_none_of_them():
-    table = make({"city": ["Rome", "Bern", "", "Rome"]}, x=[0.0, 2.0, 0.0, 2.0])
-    city = measure_categories("city", table)
-    assert city == CategoryColumn(name="city", categories=("Bern", "Rome"))
-    fitted = columns([measure_numbers("x", table.numbers["x"])], [city])
-    expected = [[-1, 0, 1], [1, 1, 0], [-1, 0, 0], [1, 0, 1]]
-    assert dense(build_features(table, fitted)).tolist() == expected
-    assert fitted.feature_names == ("x", "city=Bern", "city=Rome")
+def test_several_labels_of_a_node_are_a_matrix_with_names(table):
+    labels = column("a;b", None, "c", "b ; a;", "c;;a")
+    objective, names = find_objective(table, "tags", labels, "multilabel")
+    assert (objective, names) == ("multilabel", ("a", "b", "c"))
+    targets = read_targets(table, "tags", labels, objective, names)
+    assert targets[[0, 2, 3, 4]].tolist() == [[1, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1]]
+    assert np.isnan(targets[1]).all()
+    with pytest.raises(GraphjouleError, match="'d' is not a class of the model; those are: a, b, c, or blank"):
+        read_targets(table, "tags", column("a;d"), objective, names)
 
 
-def test_many_categories_are_kept_sparse():
-    table = make({"c": [str(i) for i in range(50)]})
-    features = build_features(table, columns((), [measure_categories("c", table)]))
-    assert isinstance(features, SparseFeatures)
-    assert features.to_dense().sum(dim=1).tolist() == [1.0] * 50
+ASKED = {
+    "prices": (column(*(f"{i}.5" for i in range(20))), "20 different numbers in 20 labels; say `objective=regression`"),
+    "few fractions": (column("0.5", "1.5", "0.5", "1.5"), "2 different numbers in 4 labels"),
+    "whole prices": (column(*map(str, range(298)), *map(str, range(298)), *map(str, range(298))), "has 298 different"),
+    "numbers with gaps": (column("1.5", "2.5", "NA"), "2 different numbers in 3 labels"),
+    "names": (column(*(f"n{i}" for i in range(20))), "20 different values in 20 labels; is it the right `label`?"),
+    "several labels": (column("a;b", "a"), "labels such as 'a;b'; say `objective=multilabel` if that is several"),
+}
 
 
-def test_a_category_the_model_does_not_know_is_refused_with_those_it_knows():
-    known = CategoryColumn(name="city", categories=("Bern", "Rome"))
-    with pytest.raises(GraphjouleError, match=r"t.csv, row 2, column 'city': 'Oslo' is not .*: Bern, Rome\. A blank"):
-        build_features(make({"city": ["Bern", "Oslo"]}), columns((), [known]))
+@pytest.mark.parametrize(("labels", "said"), ASKED.values(), ids=ASKED)
+def test_labels_that_may_mean_two_things_are_asked_about(table, labels, said):
+    with pytest.raises(GraphjouleError) as caught:
+        find_objective(table, "y", labels, None)
+    assert said in str(caught.value)
+    assert "`objective=classification`" in str(caught.value)
+    assert find_objective(table, "y", labels, "classification")[0] == "classification"
 
 
-def test_a_column_of_names_is_no_category():
-    with pytest.raises(
-        GraphjouleError, match=r"column 'c' has 1,001 different values; a `one_hot` column may have 1,000"
-    ):
-        measure_categories("c", make({"c": [str(i) for i in range(1001)]}))
-    with pytest.raises(GraphjouleError, match="every value of this `one_hot` column is blank"):
-        measure_categories("c", make({"c": ["", ""]}))
+def test_classes_in_order_are_numbers(table):
+    assert find_objective(table, "y", column("10", "9"), "ordinal") == ("ordinal", ("9", "10"))
+    with pytest.raises(GraphjouleError, match="has the label 'high'; with `objective=ordinal` labels must be numbers"):
+        find_objective(table, "y", column("low", "high"), "ordinal")
 
 
-def test_features_are_of_torchs_default_dtype():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        table = make(x=[0.0, 1.0, 5.0])
-        assert build_features(table, columns([measure_numbers("x", table.numbers["x"])])).dtype == torch.float64
-    finally:
-        torch.set_default_dtype(before)
+def test_classes_that_were_written_as_fractions_are_still_found(table):
+    assert read_targets(table, "y", column("0", "1", None), "classification", ("0.0", "1.0")).tolist() == [0, 1, -1]
+    assert read_targets(table, "y", column("true"), "classification", ("False", "True")).tolist() == [1]
+
+
+def test_nothing_imports_torch():
+    code = "import sys, graphjoule.tasks.own_graph; assert not {'torch', 'sklearn'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

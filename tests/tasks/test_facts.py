@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from graphjoule.tasks.facts import CategoryColumn, NumberColumn, Source, SourceFile, TableColumns, TaskFacts
+from graphjoule.tasks.encoders import CategoryColumn, NumberColumn, TableColumns
+from graphjoule.tasks.facts import Source, SourceFile, TaskFacts
 from graphjoule.tasks.objective import Classification, Regression
 
 COLUMNS = TableColumns(
@@ -25,6 +26,13 @@ def test_facts_come_back_from_json(objective):
 def test_facts_of_before_the_objective_are_of_a_classification():
     old = TaskFacts.model_validate(SIZES | {"num_classes": 2, "class_names": ["a", "b"]})
     assert old.objective == Classification(2, ("a", "b"))
+
+
+def test_columns_of_older_run_folders_are_read():
+    old = {"id": "id", "label": "y", "numbers": [{"name": "x", "mean": 1.0, "std": 0.0}], "source": "a", "target": "b"}
+    columns = TableColumns.model_validate(old)
+    assert (columns.direction, columns.edge_type, columns.texts) == ("both", None, ())
+    assert (columns.numbers[0].kind, columns.feature_names) == ("number", ("x",))
 
 
 def test_every_input_has_a_name():

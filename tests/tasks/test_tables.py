@@ -2,9 +2,11 @@
 
 import re
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch_geometric.utils import to_dense_adj
 
 from graphjoule.errors import GraphjouleError
@@ -13,7 +15,7 @@ from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.tables import load_graph, load_tables, load_tables_like, unchanged
-from tests.graphs import dense_propagation
+from tests.graphs import dense_propagation, few
 
 NODES = "id,x,y,label\na,0,5,red\nb,2,7,red\nc,0,7,blue\nd,2,5,\ne,1,6,blue\n"
 EDGES = "source,target\na,b\nb,c\nd,a\n"
@@ -155,8 +157,8 @@ def test_a_table_of_edges_without_a_row_and_weights_of_zero_are_told(here, caplo
     with caplog.at_level("INFO", "graphjoule"):
         load(here, edges="source,target\n")
         load(here, edges="source,target,weight\na,b,0\nb,c,1\nc,d,0\n")
-    assert "edges.csv has a header but no row below it: the graph has no edges" in caplog.text
-    assert "1 edge between 5 nodes, weights from 'weight', 2 rows of weight 0 left out, 3 nodes without" in caplog.text
+    assert "edges.csv has no row of two known nodes: the graph has no edges" in caplog.text
+    assert "1 edge between 5 nodes, weights from 'weight', 2 rows of weight 0 left out, every row counts" in caplog.text
 
 
 def test_float_weights_from_parquet_raise_no_warning(here):
@@ -199,7 +201,10 @@ def test_the_graph_alone_of_neighbours_needs_no_labels(here):
 def test_what_was_read_is_told_and_a_class_with_one_label_is_named(here, caplog):
     with caplog.at_level("INFO", "graphjoule"):
         load(here, NODES + "f,1,1,green\n", EDGES + "a,a\n")
-    assert "edges.csv: 3 edges between 6 nodes, 1 self-loop dropped, 2 nodes without an edge" in caplog.text
+    assert (
+        "edges.csv: 3 edges between 6 nodes, 1 self-loop dropped, every row counts in both directions, 2 nodes"
+        in caplog.text
+    )
     assert "nodes.csv: 6 nodes, 2 features; 5 labelled with 3 classes (blue, green, red), 1 to predict" in caplog.text
     assert "one labelled node alone in the class green" in caplog.text
 
@@ -233,12 +238,14 @@ BAD_NODES = {
     "a blank id": (NODES + ",1,1,\n", "line 7, column 'id': the id is blank"),
     "all labels blank": (re.sub("red|blue", "", NODES), "lines 2 to 6, column 'label': every label is blank"),
     "one class": (NODES.replace("red", "blue"), "line 2, column 'label': all labels that are given are 'blue'"),
-    "NaN": (NODES.replace("b,2,7", "b,2,nan"), "line 3, column 'y': 'nan' is not a finite number"),
-    "infinite": (NODES.replace("b,2,7", "b,inf,7"), "line 3, column 'x': 'inf' is not a finite number"),
-    "blank": (NODES.replace("b,2,7", "b,,7"), "line 3, column 'x': the value is blank"),
+    "infinite": (NODES.replace("b,2,7", "b,inf,7"), "line 3, column 'x': inf is not a finite number; leave it blank"),
     "text": (
         NODES.replace("b,2,7", "b,two,7"),
-        "line 3, column 'x': 'two' is not a number; every feature must be a finite number, unless `one_hot` names the",
+        "line 3, column 'x': 'two' is not a number, and 4 of 5 values are; leave it blank if it is unknown. `one_hot`",
+    ),
+    "currencies": (
+        re.sub(r",(\d),(\d)", r",$\1,\2", NODES),
+        "line 2, column 'x': '$0' looks like a number; write it as",
     ),
     "no feature": ("id,label\na,u\nb,v\n", "line 1: there is no column of features besides id and label"),
 }
@@ -256,7 +263,10 @@ def test_a_bad_table_of_nodes(here, nodes, said):
     ("nodes", "said"),
     [
         ("age,x,label\n1,1,u\n1,2,v\n", "the id '1' stands on line 2 already; ids must differ; ids were taken from"),
-        ("age,x,label\n1,1,u\n2,2,v\n", "there is no node 'a' in nodes.csv; ids were taken from the column 'age', as "),
+        (
+            "age,x,label\n1,1,u\n2,2,v\n",
+            "there is no node 'a' in nodes.csv; so it is with 3 of 3 rows; ids were taken from the column 'age', as ",
+        ),
     ],
 )
 def test_ids_from_the_first_column_are_said_to_be_a_guess(here, nodes, said):
@@ -282,7 +292,7 @@ BAD_EDGES = {
     ),
     "NaN weight": (
         "source,target,weight\na,b,nan\n",
-        "line 2, column 'weight': 'nan' is not a finite number; a weight",
+        "line 2, column 'weight': the value is blank; a weight",
     ),
     "blank weight": ("source,target,weight\na,b,\n", "line 2, column 'weight': the value is blank; a weight must be"),
 }
@@ -370,7 +380,6 @@ def test_a_weight_that_the_model_was_trained_with_is_no_option(here):
     [
         ("id,x\nq,1\n", EDGES, "nodes.csv, line 1: there is no column 'y', which the model was trained with"),
         ("id,x,y,label\nq,1,2,pink\n", EDGES, "nodes.csv, line 2, column 'label': 'pink' is not a class of the model"),
-        (NODES, None, "`edges` is missing: the model was trained on a graph with edges"),
         (NODES, "a,b\na,b\n", "edges.csv, line 1: there is no column 'source', which the model was trained with"),
     ],
 )
@@ -395,7 +404,7 @@ def test_a_changed_or_missing_file_of_the_training_graph_is_told(here):
 
 PRICES = "id,x,price\n" + "".join(f"n{i},{i % 7},{'' if i % 5 == 4 else i * 1.25}\n" for i in range(80))
 RING = "source,target\n" + "".join(f"n{i},n{(i + 1) % 80}\n" for i in range(80))
-NUMBERS = {"label": "price", "task": "regression"}
+NUMBERS = {"label": "price", "objective": "regression"}
 
 
 def test_a_column_of_numbers_is_a_regression_when_it_is_said(here, caplog):
@@ -414,21 +423,21 @@ def test_a_column_of_numbers_is_a_regression_when_it_is_said(here, caplog):
 
 
 def test_many_different_numbers_are_not_guessed_at(here):
-    said = "nodes.csv: the column 'price' has 64 different numbers; say `task=\"regression\"` to predict numbers or"
+    said = "nodes.csv: the column 'price' has 64 different numbers in 64 labels; say `objective=regression` to predict"
     for nodes in (PRICES, re.sub(r"\.\d+", "", PRICES.replace(",0.0\n", ",1000\n"))):
         with pytest.raises(GraphjouleError) as caught:
             load(here, nodes, RING, label="price")
         assert re.sub(r"has \d+ different", "has 64 different", str(caught.value)).startswith(said)
-    assert load(here, PRICES, RING, label="price", task="classification").out_channels == 64
+    assert load(here, PRICES, RING, label="price", objective="classification").out_channels == 64
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        [str(i % 50) for i in range(80)],  # few whole numbers
-        [f"c{i}" for i in range(80)],  # text
-        [f"{i % 40}.5" for i in range(80)],  # 40 different numbers
-        [str(i % 60) for i in range(200)],  # 60 whole numbers that come again and again
+        [str(i % 40) for i in range(80)],  # few whole numbers
+        [f"c{i % 40}" for i in range(80)],  # text
+        [f"{i % 3}.0" for i in range(80)],  # whole numbers, as a program writes them that has met a blank
+        [str(i % 50) for i in range(200)],  # whole numbers that come again and again
     ],
 )
 def test_what_is_taken_for_classes_unasked(here, values):
@@ -445,7 +454,7 @@ def test_another_table_of_a_regression_is_read_the_same_way(here):
     write(here, "id,x\na,1\nb,2\n", "source,target\na,b\n")
     assert load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv").targets.isnan().all()
     write(here, "id,x,price\na,1,cheap\n", "source,target\n")
-    with pytest.raises(GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; with `task"):
+    with pytest.raises(GraphjouleError, match=r"line 2, column 'price': 'cheap' is not a number; leave it blank"):
         load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
 
 
@@ -456,13 +465,21 @@ def test_facts_remember_a_regression(here):
 
 
 BAD_REGRESSIONS = {
-    "text": (PRICES.replace(",1.25\n", ",low\n"), {}, "nodes.csv, line 3, column 'price': 'low' is not a number; with"),
-    "NaN": (PRICES.replace(",1.25\n", ",nan\n"), {}, "line 3, column 'price': 'nan' is not a finite number"),
+    "text": (
+        PRICES.replace(",1.25\n", ",low\n"),
+        {},
+        "nodes.csv, line 3, column 'price': 'low' is not a number; leave",
+    ),
+    "infinite": (PRICES.replace(",1.25\n", ",inf\n"), {}, "line 3, column 'price': inf is too large to train on"),
     "too large": (PRICES.replace(",1.25\n", ",1e300\n"), {}, "line 3, column 'price': 1e+300 is too large to train on"),
     "all blank": (re.sub(r",[\d.]+\n", ",\n", PRICES), {}, "lines 2 to 81, column 'price': every label is blank"),
-    "no such task": (PRICES, {"task": "ranking"}, "`task` is 'ranking'; the choices are: classification, regression."),
+    "no such task": (PRICES, {"objective": "ranking"}, "`objective` is 'ranking'; the choices are: binary, class"),
     "no such loss": (PRICES, {"loss": "huber"}, "`loss` is 'huber'; the choices are: absolute, squared."),
-    "a loss of classes": (PRICES, {"task": None, "loss": "squared"}, "`loss` is 'squared', but it is for `task="),
+    "a loss of classes": (
+        PRICES,
+        {"objective": None, "loss": "squared"},
+        "`loss` is 'squared', but it is for `objective=",
+    ),
 }
 
 
@@ -471,3 +488,89 @@ def test_a_regression_that_cannot_be(here, nodes, options, said):
     with pytest.raises(GraphjouleError) as caught:
         load(here, nodes, RING, **(NUMBERS | options))
     assert said in str(caught.value)
+
+
+# Directions, types, and edges to nowhere.
+
+ARROWS = "source,target,kind\na,b,likes\nb,a,likes\na,b,knows\nb,c,knows\nc,c,knows\na,b,knows\nd,zoe,knows\n,e,knows\n"
+
+
+def test_the_direction_of_edges_is_chosen_and_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        both = adjacency(load(here, edges=ARROWS)).round()
+    assert (both[0, 1], both[1, 2]) == (1, 1)
+    assert "2 rows naming no node left out, 1 self-loop dropped, 2 repeated rows (counted once), 1 edge in one" in (
+        caplog.text
+    )
+    mutual = adjacency(load(here, edges=ARROWS, direction="mutual")).round()
+    assert (mutual[0, 1], mutual.sum()) == (1, 2)
+    with pytest.raises(GraphjouleError) as caught:
+        load(here, edges=ARROWS, direction="kept")
+    assert str(caught.value).startswith("edges.csv: The graph is directed: the edge 'b' -> 'c' has no edge back")
+    kept = load(here, edges="source,target,weight\na,b,2\nb,a,2\n", direction="kept")
+    assert kept.graph.degree.tolist() == [2, 2, 0, 0, 0]
+    assert kept.source.columns.direction == "kept"
+    with pytest.raises(GraphjouleError, match="`direction` is 'up'; the choices are: both, kept, mutual"):
+        load(here, direction="up")
+
+
+def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        a = adjacency(load(here, edges=ARROWS, edge_type="kind")).round()
+    assert (a[0, 1], a[1, 2]) == (2, 1)  # likes and knows; a repeated row of one type counts once
+    assert "types from 'kind' (knows 4, likes 2) merged into one graph, weights added" in caplog.text
+    weighted = ARROWS.replace("kind", "kind,weight").replace("likes", "likes,0.5").replace("knows", "knows,3")
+    assert adjacency(load(here, edges=weighted, edge_type="kind"))[0, 1] == pytest.approx(6.5)
+    task = load(here, edges=ARROWS, edge_type="kind")
+    again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
+
+
+def test_new_rows_alone_stand_alone_and_it_is_said(here, caplog):
+    given = like(here, NODES, None)
+    assert given.graph.num_edges == 0
+    assert "nodes.csv: no edges given, so every node stands alone; the model was trained with edges" in caplog.text
+
+
+# Whatever the order of rows, columns and files.
+
+
+@few
+@hypothesis.given(st.data())
+def test_features_targets_and_edges_follow_the_ids_under_any_shuffling(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("shuffled")
+    count = 12
+    cell = {
+        "x": st.floats(-1e6, 1e6).map(repr) | st.just(""),
+        "flag": st.sampled_from(["yes", "no", ""]),
+        "day": st.dates().map(str) | st.just(""),
+        "city": st.sampled_from(["Rome", "Oslo", "Bern", ""]),
+        "note": st.sampled_from(["a cat sat here", "the dog ran off", "a man and a dog", ""]),
+        "label": st.sampled_from(["red", "blue", ""]),
+    }
+    columns = {name: data.draw(st.lists(values, min_size=count, max_size=count)) for name, values in cell.items()}
+    columns |= {"id": [f"n{i}" for i in range(count)], "spread": [str(i) for i in range(count)]}
+    columns["label"][:3] = ["red", "blue", "red"]
+    ends = st.sampled_from(columns["id"])
+    edges = data.draw(st.lists(st.tuples(ends, ends), min_size=1, max_size=20))
+
+    def write_down(name, order, heads, pairs):
+        rows = [heads, *([columns[head][i] for head in heads] for i in order)]
+        (folder / f"{name}-nodes.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+        (folder / f"{name}-edges.csv").write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in pairs))
+        return folder / f"{name}-nodes.csv", folder / f"{name}-edges.csv"
+
+    first = load_tables(*write_down("one", range(count), list(columns), edges), objective="classification")
+    order = data.draw(st.permutations(range(count)))
+    heads = data.draw(st.permutations(list(columns)))
+    files = write_down("two", order, heads, data.draw(st.permutations(edges)))
+    second = load_tables(*files, objective="classification")
+    like_first = load_tables_like(first.source.columns, first.objective, *files)
+
+    place = [second.node_ids.index(name) for name in first.node_ids]
+    names = [second.source.columns.feature_names.index(name) for name in first.source.columns.feature_names]
+    assert dense(second.features)[place][:, names].equal(dense(first.features))
+    assert dense(like_first.features)[place].equal(dense(first.features))
+    for other in (second, like_first):
+        assert other.targets[place].equal(first.targets)
+        assert torch.equal(other.graph.to_dense()[place][:, place], first.graph.to_dense())

@@ -1,12 +1,13 @@
 import pytest
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.objective import Classification, MultiLabel, Regression
+from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import Task, pack_features
 
@@ -227,3 +228,73 @@ def test_features_that_are_all_zero_have_a_hash_too():
 @pytest.mark.gpu
 def test_the_hash_does_not_depend_on_the_device():
     assert make().to("cuda").facts() == make().facts()
+
+
+# Tasks about graphs.
+
+
+def graphs(targets):
+    return [data(x=torch.full((4, 2), float(k)), y=y) for k, y in enumerate(targets)]
+
+
+@pytest.mark.parametrize("form", [list, tuple, Batch.from_data_list])
+def test_graphs_with_a_target_each_are_one_task(form):
+    task = Task.from_data(form(graphs([torch.tensor([0]), torch.tensor([2]), torch.tensor([1])])), name="rings")
+    assert (task.unit, task.num_units, task.num_nodes, task.out_channels) == ("graph", 3, 12, 3)
+    assert task.targets.tolist() == [0, 2, 1]
+    assert task.pooling.batch.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert task.graph.num_edges == 9  # three paths, and nothing between them
+    output = torch.arange(12.0)[:, None]
+    assert task.readout(output).tolist() == [[1.5], [5.5], [9.5]]
+    assert (task.facts().num_graphs, task.facts().pooling) == (3, "mean")
+    assert TaskFacts.model_validate(task.facts().model_dump()) == task.facts()
+    assert task.facts().sha256 != Task.from_data(graphs(task.targets.view(-1, 1)), pooling="max").facts().sha256
+
+
+def test_graphs_may_have_several_targets_and_labels():
+    rows = [torch.tensor([[1.0, 0.0]]), torch.tensor([[torch.nan, 1.0]])]
+    assert Task.from_data(graphs(rows)).objective == Regression(2)
+    task = Task.from_data(graphs(rows), objective=MultiLabel(2), pooling="sum")
+    assert (task.objective, task.pooling.how, task.is_known.tolist()) == (MultiLabel(2), "sum", [True, True])
+
+
+def test_nodes_of_a_batch_are_nodes_where_each_has_a_target():
+    task = Task.from_data(Batch.from_data_list([data(), data()]))
+    assert (task.unit, task.num_units, task.pooling) == ("node", 8, None)
+    assert task.readout(torch.ones(8, 2)).equal(torch.ones(8, 2))
+
+
+def test_a_split_of_graphs_names_graphs():
+    task = Task.from_data(graphs([torch.tensor([k % 2]) for k in range(10)]))
+    split = task.split("stratified-20-20", seed=0)
+    assert sorted(torch.cat([split.train, split.val, split.test]).tolist()) == list(range(10))
+    several = graphs([torch.tensor([0]), torch.tensor([1])])
+    for number, each in enumerate(several):
+        each.train_mask, each.val_mask = torch.tensor([number == 0]), torch.tensor([number == 1])
+    split = Task.from_data(several).split()
+    assert (split.name, split.train.tolist(), split.val.tolist()) == ("public", [0], [1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "The list of graphs is empty"),
+        ([data(), Data(x=torch.ones(4, 2))], "The 2 graphs cannot be joined; expected Data with the same attributes"),
+        (graphs([torch.tensor([1.0, 2.0, 3.0])] * 2), r"y of task 'data' has 6 rows; expected 2, one per graph, or 8"),
+    ],
+)
+def test_graphs_that_do_not_fit_are_a_sentence(given, said):
+    with pytest.raises(GraphjouleError, match=said):
+        Task.from_data(given)
+
+
+def test_what_is_wrong_about_graphs_is_said_of_graphs():
+    pooling = Pooling(torch.tensor([0, 0, 1, 1]))
+    with pytest.raises(GraphjouleError, match=r"have shape \[4\]; expected \[2\], one per graph"):
+        make(pooling=pooling)
+    with pytest.raises(GraphjouleError, match="label of graph 1 in task 'toy' is 5"):
+        make(pooling=pooling, targets=torch.tensor([0, 5]))
+    with pytest.raises(GraphjouleError, match="has 4 graph ids; expected 2, one per graph"):
+        make(pooling=pooling, targets=torch.tensor([0, 1]), node_ids=("a", "b", "c", "d"))
+    with pytest.raises(GraphjouleError, match="graph numbers for 3 nodes; expected 4"):
+        make(pooling=Pooling(torch.tensor([0, 0, 1])))

@@ -15,6 +15,7 @@ from graphjoule.graph import Propagation
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import EGNN, GCN
 from graphjoule.terms import METHODS, ConstraintReport, EnergyConstraint, LayerState
+from graphjoule.terms.energy import EmbeddingHooks
 from graphjoule.trace import Trace
 from graphjoule.trace.limits import limits
 from tests.graphs import k33, no_edges, normal, path3, random_edges
@@ -385,3 +386,42 @@ def test_a_propagation_of_another_dtype_serves():
             model(x)
             found.append(constraint.gaps())
     torch.testing.assert_close(*found, rtol=0, atol=1e-14)
+
+
+# What the hooks measure.
+
+
+def test_every_call_is_measured_anew_and_every_layer_once():
+    graph, model = random_edges(9, 14).graph64(), GCN(5, 5, 5, num_layers=3).double().eval()
+    hooks = EmbeddingHooks(model, graph, "convs.*", None)
+    for seed in (0, 1):
+        x = normal(9, 5, seed=seed)
+        model(x, graph)
+        chain = hooks.chain()
+        assert [each.name for each in chain] == ["input of convs.0", "convs.0", "convs.1", "convs.2"]
+        assert float(chain[0].log_energy.exp()) == pytest.approx(float(dirichlet_energy(x, graph)))
+    hooks.clear()
+    with pytest.raises(GraphjouleError, match="call the model first"):
+        hooks.chain()
+    hooks.remove()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_scores_of_another_width_are_left_free_where_two_layers_remain():
+    graph, x = path3().graph(), normal(3, 4, dtype=torch.float32)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+    hooks = EmbeddingHooks(model, graph, "*", None)
+    model(x)
+    assert [each.channels for each in hooks.chain()] == [6, 6]
+    short = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+    hooks = EmbeddingHooks(short, graph, "*", None)
+    short(x)
+    assert [each.channels for each in hooks.chain()] == [6, 2]
+
+
+def test_the_nodes_of_an_edge_index_are_counted_by_the_features():
+    edge_index, x = path3().index, normal(5, 4, dtype=torch.float32)  # two nodes without edges
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    hooks = EmbeddingHooks(model, edge_index, None, 5)
+    model(x)
+    assert len(hooks.chain()) == 3

@@ -2,11 +2,13 @@ import subprocess
 import sys
 
 import pytest
+import torch_geometric.nn as pyg
+from torch import nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import APPNP, GCN
 from graphjoule.terms import METHODS, TERMS, EnergyConstraint, EnergySettings, OrthogonalPenalty, OrthogonalSettings
-from graphjoule.terms.settings import METHOD_NAMES
+from graphjoule.terms.settings import METHOD_NAMES, graph_layers
 from tests.graphs import path3
 
 GRAPH = path3().graph()
@@ -43,3 +45,12 @@ def test_they_are_known_without_torch():
     code = "import sys, graphjoule.terms.settings as s; assert 'torch' not in sys.modules; print(*s.TERMS)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == list(TERMS)
+
+
+# Which layers are held.
+
+
+def test_the_graph_layers_of_a_model_are_its_convs():
+    assert graph_layers(GCN(5, 4, 2, num_layers=2)) == "convs.*"
+    assert graph_layers(pyg.GAT(5, 4, 2)) == "convs.*"
+    assert graph_layers(nn.Linear(2, 2)) is None

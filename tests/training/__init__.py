@@ -15,8 +15,8 @@ from graphjoule.terms import TERMS
 from graphjoule.training.build import architecture_of
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record, read_records
+from graphjoule.training.saving import read_tensors
 from graphjoule.training.seed_batch import SeedBatch
-from graphjoule.training.tensorfile import read_tensors
 
 NUM_NODES, NUM_CLASSES = 30, 3
 PUBLIC = Split("public", None, torch.arange(9), torch.arange(9, 18), torch.arange(18, 30))

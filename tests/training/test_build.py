@@ -8,7 +8,7 @@ from torch import nn
 
 from graphjoule.fitting import fit
 from graphjoule.nn import GCN, MODELS
-from graphjoule.training.build import Draws, draws_from, initialised, own_architecture
+from graphjoule.training.build import Draws, initialised, own_architecture
 from graphjoule.training.recipe import load_recipe
 
 from . import small_task
@@ -117,7 +117,7 @@ def test_whatever_draws_draws_from_the_runs_own_numbers(function):
     before = torch.get_rng_state()
     found = []
     for seed in (4, 4, 5):
-        with draws_from(Draws(seed)):
+        with Draws(seed):
             found.append((function(x), function(x)))
     assert torch.get_rng_state().equal(before)
     assert found[0][0].equal(found[1][0])
@@ -128,7 +128,7 @@ def test_whatever_draws_draws_from_the_runs_own_numbers(function):
 
 def test_dropout_is_torchs_in_everything_but_the_numbers():
     x = torch.ones(200, 50)
-    with draws_from(Draws(0)):
+    with Draws(0):
         assert F.dropout(x, 0.3, training=False) is x
         dropped = F.dropout(x, 0.3)
         kept = x.clone()

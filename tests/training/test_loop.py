@@ -3,12 +3,9 @@ import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +15,7 @@ from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import TrainingInterrupted, deferred_interrupt, train
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.seed_batch import SeedBatch
+from tests.forked import Command
 
 from . import (
     PUBLIC,
@@ -125,7 +123,10 @@ def test_the_result_is_that_of_the_selected_epoch(together):
     for result in together.results.values():
         at = result.selected_epoch
         assert result.curve["val_loss"].index(min(result.curve["val_loss"])) == at
-        assert result.val == {"loss": result.curve["val_loss"][at], "accuracy": result.curve["val_accuracy"][at]}
+        names = ["loss", *(metric.name for metric in task.objective.metrics)]
+        assert list(result.val) == list(result.test) == names
+        assert [result.val[name] for name in names[:2]] == [result.curve[f"val_{name}"][at] for name in names[:2]]
+        assert result.val["micro_f1"] == pytest.approx(result.val["accuracy"])  # scored again, at the same epoch
         right = result.model.eval()(task.features, task.graph).argmax(dim=1) == task.targets
         assert result.test["accuracy"] == pytest.approx(right[PUBLIC.test].double().mean().item(), abs=1e-12)
         assert result.val["accuracy"] == pytest.approx(right[PUBLIC.val].double().mean().item(), abs=1e-6)
@@ -360,25 +361,15 @@ def test_an_interrupt_without_a_folder_says_where_it_stopped():
 LAYERS, EPOCHS, GROUPS = 2, 60, [[0, 1], [2, 3]]
 
 
-@pytest.fixture(scope="module")
-def command():
-    path = Path(sys.executable).with_name("graphjoule")
-    if not path.exists():
-        pytest.skip(f"graphjoule is not installed beside {sys.executable}")
-    settings = ["--set", "hidden_channels=8", "--set", f"patience={EPOCHS}", "--device", "cpu"]
-    numbers = ["--layers", str(LAYERS), "--epochs", str(EPOCHS), "--seeds", "4", "--checkpoint-every", "3"]
-    return [path, "train", *settings, *numbers, "--resume"]
-
-
-def start(command, folder):
+def start(folder):
     """The command, with two runs at a time: a training that begins with a plan keeps to it."""
     if not folder.exists():
         folder.mkdir()
         settings = {"hidden_channels": 8, "patience": EPOCHS, "epochs": EPOCHS}
         RunFolder(folder).begin(load_recipe("egnn", "digits", LAYERS, settings), GROUPS)
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    arguments = [*command, "--out", folder]
-    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    settings = ["--set", "hidden_channels=8", "--set", f"patience={EPOCHS}", "--device", "cpu"]
+    numbers = ["--layers", LAYERS, "--epochs", EPOCHS, "--seeds", 4, "--checkpoint-every", 3]
+    return Command(folder.parent, "train", *settings, *numbers, "--resume", "--out", folder)
 
 
 def wait_until_it_trains(process, folder):
@@ -395,9 +386,9 @@ def wait_until_it_trains(process, folder):
 
 
 @pytest.fixture(scope="module")
-def never_killed(command, tmp_path_factory):
+def never_killed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    process = start(command, folder)
+    process = start(folder)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert "test accuracy" in out
@@ -405,17 +396,17 @@ def never_killed(command, tmp_path_factory):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no kill -9")
-def test_kill_9_at_random_moments_then_resume_gives_the_same_bits(command, never_killed, tmp_path):
+def test_kill_9_at_random_moments_then_resume_gives_the_same_bits(never_killed, tmp_path):
     folder, kills = tmp_path / "run", 0
     for _ in range(3):
-        process = start(command, folder)
+        process = start(folder)
         wait_until_it_trains(process, folder)
         time.sleep(random.uniform(0, 0.3))
         process.kill()
         process.communicate(timeout=100)
         kills += process.returncode == -signal.SIGKILL
     assert kills > 0, "every process was done before it could be killed"
-    process = start(command, folder)
+    process = start(folder)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert "Traceback" not in err
@@ -423,9 +414,9 @@ def test_kill_9_at_random_moments_then_resume_gives_the_same_bits(command, never
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGINT")
-def test_ctrl_c_saves_and_exits_with_130_and_resume_gives_the_same_bits(command, never_killed, tmp_path):
+def test_ctrl_c_saves_and_exits_with_130_and_resume_gives_the_same_bits(never_killed, tmp_path):
     folder = tmp_path / "run"
-    process = start(command, folder)
+    process = start(folder)
     wait_until_it_trains(process, folder)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)
@@ -434,7 +425,7 @@ def test_ctrl_c_saves_and_exits_with_130_and_resume_gives_the_same_bits(command,
     assert err.splitlines()[-1].startswith("graphjoule: stopped after epoch ")
     assert err.splitlines()[-1].endswith("the same command with --resume goes on from there.")
     assert "Traceback" not in err
-    process = start(command, folder)
+    process = start(folder)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert "resuming at epoch" in err

@@ -26,7 +26,8 @@ def test_the_card_says_what_was_trained_on_what_with_which_result(tmp_path):
         assert f"| {record.seed} | done | {record.selected_epoch} | {record.epochs_run} |" in card
     assert "| `model.c_min` | `0.2` | default |" in card
     assert "| `train.epochs` | `8` | override |" in card
-    assert "graphjoule predict" in card
+    assert "`graphjoule predict THIS_FOLDER` writes" in card
+    assert "another graph" not in card
     assert "Split: `public`" in card
     assert "\n\n\n" not in card
 
@@ -53,11 +54,11 @@ def test_own_files_are_named_with_their_hashes_columns_and_numbers(tmp_path):
     assert "- `city`, one-hot: 2 categories" in card
     assert "an edge joins `source` and `target`, weighted by `weight`" in card
     assert "No node was held back to test." in card
-    assert "--nodes NODES --edges EDGES" in card
+    assert "`graphjoule predict THIS_FOLDER` writes" in card
+    assert "or of another graph with the same columns." in card
     neighbours = load_tables(tmp_path / "n.csv", features=["x"], knn=2)
     text = model_card(small_recipe(), result.records, neighbours.facts())
     assert "every node is linked with its 2 nearest in the features" in text
-    assert "--edges" not in text
 
 
 def test_failed_runs_and_folders_that_say_little_have_a_card_too(tmp_path):

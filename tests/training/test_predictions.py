@@ -56,11 +56,11 @@ def test_no_folder_to_write_to_is_a_sentence(tmp_path):
         (Regression(2), "id,prediction_0,prediction_1,given"),
     ],
 )
-def test_a_row_of_a_regression_says_id_every_number_and_whether_it_was_given(objective, head):
+def test_a_row_of_a_regression_says_id_every_number_and_whether_one_was_given(objective, head):
     values = torch.tensor([[1.0, -2.5], [1e-7, 3e8]])
     known = torch.tensor([[1.0, torch.nan], [0.0, 1.0]])
     text = predictions_csv(["x", "y"], values, known, objective)
-    assert text.splitlines() == [head, "x,1,-2.5,false", "y,1.00000001e-07,300000000,true"]
+    assert text.splitlines() == [head, "x,1,-2.5,true", "y,1.00000001e-07,300000000,true"]
 
 
 def test_a_single_target_with_a_name_has_its_name():

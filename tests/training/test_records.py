@@ -1,21 +1,27 @@
 import gzip
 import json
 import os
+import platform
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from graphjoule import __version__
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
+from graphjoule.training import records
 from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.records import Record, append_record, read_records, run_id, summarise
+from graphjoule.training.records import Record, append_record, commit, read_records, run_id, summarise, versions
+from tests.forked import context
 
 RECIPE = load_recipe("egnn", "cora", 2)
 
@@ -255,13 +261,11 @@ def test_a_full_disk_takes_back_the_torn_line(tmp_path, monkeypatch):
 
 
 WRITER = """
-import sys, time
-from pathlib import Path
+import time
 from graphjoule.training.records import Record, append_record
-folder, name = Path(sys.argv[1]), sys.argv[2]
-record = Record.model_validate_json(sys.stdin.read())
-for seed in range(200):
-    if seed in (0, 100):  # start both halves together with the other writer
+record = Record.model_validate_json(text)
+for seed in range(80):
+    if seed in (0, 40):  # start both halves together with the other writer
         (folder / f"{name}-at-{seed}").touch()
         while not (folder / f"go-{seed}").exists():
             time.sleep(0.001)
@@ -270,10 +274,10 @@ for seed in range(200):
 
 
 def start_writer(folder, name):
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, folder, name], stdin=subprocess.PIPE)
     curve = {"val_loss": [0.123456] * 1000}  # a line longer than a page
-    writer.stdin.write(make(device=name, curve=curve).model_dump_json().encode())
-    writer.stdin.close()
+    text = make(device=name, curve=curve).model_dump_json()
+    writer = context().Process(target=exec, args=(WRITER, {"folder": folder, "name": name, "text": text}))
+    writer.start()
     return writer
 
 
@@ -288,23 +292,23 @@ def test_two_processes_write_and_a_third_reads_and_every_line_is_whole(tmp_path)
     path, names, seen = tmp_path / "r.jsonl", ["a", "b"], [0]
     writers = [start_writer(tmp_path, name) for name in names]
     try:
-        for half in [0, 100]:
+        for half in [0, 40]:
             wait_for(lambda half=half: all((tmp_path / f"{name}-at-{half}").exists() for name in names))
             (tmp_path / f"go-{half}").touch()
             wait_for(path.exists)
             seen.append(len(read(path)))  # a warning is an error here: no broken line at any moment
-        while any(writer.poll() is None for writer in writers):
+        while any(writer.exitcode is None for writer in writers):
             seen.append(len(read(path)))
-        assert [writer.wait() for writer in writers] == [0, 0]
+        assert [writer.exitcode for writer in writers] == [0, 0]
     finally:
         for writer in writers:
             writer.kill()
-            writer.wait()
+            writer.join()
     assert seen == sorted(seen)
     records = read(path)
-    assert len(records) == path.read_bytes().count(b"\n") == 400
+    assert len(records) == path.read_bytes().count(b"\n") == 160
     for name in names:
-        assert [record.seed for record in records if record.device == name] == list(range(200))
+        assert [record.seed for record in records if record.device == name] == list(range(80))
 
 
 # What several runs come to.
@@ -372,3 +376,106 @@ def test_runs_of_two_objectives_have_no_mean():
     assert (other.metric.name, other.val_score) == ("r2", -0.5)
     with pytest.raises(GraphjouleError, match="different objectives"):
         summarise([make(), other])
+
+
+def test_the_metric_that_selected_is_the_headline():
+    scores = {"loss": 1.0, "accuracy": 0.5, "roc_auc": 0.75}
+    plain = make(val=scores, test=scores)
+    recipe = plain.recipe | {"train": plain.recipe["train"] | {"select_on": "roc_auc"}}
+    record = make(val=scores, test=scores).model_copy(update={"recipe": recipe})
+    assert (plain.metric.name, plain.test_score) == ("accuracy", 0.5)
+    assert (record.metric.name, record.val_score, record.test_score) == ("roc_auc", 0.75, 0.75)
+    assert summarise([record]).test_mean == 0.75
+    with pytest.raises(GraphjouleError, match="different objectives or metrics"):
+        summarise([plain, record])
+
+
+# Versions of what made a record.
+
+
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_versions_name_everything_that_can_change_a_result():
+    found = versions()
+    assert set(found) - {"commit"} == {"graphjoule", "python", "torch", "torch_geometric", "numpy"}
+    assert (found["graphjoule"], found["python"]) == (__version__, platform.python_version())
+    assert found["torch"] == torch.__version__
+    assert type(found["torch"]) is str  # torch's own is a subclass that JSON writers may not know
+
+
+def test_pyg_need_not_be_installed(monkeypatch):
+    def version(package):
+        if package == "torch-geometric":
+            raise metadata.PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert set(versions()) - {"commit"} == {"graphjoule", "python", "torch", "numpy"}
+
+
+# The commit that a record names.
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A checkout whose package lies where ours does."""
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "src" / "graphjoule" / "training" / "records.py"))
+    commit.cache_clear()
+    yield tmp_path
+    commit.cache_clear()
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {".git/HEAD": HASH},
+        {".git/HEAD": "ref: refs/heads/main", ".git/refs/heads/main": f"{HASH}\n"},
+        {
+            ".git/HEAD": "ref: refs/heads/main",
+            ".git/packed-refs": f"# pack-refs\n{'f' * 40} refs/x\n{HASH} refs/heads/main\n",
+        },
+        {
+            ".git": "gitdir: main/.git/worktrees/two\n",
+            "main/.git/worktrees/two/HEAD": "ref: refs/heads/two\n",
+            "main/.git/worktrees/two/commondir": "../..\n",
+            "main/.git/refs/heads/two": f"{HASH}\n",
+        },
+    ],
+    ids=["detached", "branch", "packed", "working tree"],
+)
+def test_the_commit_of_a_checkout_is_read_from_its_files(place, files):
+    for name, text in files.items():
+        write(place / name, text)
+    assert commit() == versions()["commit"] == HASH
+
+
+@pytest.mark.parametrize("files", [{}, {".git/HEAD": "ref: refs/heads/gone"}, {".git": "gitdir: nowhere"}], ids=str)
+def test_where_the_files_do_not_say_a_commit_there_is_none(place, files):
+    for name, text in files.items():
+        write(place / name, text)
+    assert commit() is None
+    assert "commit" not in versions()
+
+
+def test_a_package_that_was_installed_from_a_repository_says_its_commit(place, monkeypatch):
+    (place / "pyproject.toml").unlink()
+    origins = iter([json.dumps({"vcs_info": {"commit_id": HASH}}), json.dumps({"dir_info": {}}), None])
+    found = SimpleNamespace(read_text=lambda name: next(origins))
+    monkeypatch.setattr(metadata, "distribution", lambda name: found)
+    assert [commit.__wrapped__() for _ in range(3)] == [HASH, None, None]
+
+
+def test_the_commit_is_that_of_git():
+    root = Path(__file__).parents[2]
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    if git.returncode or Path(records.__file__).parents[3] != root:
+        pytest.skip("no checkout")
+    commit.cache_clear()
+    assert commit() == git.stdout.strip()

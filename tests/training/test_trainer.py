@@ -7,7 +7,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.ops import use_backend
 from graphjoule.terms import TERMS
-from graphjoule.training import trainer
+from graphjoule.training import describe_device, trainer
 from graphjoule.training.build import architecture_of
 from graphjoule.training.seed_batch import SeedBatch
 from graphjoule.training.trainer import Trainer
@@ -142,3 +142,16 @@ def test_a_container_that_has_used_its_limit_up_has_nothing_left(monkeypatch, tm
     assert trainer.free_bytes(CPU) == 600
     (tmp_path / "memory.max").write_text("max\n")
     assert trainer.free_bytes(CPU) == 4 * 2**30  # nobody knows: a guess
+
+
+# Devices.
+
+
+def test_devices_are_told_in_words(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert describe_device(torch.device("cpu")) == "cpu (2 threads)"
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert describe_device(torch.device("cpu")) == "cpu (1 thread)"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert describe_device(torch.device("cuda")) == "NVIDIA H200"
+    assert describe_device(torch.device("meta")) == "meta"

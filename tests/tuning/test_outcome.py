@@ -7,19 +7,8 @@ import pytest
 from matplotlib import pyplot
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.nn import MODELS
 from graphjoule.training.recipe import load_recipe
-from graphjoule.tuning import (
-    Outcome,
-    Row,
-    StorageRef,
-    fit_ranges,
-    parse_ranges,
-    read_outcome,
-    recipe_text,
-    with_settings,
-    work,
-)
+from graphjoule.tuning import Outcome, Row, StorageRef, fit_ranges, parse_ranges, read_outcome, work
 from graphjoule.tuning.outcome import check_folder, mark_folder, write_outcome
 from graphjoule.tuning.queue import TrialQueue
 from graphjoule.tuning.search import Evaluation
@@ -93,51 +82,15 @@ def test_importance_is_not_told_from_nothing():
     assert importance_of(lambda params: params["lr"], num_trials=3) == {}
 
 
-# The winner.
-
-
-def test_a_limit_that_the_constraint_has_from_the_model_is_searched_with_it(tmp_path):
-    recipe = with_settings(load_recipe("egnn", "digits", 4, {"terms.energy.method": "penalty"}), {"c_min": 0.45})
-    text = recipe_text(recipe, searched={"c_min"})
-    assert [line for line in text.splitlines() if line.endswith("# searched")] == [
+def test_a_limit_that_the_constraint_has_from_the_model_is_marked_as_searched_with_it(tmp_path):
+    recipe = load_recipe("egnn", "digits", 4, {"terms.energy.method": "penalty"})
+    found = Outcome([row(0, 0.5, c_min=0.45)], "minimize", recipe, {}, optuna.create_study())
+    files, _ = write_outcome(found, tmp_path)
+    assert [line for line in files["recipe"].read_text().splitlines() if line.endswith("# searched")] == [
         "model.c_min = 0.45 # searched",
         "terms.energy.c_min = 0.45 # searched",
     ]
-    (tmp_path / "best.toml").write_text(text)
-    assert load_recipe("egnn", "digits", 4, file=tmp_path / "best.toml").settings() == recipe.settings()
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_winner_is_read_as_it_was(model, tmp_path):
-    odd = {"lr": 0.1 + 0.2, "weight_decay": 1e-300, "normalize_features": False}
-    for overrides in ({}, odd, {"terms.energy.method": "penalty"}, {"split_seed": 3, "epochs": 7}):
-        recipe = load_recipe(model, 'my "graph".csv', 5, overrides)
-        path = tmp_path / "best.toml"
-        path.write_text(recipe_text(recipe, searched=["lr"], header=["one", "", "two"]), encoding="utf-8")
-        again = load_recipe(model, 'my "graph".csv', 5, file=path)
-        assert again.settings() == recipe.settings()
-        assert again.fingerprint() == recipe.fingerprint()
-        defaults = {key for key, source in recipe.sources.items() if source == "default"}
-        assert {key for key, source in again.sources.items() if source == "default"} == defaults - {"train.lr"}
-
-
-def test_sources_are_kept_and_what_was_searched_is_ours():
-    text = recipe_text(RECIPE, searched=["lr", "weight_decay"], header=["about it"])
-    assert text.startswith('# about it\n\n[[block]]\ndataset = "cora"\nmin_layers = 64\nmax_layers = 64\n')
-    assert "train.lr = 0.005 # searched" in text
-    assert text.count("# searched") == 4  # the rate and three groups' decays
-    paper = text[text.index("[block.paper]") : text.index("[block.ours]")]
-    assert "model.c_min = 0.15" in paper
-    assert "train.lr" not in paper.split("[block.released_code]")[0]
-
-
-def test_it_is_for_its_dataset_and_depth_alone(tmp_path):
-    path = tmp_path / "best.toml"
-    path.write_text(recipe_text(RECIPE))
-    with pytest.raises(
-        GraphjouleError, match=r"best\.toml has no block for cora with 2 layers; it has: cora, 64 layers"
-    ):
-        load_recipe("egnn", "cora", 2, file=path)
+    assert load_recipe("egnn", "digits", 4, file=files["recipe"]).settings() == found.best_recipe.settings()
 
 
 # The folder.
@@ -220,7 +173,8 @@ def test_files_that_no_search_has_marked_are_not_overwritten(tmp_path, name):
 
 def test_a_journal_that_was_begun_before_the_folder_was_marked_is_the_searchs_own(tmp_path):
     ref = StorageRef(str(tmp_path / "a.log"), "a")
-    with ref.open({}, "minimize").leases.turn():
+    leases = ref.open({}, "minimize").leases
+    with leases.turn(), leases.hold(optuna.create_trial(value=1.0)):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(ref.file_names)
     check_folder(tmp_path, "a", {}, ref.file_names)

@@ -13,7 +13,7 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tuning import StorageRef, parse_ranges, read_outcome
-from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, num_begun, slot_of
+from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, slot_of
 
 from . import killed_search
 from .killed_search import DATABASE, SEARCH, cheap_value, open_storage
@@ -51,7 +51,11 @@ def attempts(queue):
 
 def queue_trial(queue, slot, attempt=0, **params):
     """Put a trial in the storage, as another worker does at the same moment."""
-    queue.storage.add(params, queue._distributions, {"slot": slot, "attempt": attempt})
+    state, distributions = optuna.trial.TrialState.WAITING, queue._distributions
+    attrs = {"slot": slot, "attempt": attempt}
+    queue.storage.study.add_trial(
+        optuna.create_trial(state=state, params=params, distributions=distributions, user_attrs=attrs)
+    )
 
 
 def test_slots_are_filled_in_order_and_then_it_is_finished():
@@ -195,16 +199,16 @@ def test_of_two_trials_that_were_queued_at_the_same_moment_the_first_counts():
 
 def test_a_trial_that_optuna_starts_from_an_empty_queue_is_dropped(monkeypatch):
     queue = make_queue(1)
-    add = type(queue.storage).add
+    add = optuna.Study.add_trial
     calls = []
 
-    def too_late(storage, *arguments):  # another worker starts what we queue, before we do
-        add(storage, *arguments)
-        calls.append(arguments)
+    def too_late(study, trial):  # another worker starts what we queue, before we do
+        add(study, trial)
+        calls.append(trial)
         if len(calls) == 1:
-            storage.tell(storage.ask().number, "FAIL")
+            study.tell(study.ask(), state=optuna.trial.TrialState.FAIL)
 
-    monkeypatch.setattr(type(queue.storage), "add", too_late)
+    monkeypatch.setattr(optuna.Study, "add_trial", too_late)
     with queue.next_trial() as trial:
         assert (slot_of(trial), trial.user_attrs["attempt"]) == (0, 1)
         queue.finish(trial, 1.0)
@@ -237,7 +241,7 @@ def test_trials_of_another_program_do_not_count_and_are_left_to_it(tmp_path):
 def test_a_worker_that_was_taken_for_dead_cannot_store_a_result():
     queue = make_queue(1)
     with queue.next_trial() as trial:
-        queue.storage.tell(trial.number, "FAIL")
+        queue.storage.end(trial, "FAIL")
         assert not queue.finish(trial, 1.0, {"seconds": 1.0})
         assert not queue.put_back(trial)
     with queue.next_trial() as again:
@@ -327,7 +331,7 @@ def test_the_earlier_slot_keeps_what_two_workers_have_drawn_at_the_same_moment()
         assert (slot_of(first), first.params) == (0, same)
         assert slot_of(second) == 1
         assert second.params != same
-        assert num_begun(1, attempts(queue)) == 1
+        assert len(attempts(queue)[1]) == 1
 
 
 # Workers that are killed at random: every trial has exactly one result, and none is lost.

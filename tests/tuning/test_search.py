@@ -236,7 +236,7 @@ def test_a_worker_that_was_taken_for_dead_goes_on_and_its_result_is_not_counted(
         calls.append(params)
         if len(calls) > 1:
             return quadratic(params, on_progress)
-        queue.storage.tell(0, "FAIL")  # as one does who has missed our pulse for long
+        queue.storage.end(queue.storage.trials()[0], "FAIL")  # as one does who has missed our pulse for long
         return quadratic(params, on_progress) if is_good else Evaluation(None, "it diverged.", {"seconds": 0.0})
 
     told = []

@@ -337,18 +337,20 @@ class Running:
 
 
 def test_a_lock_is_held_while_the_block_lasts(tmp_path):
-    leases = LockLeases(tmp_path / "leases")
+    lock = JournalLock(tmp_path / "journal.log")
+    leases = LockLeases(tmp_path / "leases", lock)
     assert leases.is_dead(Running())
     with leases.hold(Running()):
-        assert not LockLeases(tmp_path / "leases").is_dead(Running())
+        assert not LockLeases(tmp_path / "leases", lock).is_dead(Running())
     assert leases.is_dead(Running())
 
 
 def test_turns_are_taken_one_at_a_time(tmp_path):
     inside, most = [], []
+    (tmp_path / "journal.log").touch()
 
     def take():
-        with LockLeases(tmp_path).turn():
+        with LockLeases(tmp_path, JournalLock(tmp_path / "journal.log")).turn():
             inside.append(1)
             most.append(len(inside))
             time.sleep(0.01)

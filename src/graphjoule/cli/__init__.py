@@ -12,15 +12,15 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphjoule.cli.usage import UsageError, refuse_empty, usage_sentence
 from graphjoule.errors import GraphjouleError
 from graphjoule.version import __version__
 
@@ -42,8 +42,16 @@ _COMMANDS = {
     "tune": "Search settings by validation; the winner is a recipe.",
     "partition": "Cut a graph into parts for training in many processes.",
 }
-_HIDDEN = {"rank": "graphjoule.cli.train"}  # what `train --processes` starts
+_HIDDEN = {"rank": "graphjoule.cli.processes"}  # what `train --processes` starts
 _PYTHON_NAMES = {"num_layers": "layers", "test_fraction": "test-fraction"}
+_LIST_THEIR_CHOICES = ("--dataset", "--model")  # options whose own sentence about an empty value says more
+# Typer has its own copy of click or depends on it, by version; what it gives away itself leads to the common base.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+_HELP: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": "markdown",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 
 
 class _Commands(TyperGroup):
@@ -60,9 +68,7 @@ class _Commands(TyperGroup):
         if self.is_listing:
             return TyperCommand(cmd_name, help=_COMMANDS[cmd_name])
         module = import_module(_HIDDEN.get(cmd_name, f"graphjoule.cli.{cmd_name}"))
-        one = typer.Typer(
-            add_completion=False, rich_markup_mode="markdown", context_settings={"help_option_names": ["-h", "--help"]}
-        )
+        one = typer.Typer(**_HELP)
         one.command(cmd_name)(getattr(module, cmd_name))
         return typer.main.get_command(one)
 
@@ -81,16 +87,7 @@ class _Commands(TyperGroup):
             self.is_listing = False
 
 
-app = typer.Typer(
-    name="graphjoule",
-    cls=_Commands,
-    help="See, control and push the depth of a graph neural network by its Dirichlet energy.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(name="graphjoule", cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, **_HELP)
 
 
 def __getattr__(name: str) -> Any:
@@ -119,27 +116,44 @@ def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
     try:
-        refuse_empty(sys.argv[1:])
+        _refuse_empty(sys.argv[1:])
         with _terminable():
             # Not standalone, it returns the code of an Exit, such as 130 after Ctrl-C, else None.
             sys.exit(app(prog_name="graphjoule", standalone_mode=False))
-    except UsageError as error:
-        if (said := usage_sentence(error)) is not None:
-            typer.echo(f"graphjoule: {said}", err=True)
-        sys.exit(2)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which has printed the help
+            sys.exit(2)
+        said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+        path = error.ctx.command_path if error.ctx is not None else "graphjoule"  # type: ignore[attr-defined]
+        _end(2, f"{said}{'' if said.endswith('?') else ';'} {path} --help shows what can be given.")
     except GraphjouleError as error:
-        typer.echo(f"graphjoule: {in_options(str(error), _command_params())}", err=True)
-        sys.exit(2)
+        _end(2, in_options(str(error), _command_params()))
     except typer.Abort:
-        typer.echo("graphjoule: stopped.", err=True)
-        sys.exit(1)
+        _end(1, "stopped.")
     except KeyboardInterrupt:
-        typer.echo("graphjoule: stopped.", err=True)
-        sys.exit(130)
+        _end(130, "stopped.")
     except Exception as error:
         if "torch" in sys.modules:
             _end_of_training(error)
         raise
+
+
+def _end(code: int, sentence: str) -> NoReturn:
+    typer.echo(f"graphjoule: {sentence}", err=True)
+    sys.exit(code)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an option with an empty value, as a variable of the shell that is not set leaves it.
+
+    An empty path would be the folder one stands in, and an empty name often the default.
+    """
+    given = [pair for word in arguments for pair in (word.split("=", 1) if word.startswith("--") else [word])]
+    for option, value in pairwise(given):
+        if option.startswith("--") and not value and option not in _LIST_THEIR_CHOICES:
+            raise GraphjouleError(
+                f"{option} is ''; expected a value, as graphjoule {arguments[0]} --help says, or no {option}."
+            )
 
 
 @contextmanager
@@ -166,16 +180,15 @@ def _terminable() -> Iterator[None]:
 def _end_of_training(error: Exception) -> None:
     """Say how a training goes on that was stopped, or whose process was lost; other errors are not ours to say."""
     from graphjoule.cli.processes import RESUME
-    from graphjoule.parallel.launch import LIFELINE, LOST, STOPPED, RankLostError
+    from graphjoule.parallel.ranks import LIFELINE, LOST, STOPPED, RankLostError
     from graphjoule.training import TrainingInterrupted
 
     if isinstance(error, TrainingInterrupted):
-        typer.echo(f"graphjoule: {error}; the same command with --resume goes on from there.", err=True)
-        sys.exit(STOPPED)
+        _end(STOPPED, f"{error}; the same command with --resume goes on from there.")
     if isinstance(error, RankLostError):
-        if LIFELINE not in os.environ:  # else the launcher says it, which knows more
-            typer.echo(f"graphjoule: {error}; {RESUME}.", err=True)
-        sys.exit(LOST)
+        if LIFELINE in os.environ:  # the launcher says it, which knows more
+            sys.exit(LOST)
+        _end(LOST, f"{error}; {RESUME}.")
 
 
 def _command_params() -> dict[str, str]:

@@ -2,73 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.cli.terminal import Overrides
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
+from graphjoule.training.recipe import load_recipe, parse_overrides
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:
-    from graphjoule.theory import Audit, Setting
+    from graphjoule.theory import Audit
 
 _USED = ("c_min", "c_max", "beta")
-_EPILOG = """
-Examples:
-
-- `graphjoule audit --dataset cora`
-
-- `graphjoule audit --dataset cora --layers 16 --set c_min=0.3 --set beta=0.2`
-
-- `graphjoule audit --dataset pubmed --json`
-
-- `graphjoule audit --nodes papers.csv --edges citations.csv`
-"""
 
 
 @takes_a_graph
 def audit(
     source: GraphSource,
     layers: Annotated[int, typer.Option(help="Number of graph layers.")] = 64,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of EGNN's recipe; repeatable."),
-    ] = None,
+    set_: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds."""
-    from graphjoule.training.settings import parse_overrides
+    """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds.
 
+    Examples:
+
+    - `graphjoule audit --dataset cora`
+
+    - `graphjoule audit --dataset cora --layers 16 --set c_min=0.3 --set beta=0.2`
+
+    - `graphjoule audit --dataset pubmed --json`
+
+    - `graphjoule audit --nodes papers.csv --edges citations.csv`
+    """
     source.check()
-    setting = _setting(source.name, layers, parse_overrides(set_ or []))
+    overrides = parse_overrides(set_ or [])
+    settings = load_recipe("egnn", source.name, layers, overrides).settings()
+    for key in overrides:  # the recipe knows others, but they would change nothing
+        if key.removeprefix("model.") not in _USED:
+            raise GraphjouleError(f"--set {key} would change nothing here: an audit depends on {', '.join(_USED)}.")
 
+    from graphjoule.theory import Setting
     from graphjoule.theory import audit as audit_graph
 
+    setting = Setting(num_layers=layers, **{name: settings[f"model.{name}"] for name in _USED})
     result = audit_graph(source.load_graph(), setting)
     if json:
         typer.echo(json_text({"dataset": source.name, "version": __version__, **result.fields()}))
     else:
         show(result, Console())
-
-
-audit.__doc__ = f"{audit.__doc__}\n{_EPILOG}"
-
-
-def _setting(dataset: str, layers: int, overrides: dict[str, Any]) -> Setting:
-    """The numbers of EGNN's recipe that energy depends on; others are known to the recipe, but would change nothing."""
-    from graphjoule.training.recipe import load_recipe
-
-    settings = load_recipe("egnn", dataset, layers, overrides).settings()
-    for key in overrides:
-        if key.removeprefix("model.") not in _USED:
-            raise GraphjouleError(f"--set {key} would change nothing here: an audit depends on {', '.join(_USED)}.")
-    from graphjoule.theory import Setting
-
-    return Setting(num_layers=layers, **{name: settings[f"model.{name}"] for name in _USED})
 
 
 def show(result: Audit, console: Console) -> None:

@@ -2,45 +2,94 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.tasks.datasets import DATASETS, DatasetSource, resolve_data_root
+from graphjoule.tasks.datasets import DATASETS, resolve_data_root
 
 _WIDTH = max(map(len, DATASETS)) + 2
+_EPILOG = """
+Examples:
+
+- `graphjoule data` lists the datasets
+
+- `graphjoule data check people.csv friends.csv --label segment` says what becomes of every column; nothing trains
+"""
 
 
+@takes_a_graph
 def data(
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where to look; by default GRAPHJOULE_DATA, else a cache folder.")
+    source: GraphSource,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[check NODES [EDGES]]", help="Look at tables of your own.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """List the datasets: what they are, how they are split, where they come from, and whether they are here already."""
-    root = resolve_data_root(data_root)
+    """List the datasets, or check tables of your own before anything trains."""
+    if words:
+        _check(source, words, json=json)
+        return
+    root = resolve_data_root(source.data_root)
     if json:
-        typer.echo(json_text([_row(source, root) for source in DATASETS.values()]))
+        shown = ("name", "group", "description", "split", "origin")
+        rows = [
+            {name: getattr(row, name) for name in shown} | {"present": row.is_present(root)}
+            for row in DATASETS.values()
+        ]
+        typer.echo(json_text(rows))
         return
     for group, sources in groupby(DATASETS.values(), key=lambda source: source.group):
         typer.echo(f"{group}\n")
-        for source in sources:
-            state = "here" if source.is_present(root) else "downloaded at first use"
-            lines = (state, source.description, f"Split: {source.split}", f"From: {source.origin}")
-            names = (source.name, *[""] * (len(lines) - 1))
+        for each in sources:
+            state = "here" if each.is_present(root) else "downloaded at first use"
+            lines = (state, each.description, f"Split: {each.split}", f"From: {each.origin}")
+            names = (each.name, *[""] * (len(lines) - 1))
             typer.echo("\n".join(f"  {name:<{_WIDTH}}{line}" for name, line in zip(names, lines, strict=True)) + "\n")
     typer.echo(f"Data root: {root}  (change it with --data-root or GRAPHJOULE_DATA)")
 
 
-def _row(source: DatasetSource, root: Path) -> dict[str, str | bool]:
-    return {
-        "name": source.name,
-        "group": source.group,
-        "description": source.description,
-        "split": source.split,
-        "origin": source.origin,
-        "present": source.is_present(root),
-    }
+data.__doc__ = f"{data.__doc__}\n{_EPILOG}"
+
+
+def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
+    """What becomes of tables; refused, after all that can be said, where a training would refuse them."""
+    if words[0] != "check" or len(words) > 3:
+        raise GraphjouleError(f"graphjoule data {' '.join(words)} is not a command; expected data check NODES [EDGES].")
+    files = dict(zip(("nodes", "edges"), map(Path, words[1:]), strict=False))
+    source = replace(source, **files)  # type: ignore[arg-type]
+    source.check()
+    if source.nodes is None:
+        raise GraphjouleError("There is no table to check; expected graphjoule data check NODES [EDGES].")
+
+    from graphjoule.tasks.own_graph import TableOptions, check_tables
+
+    report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()))
+    if json:
+        columns = [{"name": c.name, "kind": c.kind, "missing": c.missing, "becomes": c.becomes} for c in report.columns]
+        typer.echo(json_text(asdict(report) | {"columns": columns}))
+    else:
+        _print(report)
+    if report.problems:
+        raise GraphjouleError(report.problems[-1])
+
+
+def _print(report: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("column", "kind", "missing", "what becomes of it", title=report.nodes, title_justify="left")
+    for column in report.columns:
+        table.add_row(column.name, column.kind, f"{column.missing:,}" if column.missing else "", column.becomes)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print(table)
+    lines = {"target": [report.target], "edges": [report.edges], "warning": report.warnings}
+    for head, texts in (lines | {"refused": report.problems[:-1]}).items():
+        for text in filter(None, texts):
+            console.print(f"{head}: {text}")

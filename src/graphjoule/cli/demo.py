@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,16 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from graphjoule.cli.progress import show_progress
 from graphjoule.cli.report import repeat_command
+from graphjoule.cli.terminal import show_progress
 from graphjoule.files import ensure_folder
+from graphjoule.training.recipe import load_recipe
 
 if TYPE_CHECKING:
-    from graphjoule.fitting import FitResult
     from graphjoule.nn import GraphModel
-    from graphjoule.report import Cell
     from graphjoule.tasks import Task
-    from graphjoule.training.recipe import Recipe
 
 _MODELS = ("egnn", "gcn")
 _BAR_WIDTH = 16
@@ -32,9 +31,9 @@ def demo(
 ) -> None:
     """Train a deep EGNN and a deep GCN on the embedded digits; print accuracies and energies, write a report."""
     from graphjoule.fitting import fit
-    from graphjoule.report import check_report_path, report_page, write_report
+    from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
     from graphjoule.tasks import load_task
-    from graphjoule.training.recipe import load_recipe
+    from graphjoule.tasks.inputs import ModelInput
 
     ensure_folder(report.parent)
     check_report_path(report)  # said now, not after the training
@@ -44,8 +43,7 @@ def demo(
         f"5 labels per class to learn from.\nTraining two networks of {layers} layers ..."
     )
     energies: dict[str, list[float]] = {}
-    changes: list[str] = []
-    cells: list[Cell] = []
+    changes, cells = [], []
     for name in _MODELS:
         recipe = load_recipe(name, "digits", layers, {"epochs": epochs})
         with show_progress(name) as on_progress:
@@ -55,8 +53,12 @@ def demo(
         typer.echo(
             f"  {name.upper():<4} {layers} layers: {accuracy}  ({record.epochs_run} epochs, {record.seconds:.0f} s)"
         )
-        cells.append(_cell(result, recipe, task))
         model: Any = result.models[0]
+        cell = Cell(recipe.with_split_of(task), result.records, task.facts(), seed=0)
+        if record.status == "failed":
+            cells.append(replace(cell, untraced="The training failed; there is no trained network."))
+        else:
+            cells.append(replace(cell, states=states_of(model, cell.recipe, ModelInput.of(task), seed=0)))
         energies[name] = layer_energies(model, task)
         changes.append(f"those of {name.upper()} by {100 * change_when_shuffled(model, task):.0f} %")
     Console().print(energy_table(energies, layers))
@@ -69,19 +71,6 @@ def demo(
     title = f"Two networks of {layers} layers on handwritten digits"
     write_report(report, report_page(cells, title=title, command=repeat_command))
     typer.echo(f"report: {report}\nNext: graphjoule train --help")
-
-
-def _cell(result: FitResult, recipe: Recipe, task: Task) -> Cell:
-    """The training of one network as a cell of the report; a network that failed is not looked into."""
-    from graphjoule.report import Cell, states_of
-    from graphjoule.tasks.inputs import ModelInput
-
-    recipe = recipe.with_split_of(task)
-    if result.records[0].status == "failed":
-        return Cell(recipe, result.records, task.facts(), untraced="The training failed; there is no trained network.")
-    model: Any = result.models[0]
-    states = states_of(model, recipe, ModelInput.of(task), seed=0)
-    return Cell(recipe, result.records, task.facts(), states, seed=0)
 
 
 def layer_energies(model: GraphModel, task: Task) -> list[float]:
@@ -120,13 +109,11 @@ def energy_table(energies: dict[str, list[float]], layers: int) -> Table:
     top = max(energy for values in energies.values() for energy in values)
     shown = {1, 2, layers - 1, layers, *range(0, layers, max(4, layers // 8))}
     for layer in sorted(layer for layer in shown if 1 <= layer <= layers):
-        cells = [(f"{values[layer - 1]:.2e}", _bar(values[layer - 1] / top)) for values in energies.values()]
-        table.add_row(str(layer), *[text for pair in cells for text in pair])
+        row = [str(layer)]
+        for values in energies.values():
+            energy = values[layer - 1]
+            # A bar loses half its length where the energy has fallen by eight orders of magnitude.
+            filled = math.log10(max(energy / top, 1e-16)) / 16 + 1
+            row += [f"{energy:.2e}", "█" * round(filled * _BAR_WIDTH)]
+        table.add_row(*row)
     return table
-
-
-def _bar(share: float) -> str:
-    """A bar that loses half its length where the energy has fallen by eight orders of magnitude."""
-    floor = 1e-16
-    filled = math.log10(max(share, floor)) / 16 + 1
-    return "█" * round(filled * _BAR_WIDTH)

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.cli.terminal import Json
 from graphjoule.errors import counted
 from graphjoule.files import json_text
-
-if TYPE_CHECKING:
-    from graphjoule.parallel import Partition
-
-_EPILOG = """
-Examples:
-
-- `graphjoule partition --dataset cora --parts 2 --out cora-2`
-
-- `torchrun --standalone --nproc-per-node 2 -m graphjoule train --distributed --parts cora-2 --layers 64`
-
-- `graphjoule partition --nodes nodes.csv --edges edges.csv --parts 4 --method blocks --out mine-4`
-"""
 
 
 @takes_a_graph
@@ -35,9 +23,18 @@ def partition(
         Literal["metis", "blocks"] | None,
         typer.Option(help="metis cuts few edges; blocks cuts nodes in their order.", show_default="metis if installed"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
+    json: Json = False,
 ) -> None:
-    """Cut a graph into parts, one per process, for `graphjoule train --distributed`."""
+    """Cut a graph into parts, one per process, for `graphjoule train --distributed`.
+
+    Examples:
+
+    - `graphjoule partition --dataset cora --parts 2 --out cora-2`
+
+    - `torchrun --standalone --nproc-per-node 2 -m graphjoule train --distributed --parts cora-2 --layers 64`
+
+    - `graphjoule partition --nodes nodes.csv --edges edges.csv --parts 4 --method blocks --out mine-4`
+    """
     source.check()
 
     from graphjoule.cli.processes import default_method
@@ -45,23 +42,15 @@ def partition(
 
     check_partition_folder(out)  # said now, not after minutes
     made = write_partition(source.load(), parts, out, method or default_method())
-    typer.echo(f"{describe(made)}\nparts: {out}", err=json)
+    share = 100 * made.num_cut_edges / max(1, made.data.num_edges)
+    typer.echo(
+        f"{made.data.name}: {counted(made.num_parts, 'part')} by {made.method}, {span(made.num_nodes, 'node')} each; "
+        f"{made.num_cut_edges:,} of {counted(made.data.num_edges, 'edge')} cut ({share:.1f} %), "
+        f"a part fetches {span(made.num_halo, 'row')} per layer\nparts: {out}",
+        err=json,
+    )
     if json:
         typer.echo(json_text(made.model_dump(mode="json") | {"out": str(out)}))
-
-
-partition.__doc__ = f"{partition.__doc__}\n{_EPILOG}"
-
-
-def describe(made: Partition) -> str:
-    """A partition in words: what decides how much memory and traffic a training will need."""
-    nodes, halo = made.num_nodes, made.num_halo
-    share = 100 * made.num_cut_edges / max(1, made.data.num_edges)
-    return (
-        f"{made.data.name}: {counted(made.num_parts, 'part')} by {made.method}, {span(nodes, 'node')} each; "
-        f"{made.num_cut_edges:,} of {counted(made.data.num_edges, 'edge')} cut ({share:.1f} %), "
-        f"a part fetches {span(halo, 'row')} per layer"
-    )
 
 
 def span(numbers: Sequence[int], noun: str) -> str:

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphjoule.cli.usage import Device
+from graphjoule.cli.terminal import DataRoot, Device
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from graphjoule.fitting import TrainedRuns
     from graphjoule.tasks.inputs import ModelInput
-
-_EPILOG = """
-Examples:
-
-- `graphjoule predict runs/nodes-egnn-32` predicts on the training graph
-
-- `graphjoule predict runs/nodes-egnn-32 --nodes new-nodes.csv --edges new-edges.csv --out new.csv`
-
-- `graphjoule predict runs/cora-egnn-64 --seed 3 --out cora.csv`
-"""
 
 
 def predict(
@@ -43,68 +31,66 @@ def predict(
     ] = None,
     device: Device = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets are; by default GRAPHJOULE_DATA, else a cache folder.")
-    ] = None,
+    data_root: DataRoot = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:
-    """Write what is predicted for every node, and whether it was known before, as CSV."""
+    """Write what is predicted for every node, and whether it was known before, as CSV.
+
+    Examples:
+
+    - `graphjoule predict runs/nodes-egnn-32` predicts on the training graph
+
+    - `graphjoule predict runs/nodes-egnn-32 --nodes new-nodes.csv --edges new-edges.csv --out new.csv`
+
+    - `graphjoule predict runs/cora-egnn-64 --seed 3 --out cora.csv`
+    """
     if not run.exists():
         raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
-    _check_out(out, force=force)
-
-    from graphjoule.fitting import read_runs
-    from graphjoule.training.predictions import write_predictions
-
-    runs = read_runs(run, seed=seed)
-    given = _input(runs, run, nodes, edges, npz, data_root)
-    predicted = runs.predict(given, device)
-    write_predictions(out, given.node_ids, predicted, given.targets, runs.objective)
-    fields = describe_predictions(runs, given, predicted)
-    if json:
-        typer.echo(json_text(fields | {"predictions": str(out)}))
-        return
-    metric, score = runs.objective.headline, fields[runs.objective.headline.name]
-    known = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
-    typer.echo(
-        f"{counted(len(given.node_ids), 'node')} predicted by {counted(len(runs.models), 'run')}, "
-        f"{fields['num_given']:,} of them had a known target{known}\npredictions: {out}"
-    )
-
-
-predict.__doc__ = f"{predict.__doc__}\n{_EPILOG}"
-
-
-def _check_out(out: Path, *, force: bool) -> None:
-    """Refuse a place for the result before the graph is read and anything computed."""
+    # Refused before the graph is read and anything computed.
     if not out.absolute().parent.is_dir():
         raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
     if out.is_dir():
         raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / 'predictions.csv'}.")
     if out.exists() and not force:
         raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
+    if nodes is not None and npz is not None:
+        raise GraphjouleError("--nodes and --npz contradict each other: give one.")
+    if edges is not None and nodes is None:
+        raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
 
-
-def _input(
-    runs: TrainedRuns, run: Path, nodes: Path | None, edges: Path | None, npz: Path | None, data_root: Path | None
-) -> ModelInput:
-    """The graph to predict on: the files that were named, else the training graph once more."""
+    from graphjoule.fitting import read_runs
     from graphjoule.tasks.archive import load_npz_like
     from graphjoule.tasks.tables import load_tables_like
+    from graphjoule.training.predictions import write_predictions
 
-    source = runs.data.source if runs.data else None
-    columns = source.columns if source else None
-    if runs.data is not None and npz is not None:
-        if source is None or source.file("npz") is None:
+    runs = read_runs(run, seed=seed)
+    data, objective = runs.data, runs.objective
+    if npz is not None:
+        if data is None or data.source is None or data.source.file("npz") is None:
             raise GraphjouleError(f"--npz is {npz}, but the model of {run} was not trained on an archive.")
-        return load_npz_like(npz, runs.data.num_features, runs.objective)
-    if nodes is not None:
-        if runs.data is None or columns is None:
+        given = load_npz_like(npz, data.num_features, objective)
+    elif nodes is not None:
+        if data is None or data.source is None or data.source.columns is None:
             raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
-        return load_tables_like(columns, runs.objective, nodes, edges)
-    if edges is not None:
-        raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
-    return training_graph(runs, data_root)
+        given = load_tables_like(data.source.columns, objective, nodes, edges)
+    else:
+        given = training_graph(runs, data_root)
+    predicted = runs.predict(given, device)
+    write_predictions(out, given.node_ids, predicted, given.targets, objective)
+
+    known, metric, score = objective.is_known(given.targets), objective.headline, None
+    num_known, num_nodes = int(known.sum()), len(given.node_ids)
+    if num_known:
+        score = float(metric.value(*objective.scored(predicted[known], given.targets[known])))
+    if json:
+        fields = {"num_nodes": num_nodes, "num_given": num_known, metric.name: score, "seeds": list(runs.models)}
+        typer.echo(json_text(fields | {"predictions": str(out)}))
+        return
+    scored = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
+    typer.echo(
+        f"{counted(num_nodes, 'node')} predicted by {counted(len(runs.models), 'run')}, "
+        f"{num_known:,} of them had a known target{scored}\npredictions: {out}"
+    )
 
 
 def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
@@ -129,20 +115,3 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
     if data.source.columns is None:
         return load_npz_like(paths["npz"], data.num_features, data.objective)
     return load_tables_like(data.source.columns, data.objective, paths["nodes"], paths.get("edges"))
-
-
-def describe_predictions(runs: TrainedRuns, given: ModelInput, predicted: Tensor) -> dict[str, Any]:
-    """What ``--json`` prints: how many nodes, how many had a known target, and the metric on these."""
-    objective = runs.objective
-    known = objective.is_known(given.targets)
-    metric = objective.headline
-    score = None
-    if bool(known.any()):
-        sums = metric.sums(predicted[known], given.targets[known]).double().sum(dim=0)
-        score = float(metric.finish(sums, int(known.sum())))
-    return {
-        "num_nodes": len(given.node_ids),
-        "num_given": int(known.sum()),
-        metric.name: score,
-        "seeds": list(runs.models),
-    }

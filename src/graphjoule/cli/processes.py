@@ -6,18 +6,17 @@ import importlib.util
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import BaseModel
 from rich.console import Console
 
-from graphjoule.cli.progress import show_progress
 from graphjoule.cli.source import GraphSource
+from graphjoule.cli.train import Job, default_folder, print_result
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import FLEETING, write_json
 from graphjoule.tasks.datasets import DATASETS
@@ -27,66 +26,39 @@ if TYPE_CHECKING:
     from graphjoule.fitting import FitResult
     from graphjoule.parallel.partition import CutMethod
     from graphjoule.tasks import Task
-    from graphjoule.training import Progress
     from graphjoule.training.folder import RunFolder
     from graphjoule.training.trainer import Trainer
 
-logger = logging.getLogger("graphjoule")
 RESUME = "the same command with --resume goes on from the last epoch saved"
 _PARTS = f"{FLEETING}parts-"  # a user's own folder of parts may lie beside them
 _PROCESSES_PER_CORE = 4  # more only wait for each other; each takes some hundred megabytes
 
 
-# Which options go together, and which graph they name.
+def check_options(
+    source: GraphSource, processes: int | None, distributed: bool, parts: Path | None
+) -> tuple[GraphSource, str]:
+    """Which graph, and what its data are called; options that contradict each other are refused.
 
-
-def check_processes(processes: int | None, distributed: bool, parts: Path | None) -> None:
-    """Refuse options that contradict each other, and many more processes than there are cores.
-
-    Whether processes without parts can train depends on the recipe, see `check_clustered`.
+    With `distributed` the data are in the folder of the parts, so no other data may be asked for. Without, the whole
+    graph is read too; where no option names it, the partition of a dataset does.
     """
     if distributed and processes is not None:
         raise GraphjouleError(
             f"--distributed and --processes {processes} contradict each other: the one is for processes that torchrun "
             "starts, the other starts them."
         )
-    if parts is not None and not distributed and processes is None:
+    if not distributed and processes is None:
         raise GraphjouleError(f"--parts is {parts}, but it is for --distributed or --processes, which is not given.")
-    if processes is None:
-        return
+    if processes is not None:
+        from graphjoule.parallel.ranks import num_cores
 
-    from graphjoule.parallel.launch import num_cores
-
-    cores = num_cores()
-    if processes > _PROCESSES_PER_CORE * cores:
-        raise GraphjouleError(
-            f"--processes is {processes}, but this machine has {counted(cores, 'core')}, and so many would wait for "
-            f"each other; choose at most {_PROCESSES_PER_CORE * cores}, or start them on several machines with "
-            "torchrun and --distributed."
-        )
-
-
-def check_clustered(recipe: Recipe, processes: int | None, distributed: bool, parts: Path | None) -> None:
-    """Refuse parts of a graph where every process needs all of it to take clusters from, and none where it does not."""
-    if recipe.train.clusters is not None and parts is not None:
-        raise GraphjouleError(
-            f"--parts is {parts}, but the recipe has clusters, for which every process reads the whole graph; leave "
-            "one of the two out."
-        )
-    if recipe.train.clusters is not None and processes is not None:
-        from graphjoule.parallel.clusters import check_shares
-
-        check_shares(recipe.train.clusters, processes)
-    if recipe.train.clusters is None and distributed and parts is None:
-        raise GraphjouleError("--distributed needs --parts: the folder that `graphjoule partition` has made.")
-
-
-def source_beside_parts(source: GraphSource, distributed: bool, parts: Path | None) -> tuple[GraphSource, str]:
-    """Which graph, and what its data are called, where a partition may say so instead of the options.
-
-    With `distributed` the data are in the folder of the parts, so no other data may be asked for. Without, the whole
-    graph is read too; where no option names it, the partition of a dataset does.
-    """
+        cores = num_cores()
+        if processes > _PROCESSES_PER_CORE * cores:
+            raise GraphjouleError(
+                f"--processes is {processes}, but this machine has {counted(cores, 'core')}, and so many would wait "
+                f"for each other; choose at most {_PROCESSES_PER_CORE * cores}, or start them on several machines with "
+                "torchrun and --distributed."
+            )
     given = [name for name in ("dataset", "nodes", "npz") if getattr(source, name) is not None]
     if parts is None or (given and not distributed):
         return source, source.name
@@ -107,96 +79,73 @@ def source_beside_parts(source: GraphSource, distributed: bool, parts: Path | No
     return replace(source, dataset=name), name
 
 
-def default_method() -> CutMethod:
-    """METIS where it is installed, else blocks."""
-    return "blocks" if importlib.util.find_spec("pymetis") is None else "metis"
+def check_recipe(recipe: Recipe, processes: int | None, distributed: bool, parts: Path | None) -> None:
+    """Refuse parts of a graph where every process needs all of it, and none where it does not."""
+    if processes is not None and "energy" in recipe.terms:
+        raise GraphjouleError(
+            f"--processes is {processes}, but the recipe has a constraint, which needs the whole graph in one process; "
+            "leave one of the two out."
+        )
+    if recipe.train.clusters is None:
+        if distributed and parts is None:
+            raise GraphjouleError("--distributed needs --parts: the folder that `graphjoule partition` has made.")
+        return
+    if parts is not None:
+        raise GraphjouleError(
+            f"--parts is {parts}, but the recipe has clusters, for which every process reads the whole graph; leave "
+            "one of the two out."
+        )
+    if processes is not None:
+        from graphjoule.parallel.clusters import check_shares
+
+        check_shares(recipe.train.clusters, processes)
+
+
+def train_with_others(job: Job, processes: int | None, distributed: bool, parts: Path | None) -> None:
+    """Train as one of the processes of torchrun, or start them; one process prints the result."""
+    if distributed:
+        _train_as_rank(job, parts, is_printed=True)
+        return
+
+    from graphjoule.training.folder import RunFolder
+
+    assert processes is not None
+    if job.recipe.train.clusters is None:
+        task = job.source.load()
+        print_result(job, task, train_in_processes(job, task, processes, parts))
+        return
+    if job.out is not None:
+        RunFolder(job.out).check_unheld()
+    _start_processes(job, processes)
 
 
 # As one of the processes.
 
 
-class Job(BaseModel):
-    """What all processes of a training are given.
-
-    Attributes:
-        recipe: every setting.
-        seeds: one run each.
-        device: "auto", "cpu" or "cuda".
-        out: the run folder.
-        resume: whether to go on with what it holds.
-        checkpoint_every: epochs between two checkpoints.
-        source: which graph, where every process reads all of it.
-        is_json: whether to print the result as JSON.
-    """
-
-    recipe: Recipe
-    seeds: list[int]
-    device: str
-    out: Path | None
-    resume: bool
-    checkpoint_every: int
-    source: GraphSource = GraphSource()
-    is_json: bool = False
-
-    @property
-    def title(self) -> str:
-        """What the progress bar says."""
-        return f"{self.recipe.model.name}, {self.recipe.model.num_layers} layers, {self.recipe.data.name}"
+def rank(job: Path, parts: Annotated[Path | None, typer.Argument()] = None) -> None:
+    """Train as one of several processes: what `--processes` of `train` starts."""
+    # The process that has cut the graph prints.
+    _train_as_rank(Job.model_validate_json(job.read_bytes()), parts, is_printed=parts is None)
 
 
-def train_as_rank(job: Job, parts: Path | None, name_folder: Callable[[Recipe], Path]) -> tuple[FitResult, bool]:
+def _train_as_rank(job: Job, parts: Path | None, *, is_printed: bool) -> None:
     """Train as one of the processes that have been started already.
 
     Args:
         job: what to train; without an `out`, the first process names the folder.
         parts: folder of the graph's parts; None if every process reads the whole graph, for clusters of it.
-        name_folder: the folder for a recipe.
-
-    Returns:
-        The result, and whether this is the process that prints it.
+        is_printed: whether the first process prints the result.
     """
-    from graphjoule.fitting import fit
-    from graphjoule.parallel.launch import joined_processes
     from graphjoule.parallel.partition import load_part
-    from graphjoule.training import deferred_interrupt
+    from graphjoule.parallel.ranks import joined_processes, say_ready
 
     with joined_processes(job.device) as (group, device):
         if not group.is_first:
-            logger.setLevel(logging.ERROR)
+            logging.getLogger("graphjoule").setLevel(logging.ERROR)
         task = group.together(lambda: job.source.load() if parts is None else load_part(parts, group.rank, group))
-        recipe = job.recipe.with_split_of(task)
-        folder = group.from_first(lambda: job.out or name_folder(recipe))
-        progress = show_progress(job.title) if group.is_first else nullcontext(lambda progress: None)
-        with progress as on_progress, deferred_interrupt() as stop:
-            result = fit(
-                recipe,
-                task,
-                job.seeds,
-                device=device,
-                out=folder,
-                resume=job.resume,
-                checkpoint_every=job.checkpoint_every,
-                on_progress=_announced(on_progress),
-                should_stop=lambda: stop.requested,
-                group=group,
-            )
-        return result, group.is_first
-
-
-def _announced(on_progress: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """The same callback, which the first time also says to the launching process that Ctrl-C may be handed on."""
-    from graphjoule.parallel.launch import say_ready
-
-    is_first = True
-
-    def announce(progress: Progress) -> None:
-        nonlocal is_first
-        if is_first:
-            say_ready()
-            is_first = False
-        on_progress(progress)
-
-    return announce
+        result = job.train(task, group, device, on_epoch=say_ready)
+    if is_printed and group.is_first:
+        print_result(job, task, result)
 
 
 # As the one that starts them.
@@ -208,7 +157,7 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
     What `fit` would refuse in every process is refused before anything is written.
 
     Args:
-        job: what to train; it has an `out`.
+        job: what to train.
         task: the whole task.
         num_processes: how many processes.
         parts: folder of a partition that is there already; None makes one in the run folder for as long as it trains.
@@ -222,15 +171,11 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
     from graphjoule.training.saving import load_model
     from graphjoule.training.trainer import Trainer
 
-    assert job.out is not None
-    if "energy" in job.recipe.terms:
-        raise GraphjouleError(
-            f"--processes is {num_processes}, but the recipe has a constraint, which needs the whole graph in one "
-            "process; leave one of the two out."
-        )
-    training = Trainer(architecture_of(job.recipe), job.recipe, task.to("cpu"), torch.device("cpu"), job.seeds)
-    folder = RunFolder(job.out)
-    folder.check(job.recipe, training.facts, training.draw_split, resume=job.resume)
+    recipe = job.recipe.with_split_of(task)
+    folder = RunFolder(job.out or default_folder(recipe, resume=job.resume))
+    job = job.model_copy(update={"recipe": recipe, "out": folder.path})
+    training = Trainer(architecture_of(recipe), recipe, task.to("cpu"), torch.device("cpu"), job.seeds)
+    folder.check(recipe, training.facts, training.draw_split, resume=job.resume)
     folder.check_unheld()
     if parts is not None:
         partition = read_partition(parts)
@@ -240,13 +185,13 @@ def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | N
                 "anew with `graphjoule partition`, or leave --parts out."
             )
         partition.check_size(parts, num_processes)
-        start_processes(job, num_processes, parts)
+        _start_processes(job, num_processes, parts)
     else:
         with _own_parts(folder, training, num_processes) as parts:
-            start_processes(job, num_processes, parts)
+            _start_processes(job, num_processes, parts)
     records = folder.records()
     models = [load_model(folder.model_path(seed)) for seed in job.seeds]
-    return FitResult([records[seed] for seed in job.seeds], models, job.out)
+    return FitResult([records[seed] for seed in job.seeds], models, folder.path)
 
 
 @contextmanager
@@ -273,7 +218,12 @@ def _own_parts(folder: RunFolder, training: Trainer, num_parts: int) -> Iterator
                 place.rmdir()
 
 
-def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> None:
+def default_method() -> CutMethod:
+    """METIS where it is installed, else blocks."""
+    return "blocks" if importlib.util.find_spec("pymetis") is None else "metis"
+
+
+def _start_processes(job: Job, num_processes: int, parts: Path | None = None) -> None:
     """Run a training in several processes and wait for them; if it fails, exit as it did.
 
     Args:
@@ -281,29 +231,24 @@ def start_processes(job: Job, num_processes: int, parts: Path | None = None) -> 
         num_processes: how many processes.
         parts: folder of the graph's parts; None if every process reads the whole graph, and the first one prints.
     """
-    from graphjoule.parallel.launch import STOPPED, launch
+    from graphjoule.parallel.ranks import STOPPED, launch
 
+    stopped = ""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "job.json")
         write_json(path, job.model_dump(mode="json"))
         arguments = ["rank", str(path), *([] if parts is None else [str(parts)])]
         try:
             ending = launch([sys.executable, "-m", "graphjoule", *arguments], num_processes)
-        except KeyboardInterrupt as second:  # the first one waits for the epoch
-            raise _stopped("stopped at once, without saving the last epochs") from second
-    if ending.is_early:
-        raise _stopped("stopped before the first epoch was over")
+            stopped = "before the first epoch was over" if ending.is_early else ""
+        except KeyboardInterrupt:  # the first one waits for the epoch
+            stopped = "at once, without saving the last epochs"
+    if stopped:  # no process could say it
+        Console(stderr=True).show_cursor()  # a progress bar that was ended has left it hidden
+        typer.echo(f"graphjoule: stopped {stopped}.", err=True)
+        raise typer.Exit(STOPPED)
     if ending.code in (2, STOPPED) and not ending.last_words:  # the first process has said why
         raise typer.Exit(ending.code)
     if ending.code:
         typer.echo(f"graphjoule: {ending.sentence(num_processes)}; {RESUME}.", err=True)
         raise typer.Exit(1)
-
-
-def _stopped(how: str) -> typer.Exit:
-    """Say how a training stopped, where no process of it could; returns what to raise."""
-    from graphjoule.parallel.launch import STOPPED
-
-    Console(stderr=True).show_cursor()  # a progress bar that was ended has left it hidden
-    typer.echo(f"graphjoule: {how}.", err=True)
-    return typer.Exit(STOPPED)

@@ -5,29 +5,20 @@ from __future__ import annotations
 import shlex
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from graphjoule.cli.predict import training_graph
-from graphjoule.cli.usage import Device, seeds_text, value_text
+from graphjoule.cli.terminal import DataRoot, Device, seeds_text, value_text
 from graphjoule.errors import GraphjouleError
 
 if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
     from graphjoule.report import Cell, Reference
-    from graphjoule.tasks.facts import TableColumns, TaskFacts
+    from graphjoule.tasks.facts import TaskFacts
     from graphjoule.tasks.inputs import ModelInput
 
-_EPILOG = """
-Examples:
-
-- `graphjoule report runs/cora-egnn-64 --open`
-
-- `graphjoule report runs --out runs.html` reports on all trainings in a folder, side by side
-
-- `graphjoule report reproduction/results/table1 --out records.html` makes do with records alone
-"""
 _MOST_NAMED = 30  # columns that a command names; more are those of embeddings, which nobody types
 
 
@@ -44,49 +35,44 @@ def report(
         typer.Option("--energy/--no-energy", help="Measure the energies; needs the data the runs were trained on."),
     ] = True,
     device: Device = "auto",
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets are; by default GRAPHJOULE_DATA, else a cache folder.")
-    ] = None,
+    data_root: DataRoot = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
-    """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing."""
+    """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing.
+
+    Examples:
+
+    - `graphjoule report runs/cora-egnn-64 --open`
+
+    - `graphjoule report runs --out runs.html` reports on all trainings in a folder, side by side
+
+    - `graphjoule report reproduction/results/table1 --out records.html` makes do with records alone
+    """
     from graphjoule.report import check_report_path, read_cells, report_page, write_report
-    from graphjoule.training.environment import resolve_device
+    from graphjoule.training import resolve_device
 
     path = out or folder / "report.html"
     if folder.is_dir():
         check_report_path(path)  # said now, not after minutes
-    cells = read_cells(
-        folder, _Graphs(data_root).load, trace=energy, device=resolve_device(device), on_cell=_show_progress
-    )
+    graphs: dict[str, ModelInput] = {}  # of a study, each read once
+
+    def load(runs: TrainedRuns) -> ModelInput:
+        if runs.data is None:  # an old folder: nothing says whether two of its kind are the same data
+            return training_graph(runs, data_root)
+        if runs.data.sha256 not in graphs:
+            graphs[runs.data.sha256] = training_graph(runs, data_root)
+        return graphs[runs.data.sha256]
+
+    def show(done: int, total: int) -> None:
+        if total > 1:
+            typer.echo(f"traced {done} of {total} networks", err=True)
+
+    cells = read_cells(folder, load, trace=energy, device=resolve_device(device), on_cell=show)
     page = report_page(cells, title=folder.absolute().name, reference=paper_table(), command=repeat_command)
     write_report(path, page)
     typer.echo(f"report: {path}")
     if open_ and not webbrowser.open(path.absolute().as_uri()):
         raise GraphjouleError(f"No browser could be started; open {path} yourself.")
-
-
-report.__doc__ = f"{report.__doc__}\n{_EPILOG}"
-
-
-class _Graphs:
-    """The graphs of a study, each read once."""
-
-    def __init__(self, data_root: Path | None) -> None:
-        self._data_root = data_root
-        self._read: dict[str, ModelInput] = {}
-
-    def load(self, runs: TrainedRuns) -> ModelInput:
-        if runs.data is None:  # an old folder: nothing says whether two of its kind are the same data
-            return training_graph(runs, self._data_root)
-        if runs.data.sha256 not in self._read:
-            self._read[runs.data.sha256] = training_graph(runs, self._data_root)
-        return self._read[runs.data.sha256]
-
-
-def _show_progress(done: int, total: int) -> None:
-    if total > 1:
-        typer.echo(f"traced {done} of {total} networks", err=True)
 
 
 def paper_table() -> Reference:
@@ -130,30 +116,31 @@ def repeat_command(cell: Cell) -> str:
 
 
 def _objective_options(data: TaskFacts | None) -> list[str]:
-    """What a table of numbers is learnt as; classes and archives need no option."""
-    error = getattr(data.objective, "error", None) if data and data.source and data.source.columns else None
-    return [] if data is None or error is None else ["--task", data.objective.name, "--loss", str(error)]
+    """What the labels of a table are; archives need no option."""
+    if data is None or data.source is None or data.source.columns is None:
+        return []
+    error = getattr(data.objective, "error", None)
+    return ["--objective", data.objective.name, *([] if error is None else ["--loss", str(error)])]
 
 
 def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
     if data is None or data.source is None:
         return ["--dataset", dataset]
-    files = [word for file in data.source.files for word in (f"--{file.role}", file.path)]
-    return files + (_column_options(data.source.columns) if data.source.columns else [])
-
-
-def _column_options(columns: TableColumns) -> list[str]:
-    one_hot = [column.name for column in columns.categories]
-    features = [*(column.name for column in columns.numbers), *one_hot]
-    can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)  # else all, the default
-    named = {
-        "id": columns.id,
-        "label": columns.label,
-        "features": ",".join(features) if can_be_named else None,
-        "one-hot": ",".join(one_hot) or None,
-        "source": columns.source,
-        "target": columns.target,
-        "weight": columns.weight,
-        "knn": columns.knn,
-    }
+    named: dict[str, Any] = {file.role: file.path for file in data.source.files}
+    if columns := data.source.columns:
+        one_hot = [column.name for column in columns.categories]
+        features = [*(column.name for column in columns.numbers), *one_hot, *(column.name for column in columns.texts)]
+        can_be_named = len(features) <= _MOST_NAMED and not any("," in name for name in features)
+        named |= {
+            "id": columns.id,
+            "label": columns.label,
+            "features": ",".join(features) if can_be_named else None,  # else all, the default
+            "one-hot": ",".join(one_hot) or None,
+            "source": columns.source,
+            "target": columns.target,
+            "weight": columns.weight,
+            "edge-type": columns.edge_type,
+            "direction": columns.direction if columns.direction != "both" else None,
+            "knn": columns.knn,
+        }
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]

@@ -22,18 +22,13 @@ DEFAULT_DATASET = "digits"
 _OWN = "Your own graph"
 
 
-class _TaskName(StrEnum):
-    classification = "classification"
-    regression = "regression"
+_Objective = StrEnum("_Objective", ["classification", "binary", "ordinal", "multilabel", "regression"])
+_Loss = StrEnum("_Loss", ["squared", "absolute"])
+_Direction = StrEnum("_Direction", ["both", "mutual", "kept"])
 
 
-class _LossName(StrEnum):
-    squared = "squared"
-    absolute = "absolute"
-
-
-def _own(help_text: str, metavar: str | None = None, **more: Any) -> Any:
-    return typer.Option(help=help_text, metavar=metavar, rich_help_panel=_OWN, **more)
+def _own(help_text: str, metavar: str | None = None, param_decls: tuple[str, ...] = (), **more: Any) -> Any:
+    return typer.Option(*param_decls, help=help_text, metavar=metavar, rich_help_panel=_OWN, **more)
 
 
 @dataclass(frozen=True)
@@ -48,15 +43,21 @@ class GraphSource:
     npz: Annotated[Path | None, _own("One archive of arrays instead of tables.", "FILE")] = None
     id: Annotated[str | None, _own("Column of the nodes' names: id, else the first.", "COLUMN")] = None
     label: Annotated[str | None, _own("Column to learn: label. Blank: to be predicted.", "COLUMN")] = None
-    task: Annotated[
-        _TaskName | None, _own("Whether labels are classes or numbers; asked for where it is not clear.")
+    objective: Annotated[
+        _Objective | None,
+        _own("What labels are; asked for where it is not clear.", None, param_decls=("--objective", "--task")),
     ] = None
-    loss: Annotated[_LossName | None, _own("Error of a regression: squared by default.")] = None
+    loss: Annotated[_Loss | None, _own("Error of a regression: squared by default.")] = None
     features: Annotated[str | None, _own("Columns to use, such as a,b,c: all but id and label.", "COLUMNS")] = None
-    one_hot: Annotated[str | None, _own("Text columns to use, one feature per category.", "COLUMNS")] = None
+    one_hot: Annotated[str | None, _own("Columns that are categories, whatever they look like.", "COLUMNS")] = None
     source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
     target: Annotated[str | None, _own("Column of its other end: target, dst or the second.", "COLUMN")] = None
     weight: Annotated[str | None, _own("Column of its weight: weight if there is one, else 1.", "COLUMN")] = None
+    edge_type: Annotated[str | None, _own("Column of its type; types are merged, weights added.", "COLUMN")] = None
+    direction: Annotated[
+        _Direction | None,
+        _own("Whether a row counts in both directions (the default), if both are there, or as it is."),
+    ] = None
     knn: Annotated[int | None, _own("Without --edges: link with so many nearest; 10 by default.", "N", min=1)] = None
     test_fraction: Annotated[
         float | None, _own("Share of the labels to hold back and score once; 0 by default.", "SHARE")
@@ -85,11 +86,11 @@ class GraphSource:
             return load_task(self.name, self.data_root)
         from graphjoule.tasks import load_npz, load_tables
 
-        asked: dict[str, Any] = {"task": self.task, "loss": self.loss, "test_fraction": self.test_fraction or 0.0}
+        options = self.table_options() | {"test_fraction": self.test_fraction or 0.0}
         if self.nodes is None:
             assert self.npz is not None
-            return load_npz(self.npz, **asked)
-        return load_tables(self.nodes, self.edges, **self._columns(), **asked)
+            return load_npz(self.npz, **{name: options[name] for name in ("objective", "loss", "test_fraction")})
+        return load_tables(self.nodes, self.edges, **options)
 
     def load_graph(self) -> Propagation:
         """Read the graph alone, which needs no labels."""
@@ -102,19 +103,15 @@ class GraphSource:
         if self.nodes is None:
             assert self.npz is not None
             return load_npz_graph(self.npz)
-        return load_graph(self.nodes, self.edges, **self._columns())
+        return load_graph(self.nodes, self.edges, **self.table_options())
 
-    def _columns(self) -> dict[str, Any]:
-        """Which column of the tables is what, and how many neighbours are linked where there are no edges."""
-        return {
-            "id": self.id,
-            "label": self.label,
+    def table_options(self) -> dict[str, Any]:
+        """Which column of the tables is what, and what is asked; see `load_tables`."""
+        same = ("id", "label", "source", "target", "weight", "edge_type", "knn", "objective", "loss")
+        return {name: getattr(self, name) for name in same} | {
             "features": split_names(self.features),
             "one_hot": split_names(self.one_hot) or (),
-            "source": self.source,
-            "target": self.target,
-            "weight": self.weight,
-            "knn": self.knn,
+            "direction": self.direction or "both",
         }
 
     def check(self) -> None:
@@ -131,13 +128,19 @@ class GraphSource:
                 )
         if self.dataset is not None:
             find_dataset(self.dataset)
+        for path in (self.nodes, self.edges, self.npz):
+            if path is not None and any("\udc80" <= letter <= "\udcff" for letter in str(path.absolute())):
+                raise GraphjouleError(
+                    f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or "
+                    "folder."
+                )
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("edges", "id", "label", "features", "one_hot", "knn"), ("nodes",)),
-    **dict.fromkeys(("source", "target", "weight"), ("edges",)),
-    **dict.fromkeys(("task", "test_fraction"), ("nodes", "npz")),
-    "loss": ("task",),
+    **dict.fromkeys(("source", "target", "weight", "edge_type", "direction"), ("edges",)),
+    **dict.fromkeys(("objective", "test_fraction"), ("nodes", "npz")),
+    "loss": ("objective",),
 }
 """Options that mean something only beside another one."""
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphjoule.cli.usage import Device, parse_seeds, seeds_text, value_text
+from graphjoule.cli.terminal import Device, parse_seeds, seeds_text, value_text
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
 from graphjoule.tasks.datasets import DATASETS, load_task, resolve_data_root
-from graphjoule.training.settings import parse_overrides
+from graphjoule.training.recipe import parse_overrides
 
 if TYPE_CHECKING:
-    from graphjoule.studies import Collection, LedgerRow, Pace, Plan
+    from graphjoule.studies import Collection, LedgerRow
 
 _SEEDS: Final = tuple(range(10))
 _ENDINGS: Final = {"markdown": "md", "csv": "csv", "json": "json"}  # the forms of a ledger, and of its files
@@ -84,27 +83,56 @@ def study(
     if form not in _ENDINGS:
         raise GraphjouleError(f"--format is {form!r}; expected one of {choices(_ENDINGS)}.")
     overrides = parse_overrides([*(set_ or []), *([f"epochs={epochs}"] if epochs is not None else [])])
-    cells = chosen.cells(_names(datasets), _names(models), _depths(layers), overrides)
-    request = _Request(chosen, cells, parse_seeds(seeds), out, records or [], data_root)
+    names, depths = "names, such as cora,pubmed", _parts(layers, "--layers numbers, such as 2,16", int)
+    cells = chosen.cells(_parts(datasets, names), _parts(models, names), depths, overrides)
+    numbers = parse_seeds(seeds)
     for cell in cells:
         _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
 
-    from graphjoule.studies import ledger_text, make_ledger
+    from graphjoule.cli.terminal import show_study
+    from graphjoule.studies import Pace, ledger_text, make_ledger, plan_study, read_collection, work
+    from graphjoule.studies.worker import LOCKS
+    from graphjoule.training import TrainingInterrupted, describe_device, resolve_device
+
+    def read() -> Collection:
+        return read_collection([*(records or []), *([out] if out.exists() else [])])
 
     refused: dict[str, str] = {}
     if ledger:
-        root = resolve_data_root(data_root)
-        unavailable = [dataset for dataset in request.datasets if not DATASETS[dataset].is_present(root)]
+        root, asked = resolve_data_root(data_root), dict.fromkeys(cell.dataset for cell in cells)
+        unavailable = [dataset for dataset in asked if not DATASETS[dataset].is_present(root)]
     else:
-        plan, refused = _train(request, device, checkpoint_every)
+        where = describe_device(resolve_device(device))
+        if not (out / LOCKS).is_dir():
+            check_free(out)
+        ensure_folder(out)
+        load, known = cache(lambda dataset: load_task(dataset, data_root)), read()
+        plan = plan_study(cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies)
         unavailable = list(plan.unavailable)
-    recorded = request.recorded()
-    rows = make_ledger(chosen, cells, recorded, seeds=request.seeds, unavailable=unavailable)
-    missing = missing_commands(chosen, rows, request.seeds)
+        for dataset, why in plan.unavailable.items():
+            commands = study_commands(chosen, [cell for cell in cells if cell.dataset == dataset], numbers)
+            said = " and ".join(f"`{command}`" for command in commands)
+            typer.echo(f"{dataset}: not run: data not available here; {said} runs it. {why}", err=True)
+        pace, to_do = Pace(where, known), plan.num_runs - plan.num_recorded
+        of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
+        left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
+        typer.echo(f"{chosen.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
+        ensure_folder(out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
+        try:
+            with show_study(chosen.name) as show:
+                refused = work(
+                    plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=show
+                )
+        except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
+            typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
+            sys.exit(130)
+    recorded = read()
+    rows = make_ledger(chosen, cells, recorded, seeds=numbers, unavailable=unavailable)
+    missing = missing_commands(chosen, rows, numbers)
     if not ledger:
         for kind, ending in _ENDINGS.items():
             write_text(out / f"{chosen.name}.{ending}", ledger_text(chosen, rows, kind, missing))
-        _draw(request, recorded)
+        _draw(chosen, cells, numbers, recorded, out, records or [])
     typer.echo(ledger_text(chosen, rows, form, missing), err=json, nl=False)
     for what, why in refused.items():
         typer.echo(f"graphjoule: {what} could not be finished: {why}", err=True)
@@ -112,7 +140,7 @@ def study(
         fields = {
             "study": chosen.name,
             "out": str(out),
-            "seeds": request.seeds,
+            "seeds": numbers,
             "not_available": unavailable,
             "refused": refused,
             "rows": [row.fields() for row in rows],
@@ -125,84 +153,25 @@ def study(
 study.__doc__ = f"{study.__doc__}\n{_EPILOG}"
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What is asked for."""
-
-    study: Study
-    cells: list[Cell]
-    seeds: list[int]
-    out: Path
-    records: list[Path]
-    data_root: Path | None
-
-    @property
-    def datasets(self) -> list[str]:
-        """The datasets of the cells, each once."""
-        return list(dict.fromkeys(cell.dataset for cell in self.cells))
-
-    def recorded(self) -> Collection:
-        """All records there are by now."""
-        from graphjoule.studies import read_collection
-
-        return read_collection([*self.records, *([self.out] if self.out.exists() else [])])
-
-
-def _train(request: _Request, device: str, checkpoint_every: int) -> tuple[Plan, dict[str, str]]:
-    """Say what is to be done, and do it."""
-    from graphjoule.cli.progress import show_study
-    from graphjoule.studies import Pace, plan_study, work
-    from graphjoule.studies.worker import LOCKS
-    from graphjoule.training import TrainingInterrupted
-    from graphjoule.training.environment import describe_device, resolve_device
-
-    name, has_energies = request.study.name, request.study.has_energies
-    where = describe_device(resolve_device(device))
-    if not (request.out / LOCKS).is_dir():
-        check_free(request.out)
-    ensure_folder(request.out)
-    load = cache(lambda dataset: load_task(dataset, request.data_root))
-    known = request.recorded()
-    plan = plan_study(request.cells, request.seeds, request.out, load, elsewhere=known, has_energies=has_energies)
-    for dataset, why in plan.unavailable.items():
-        cells = [cell for cell in request.cells if cell.dataset == dataset]
-        commands = " and ".join(f"`{text}`" for text in study_commands(request.study, cells, request.seeds))
-        typer.echo(f"{dataset}: not run: data not available here; {commands} runs it. {why}", err=True)
-    pace = Pace(where, known)
-    typer.echo(f"{name}: {_announce(plan, pace)}", err=True)
-    ensure_folder(request.out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
-    try:
-        with show_study(name) as on_progress:
-            refused = work(
-                plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=on_progress
-            )
-    except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
-        typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
-        sys.exit(130)
-    return plan, refused
-
-
-def _announce(plan: Plan, pace: Pace) -> str:
-    to_do = plan.num_runs - plan.num_recorded
-    if not to_do:
-        return f"all {plan.num_runs} runs are recorded"
-    recorded = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
-    return f"{to_do} runs to train{recorded}; {pace.estimate(plan.jobs)}"
-
-
-def _draw(request: _Request, recorded: Collection) -> None:
+def _draw(
+    study: Study, cells: list[Cell], seeds: list[int], recorded: Collection, out: Path, records: list[Path]
+) -> None:
     """Leave the study's figures beside its ledgers; without matplotlib, say what would draw them."""
     from graphjoule.report.drawings import Evidence, drawings_of, picture
     from graphjoule.studies import read_energies
     from graphjoule.trace.plots import MissingLibraryError
 
-    energies = read_energies([request.out, *request.records]) if request.study.has_energies else []
-    evidence = Evidence(request.study, request.cells, recorded, energies, request.seeds)
+    metrics = {record.metric.name for cell in cells for record in recorded.runs(cell.recipe, seeds)}
+    if study.drawing is not None and len(metrics) > 1:
+        typer.echo(
+            f"graphjoule: nothing is drawn: a drawing shows one metric, these runs have {choices(metrics)}.", err=True
+        )
+        return
+    energies = read_energies([out, *records]) if study.has_energies else []
     try:
-        for drawing in drawings_of(evidence):
-            path = request.out / f"{drawing.name}.png"
-            write_bytes(path, picture(drawing))
-            typer.echo(f"{request.study.name}: drawn in {path}", err=True)
+        for drawing in drawings_of(Evidence(study, cells, recorded, energies, seeds)):
+            write_bytes(out / f"{drawing.name}.png", picture(drawing))
+            typer.echo(f"{study.name}: drawn in {out / f'{drawing.name}.png'}", err=True)
     except MissingLibraryError as error:
         typer.echo(f"graphjoule: nothing is drawn. {error}", err=True)
 
@@ -261,15 +230,10 @@ def study_commands(study: Study, cells: Iterable[Cell], seeds: Sequence[int] = _
     return commands
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else _parts(text, str, "names, such as cora,pubmed")
-
-
-def _depths(text: str | None) -> list[int] | None:
-    return None if text is None else _parts(text, int, "--layers numbers, such as 2,16")
-
-
-def _parts(text: str, kind: Callable[[str], Any], expected: str) -> list[Any]:
+def _parts(text: str | None, expected: str, kind: Callable[[str], Any] = str) -> list[Any] | None:
+    """What stands between commas; None if the option is not there."""
+    if text is None:
+        return None
     try:
         parts = [kind(part.strip()) for part in text.split(",") if part.strip()]
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,27 +11,17 @@ import typer
 
 from graphjoule.cli.predict import training_graph
 from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
-from graphjoule.cli.usage import Device
+from graphjoule.cli.terminal import Device, Overrides
+from graphjoule.cli.train import title
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.nn import GraphModel
-    from graphjoule.tasks.inputs import ModelInput
-    from graphjoule.trace.limits import Limits
-    from graphjoule.trace.plots import Band, Panel
+    from graphjoule.trace.plots import Panel
     from graphjoule.training.examine import Examination
 
-_EPILOG = """
-Examples:
-
-- `graphjoule trace egnn:cora:64` traces the initialised network of a recipe
-
-- `graphjoule trace runs/cora-egnn-64 --plot energy.png` traces a training before and after
-
-- `graphjoule trace gcn:32 --nodes nodes.csv --edges edges.csv --measures energy,mad --json`
-"""
 MEASURE_NAMES = (  # the keys of `graphjoule.MEASURES`, which needs torch
     "energy",
     "norm",
@@ -69,80 +59,77 @@ def trace(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Which seed; by default 0, or the lowest that has finished.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of a recipe; repeatable."),
-    ] = None,
+    set_: Overrides = None,
     device: Device = "auto",
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the measures over the layers.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
-    """Print and draw the energy of every layer, its limits and a diagnosis, at initialisation and after training."""
+    """Print and draw the energy of every layer, its limits and a diagnosis, at initialisation and after training.
+
+    Examples:
+
+    - `graphjoule trace egnn:cora:64` traces the initialised network of a recipe
+
+    - `graphjoule trace runs/cora-egnn-64 --plot energy.png` traces a training before and after
+
+    - `graphjoule trace gcn:32 --nodes nodes.csv --edges edges.csv --measures energy,mad --json`
+    """
     if plot is not None and not plot.absolute().parent.is_dir():
         raise GraphjouleError(f"--plot is {plot}, but there is no folder {plot.absolute().parent}.")
     wanted = MEASURE_NAMES if measures == "all" else tuple(dict.fromkeys(split_names(measures) or ()))
     for name in wanted:
         if name not in MEASURE_NAMES:
             raise GraphjouleError(f"There is no measure {name!r}; choose from {choices(MEASURE_NAMES)}.")
-    overrides = parse_overrides(set_ or [])
-    found_recipe = None if Path(run_or_recipe).exists() else find_recipe(run_or_recipe, source, overrides)
+    overrides, path = parse_overrides(set_ or []), Path(run_or_recipe)
+    if path.exists():
+        if overrides:
+            raise GraphjouleError(
+                f"--set changes a recipe, but {path} is trained already: its settings are what they are."
+            )
+        if source.is_own or source.dataset is not None:
+            raise GraphjouleError(f"{path} says itself which graph it was trained on; leave out the options for one.")
+    else:
+        recipe, source = find_recipe(run_or_recipe, source, overrides)
 
+    from graphjoule.fitting import read_runs
+    from graphjoule.report import AFTER, BEFORE
+    from graphjoule.tasks.inputs import ModelInput
     from graphjoule.trace.plots import check_picture_path, draw_panels, save_figure
-    from graphjoule.training.environment import describe_device, resolve_device, versions
+    from graphjoule.training import describe_device, resolve_device, versions
+    from graphjoule.training.build import initialised
     from graphjoule.training.examine import examine
 
     if plot is not None:  # said now, not after minutes
         check_picture_path(plot)
     where = resolve_device(device)
-    if found_recipe is None:
-        subject = _of_run(Path(run_or_recipe), source, overrides, seed)
+    models: dict[str, GraphModel]
+    if path.exists():
+        runs = read_runs(path, seed=seed)
+        recipe, seed = runs.recipe, min(runs.models)
+        trained = runs.models[seed]
+        inputs = training_graph(runs, source.data_root)
+        models = {BEFORE: initialised(recipe, trained.in_channels, trained.out_channels, seed), AFTER: trained}
     else:
-        subject = _of_recipe(*found_recipe, seed or 0)
+        task, seed = source.load(), seed or 0
+        inputs = ModelInput.of(task)
+        models = {BEFORE: initialised(recipe, task.num_features, task.out_channels, seed)}
     found = {
         state: examine(
-            model,
-            subject.recipe,
-            subject.given,
-            measures=wanted,
-            watch=split_names(watch),
-            gradients=gradients,
-            device=where,
+            model, recipe, inputs, measures=wanted, watch=split_names(watch), gradients=gradients, device=where
         )
-        for state, model in subject.models.items()
+        for state, model in models.items()
     }
+    heading = f"{title(recipe)}, seed {seed}"
     if plot is not None:
-        save_figure(draw_panels(panels(found, wanted), title=subject.title), plot)
+        save_figure(draw_panels(panels(found, wanted), title=heading), plot)
     if json:
-        about = {"device": describe_device(where), "versions": versions(), "plot": None if plot is None else str(plot)}
-        states = {state: one.fields() for state, one in found.items()}
-        typer.echo(json_text({**subject.fields(), **about, "states": states}))
+        about = {"recipe": recipe.settings(), "seed": seed, "num_nodes": inputs.graph.num_nodes}
+        about |= {"device": describe_device(where), "versions": versions(), "plot": None if plot is None else str(plot)}
+        typer.echo(json_text(about | {"states": {state: one.fields() for state, one in found.items()}}))
         return
-    typer.echo("\n\n".join(describe(subject.title, state, one) for state, one in found.items()))
+    typer.echo("\n\n".join(describe(f"{heading}, {state}", one) for state, one in found.items()))
     if plot is not None:
         typer.echo(f"\npicture: {plot}")
-
-
-trace.__doc__ = f"{trace.__doc__}\n{_EPILOG}"
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """What is traced: a network in one or two states, and what it is fed."""
-
-    recipe: Recipe
-    seed: int
-    given: ModelInput
-    models: Mapping[str, GraphModel]
-
-    @property
-    def title(self) -> str:
-        """What it is, in words."""
-        model = self.recipe.model
-        return f"{model.name}, {model.num_layers} layers, {self.recipe.data.name}, seed {self.seed}"
-
-    def fields(self) -> dict[str, Any]:
-        """What ``--json`` says about it."""
-        return {"recipe": self.recipe.settings(), "seed": self.seed, "num_nodes": self.given.graph.num_nodes}
 
 
 def find_recipe(target: str, source: GraphSource, overrides: dict[str, Any]) -> tuple[Recipe, GraphSource]:
@@ -161,96 +148,46 @@ def find_recipe(target: str, source: GraphSource, overrides: dict[str, Any]) -> 
     return load_recipe(model, source.name, int(layers), overrides), source
 
 
-def _of_recipe(recipe: Recipe, source: GraphSource, seed: int) -> Subject:
-    from graphjoule.report import BEFORE
-    from graphjoule.tasks.inputs import ModelInput
-    from graphjoule.training.build import initialised
-
-    task = source.load()
-    network = initialised(recipe, task.num_features, task.out_channels, seed)
-    return Subject(recipe, seed, ModelInput.of(task), {BEFORE: network})
-
-
-def _of_run(path: Path, source: GraphSource, overrides: dict[str, Any], seed: int | None) -> Subject:
-    if overrides:
-        raise GraphjouleError(f"--set changes a recipe, but {path} is trained already: its settings are what they are.")
-    if source.is_own or source.dataset is not None:
-        raise GraphjouleError(f"{path} says itself which graph it was trained on; leave out the options for one.")
-
-    from graphjoule.fitting import read_runs
-    from graphjoule.report import AFTER, BEFORE
-    from graphjoule.training.build import initialised
-
-    runs = read_runs(path, seed=seed)
-    chosen = min(runs.models)
-    model = runs.models[chosen]
-    first = initialised(runs.recipe, model.in_channels, model.out_channels, chosen)
-    given = training_graph(runs, source.data_root)
-    return Subject(runs.recipe, chosen, given, {BEFORE: first, AFTER: model})
-
-
-def describe(title: str, state: str, found: Examination) -> str:
+def describe(heading: str, found: Examination) -> str:
     """One state of a network as text: the table, the limits, the diagnosis."""
-    parts = [f"{title}, {state}", found.trace.table()]
+    parts = [heading, found.trace.table()]
     if found.limits is not None:
-        parts.append("\n".join([found.limits.summary(), *_broken(found.limits)]))
+        broken = [
+            f"  {layer.name}: energy {layer.energy:.3g}, limits {layer.lower:.3g} to {layer.upper:.3g}"
+            for layer in found.limits.broken
+        ]
+        more = [f"  and {len(broken) - _MOST_BROKEN} more"] if len(broken) > _MOST_BROKEN else []
+        parts.append("\n".join([found.limits.summary(), *broken[:_MOST_BROKEN], *more]))
     if found.diagnosis is not None:
         parts.append(str(found.diagnosis).replace("`gradients=True` and a backward pass", "--gradients"))
     return "\n\n".join(parts)
 
 
-def _broken(found: Limits) -> list[str]:
-    """The first layers outside a limit, one line each."""
-    lines = [
-        f"  {layer.name}: energy {layer.energy:.3g}, limits {layer.lower:.3g} to {layer.upper:.3g}"
-        for layer in found.broken[:_MOST_BROKEN]
-    ]
-    more = len(found.broken) - len(lines)
-    return [*lines, f"  and {more} more"] if more else lines
-
-
 def panels(found: Mapping[str, Examination], measures: tuple[str, ...]) -> list[Panel]:
     """A panel per measure with a line per state, and the limits as a band behind the last one's energy."""
-    from graphjoule.trace.plots import Line, Panel
+    from graphjoule.report import AFTER, BEFORE
+    from graphjoule.trace.plots import BLUE, VERMILION, Band, Line, Panel
     from graphjoule.training.examine import graph_layers
 
+    styles = {BEFORE: (VERMILION, "--"), AFTER: (BLUE, "-")}
     drawn = {state: graph_layers(one.trace).layers or one.trace.layers for state, one in found.items()}
     names = [row.name for row in next(iter(drawn.values()))]
     columns = [*measures, *(["gradient"] if all("gradient" in row for rows in drawn.values() for row in rows) else [])]
+    state, last = list(found.items())[-1]
+    limits = last.limits.layers if last.limits is not None else []
+    lower, upper = [layer.lower for layer in limits], [layer.upper for layer in limits]
+    band = Band(f"limits {state}", range(1, len(limits) + 1), lower, upper, colour=styles[state][0])
     return [
         Panel(
             title="",
             y_label=name.replace("_", " "),
             lines=[
-                Line(state, [row[name] for row in rows], colour=_style(state)[0], style=_style(state)[1])
+                Line(state, [row[name] for row in rows], colour=styles[state][0], style=styles[state][1])
                 for state, rows in drawn.items()
             ],
-            bands=[band] if name == "energy" and (band := _band(found)) is not None else [],
+            bands=[band] if name == "energy" and limits else [],
             x_label="layer (0 is X_0)" if names and not names[0].startswith("convs.") else "layer",
             x_names=names,
         )
         for name in columns
     ]
-
-
-def _band(found: Mapping[str, Examination]) -> Band | None:
-    from graphjoule.trace.plots import Band
-
-    state, last = list(found.items())[-1]
-    if last.limits is None:
-        return None
-    layers = last.limits.layers
-    return Band(
-        f"limits {state}",
-        range(1, len(layers) + 1),
-        [layer.lower for layer in layers],
-        [layer.upper for layer in layers],
-        colour=_style(state)[0],
-    )
-
-
-def _style(state: str) -> tuple[str, str]:
-    from graphjoule.report import BEFORE
-    from graphjoule.trace.plots import BLUE, VERMILION
-
-    return (VERMILION, "--") if state == BEFORE else (BLUE, "-")

@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.usage import Device, parse_seeds
+from graphjoule.cli.terminal import Device, Json, Overrides, parse_seeds, show_progress
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
-from graphjoule.terms.settings import METHOD_NAMES
+from graphjoule.terms.settings import MethodName
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 
 if TYPE_CHECKING:
-    from graphjoule.cli.processes import Job
+    import torch
+
     from graphjoule.fitting import FitResult
+    from graphjoule.parallel.group import Group
     from graphjoule.tasks import Task
-    from graphjoule.training.recipe import Recipe
-
-_EPILOG = """
-Examples:
-
-- `graphjoule train` trains 32 layers on the embedded digits
-
-- `graphjoule train --dataset cora --layers 64 --seeds 10`
-
-- `graphjoule train --dataset cora --set c_min=0.3 --set lr=0.01`
-
-- `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
-
-- `graphjoule train --dataset cora --model gcn --layers 16 --constraint penalty --set terms.energy.c_min=0.2`
-
-- `graphjoule train --dataset physics --layers 8 --clusters 50 --clusters-per-step 5`
-
-- `graphjoule train --dataset pubmed --layers 64 --processes 2` trains the same, each process with half the graph
-
-- `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
-
-- `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
-"""
+    from graphjoule.training import Progress
 
 
 @takes_a_graph
@@ -51,13 +36,9 @@ def train(
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
     layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
     seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; repeatable."),
-    ] = None,
+    set_: Overrides = None,
     constraint: Annotated[
-        str | None,
-        typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHOD_NAMES)}."),
+        MethodName | None, typer.Option(help="Hold every layer's energy between c_min and c_max, by this method.")
     ] = None,
     clusters: Annotated[
         int | None,
@@ -68,6 +49,17 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
+    ] = None,
+    select_on: Annotated[
+        str | None,
+        typer.Option(metavar="METRIC", help="What chooses the epoch: loss, or a metric such as accuracy or roc_auc."),
+    ] = None,
+    class_weights: Annotated[
+        str | None,
+        typer.Option(metavar="WEIGHTS", help="Weight of each class in the loss: balanced, or numbers such as 1,5."),
+    ] = None,
+    focal_gamma: Annotated[
+        float | None, typer.Option(metavar="GAMMA", help="Focal loss instead of cross entropy; 2 is usual.")
     ] = None,
     recipe_file: Annotated[
         Path | None,
@@ -93,48 +85,70 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
+    json: Json = False,
 ) -> None:
-    """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once."""
-    from graphjoule.training.recipe import parse_overrides
+    """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once.
 
-    if constraint is not None and constraint not in METHOD_NAMES:
-        raise GraphjouleError(f"--constraint is {constraint!r}; the choices are: {choices(METHOD_NAMES)}.")
+    Examples:
+
+    - `graphjoule train` trains 32 layers on the embedded digits
+
+    - `graphjoule train --dataset cora --layers 64 --seeds 10`
+
+    - `graphjoule train --dataset cora --set c_min=0.3 --set lr=0.01`
+
+    - `graphjoule train --dataset pubmed --model gcn --layers 2 --json`
+
+    - `graphjoule train --dataset cora --model gcn --layers 16 --constraint penalty --set terms.energy.c_min=0.2`
+
+    - `graphjoule train --dataset physics --layers 8 --clusters 50 --clusters-per-step 5`
+
+    - `graphjoule train --dataset pubmed --layers 64 --processes 2` trains the same, each process with half the graph
+
+    - `graphjoule train --dataset cora --layers 8 --class-weights balanced --select-on macro_f1`
+
+    - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
+
+    - `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
+    """
     chosen = {
         "train.epochs": epochs,
         "terms.energy.method": constraint,
         "train.clusters.parts": clusters,
         "train.clusters.per_step": clusters_per_step,
+        "train.select_on": select_on,
+        "train.class_weights": None if class_weights is None else _weights(class_weights),
+        "train.focal_gamma": focal_gamma,
     }
-    overrides = parse_overrides(set_ or [])
-    for key, value in chosen.items():
-        if value is not None and overrides.setdefault(key, value) != value:
-            raise GraphjouleError(f"{key} is set twice, to {overrides[key]!r} and to {value!r}: give it once.")
+    given = [f"{key}={value}" for key, value in chosen.items() if value is not None]
+    overrides = parse_overrides([*(set_ or []), *given])
     if clusters_per_step is not None and not any(key.endswith("parts") for key in overrides) and recipe_file is None:
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
         )
     numbers = parse_seeds(seeds)
 
-    source.check()
-    from graphjoule.cli.processes import check_clustered, check_processes, source_beside_parts
-
     # What can be refused by names and numbers alone is refused before torch is imported.
-    check_processes(processes, distributed, parts)
-    source, name = source_beside_parts(source, distributed, parts)
-    recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
-    check_clustered(recipe, processes, distributed, parts)
+    source.check()
+    is_alone = processes is None and parts is None and not distributed
+    if is_alone:
+        recipe = load_recipe_from(recipe_file, model, source.name, layers, overrides)
+    else:
+        from graphjoule.cli.processes import check_options, check_recipe, train_with_others
 
-    from graphjoule.cli.preflight import check_training
-    from graphjoule.cli.processes import Job, start_processes, train_in_processes
-    from graphjoule.cli.progress import show_progress
-    from graphjoule.fitting import fit
-    from graphjoule.training import deferred_interrupt
-    from graphjoule.training.folder import RunFolder
+        source, name = check_options(source, processes, distributed, parts)
+        recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
+        check_recipe(recipe, processes, distributed, parts)
 
-    # Of many processes the first looks at the folder, for all.
-    before = None if distributed else out
-    check_training(recipe, device=device, test_fraction=source.test_fraction, out=before, resume=resume)
+    from graphjoule.tasks.splits import stratified_rule
+    from graphjoule.training import resolve_device
+
+    # What no graph could make right is refused before one is loaded, which may take minutes.
+    resolve_device(device)
+    if source.test_fraction is not None:
+        stratified_rule(source.test_fraction)
+    if out is not None and not distributed:  # of many processes the first looks at the folder, for all
+        check_folder(out, recipe, resume=resume)
     job = Job(
         recipe=recipe,
         seeds=numbers,
@@ -145,74 +159,19 @@ def train(
         source=source,
         is_json=json,
     )
-    if distributed:
-        train_and_print(job, parts)
-        return
-    if processes is not None and recipe.train.clusters is not None:
-        if out is not None:
-            RunFolder(out).check_unheld()
-        start_processes(job, processes)
-        return
-    task = source.load()
-    recipe = recipe.with_split_of(task)
-    folder = out or default_folder(recipe, resume=resume)
-    if processes is not None:
-        job = job.model_copy(update={"recipe": recipe, "out": folder})
-        result = train_in_processes(job, task, processes, parts)
+    if is_alone:
+        task = source.load()
+        print_result(job, task, job.train(task))
     else:
-        with show_progress(job.title) as on_progress, deferred_interrupt() as stop:
-            result = fit(
-                recipe,
-                task,
-                numbers,
-                device=device,
-                out=folder,
-                resume=resume,
-                checkpoint_every=checkpoint_every,
-                on_progress=on_progress,
-                should_stop=lambda: stop.requested,
-            )
-    predictions = predict_all(recipe, task, result, device) if source.is_own and result.summary.n else None
-    print_result(recipe, result, predictions, json=json)
+        train_with_others(job, processes, distributed, parts)
 
 
-train.__doc__ = f"{train.__doc__}\n{_EPILOG}"
-
-
-def rank(job: Path, parts: Annotated[Path | None, typer.Argument()] = None) -> None:
-    """Train as one of several processes: what `--processes` of `train` starts."""
-    from graphjoule.cli.processes import Job, train_as_rank
-
-    shared = Job.model_validate_json(job.read_bytes())
-    if parts is None:
-        train_and_print(shared, None)
-    else:  # the process that has cut the graph prints
-        train_as_rank(shared, parts, lambda recipe: default_folder(recipe, resume=shared.resume))
-
-
-def train_and_print(job: Job, parts: Path | None) -> None:
-    """Train as one of several processes, the first of which prints the result, and predicts a graph of one's own."""
-    from graphjoule.cli.processes import train_as_rank
-
-    result, is_first = train_as_rank(job, parts, lambda recipe: default_folder(recipe, resume=job.resume))
-    if is_first:
-        is_own = job.source.is_own and result.summary.n > 0
-        predictions = predict_all(job.recipe, job.source.load(), result, job.device) if is_own else None
-        print_result(job.recipe, result, predictions, json=job.is_json)
-
-
-def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
-    """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
-    from graphjoule.fitting import mean_prediction
-    from graphjoule.tasks.inputs import ModelInput
-    from graphjoule.training.predictions import write_predictions
-
-    done: Any = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
-    given = ModelInput.of(task)
-    path = (result.folder or Path()) / "predictions.csv"
-    predicted = mean_prediction(done, recipe, task.objective, given, device)
-    write_predictions(path, given.node_ids, predicted, given.targets, task.objective)
-    return path
+def _weights(text: str) -> str | list[float]:
+    """One number per class from a list with commas, or the word as it is."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        return text
 
 
 def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:
@@ -221,14 +180,101 @@ def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: in
     What a file changes against the recipe that comes with graphjoule counts as overridden, so that a report does not
     take it for the paper's experiment and its command repeats the training without the file.
     """
-    from graphjoule.training.recipe import load_recipe
-
     found = load_recipe(model, dataset, num_layers, overrides, file=file)
     if file is None:
         return found
     usual = load_recipe(model, dataset, num_layers).settings()
     changed = [key for key, value in found.settings().items() if key not in usual or usual[key] != value]
     return found.model_copy(update={"sources": found.sources | dict.fromkeys(changed, "override")})
+
+
+def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
+    """Refuse a folder that holds another training or cannot be made; nothing is written.
+
+    Whether files can really be written shows when the training begins: asking is not enough, see `ensure_folder`.
+    """
+    from graphjoule.training.folder import RunFolder
+
+    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest.name} is a file.")
+    if not os.access(nearest, os.W_OK):
+        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
+    folder = RunFolder(path)
+    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
+        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
+        recipe = recipe.model_copy(update={"data": data})
+    folder.check(recipe, resume=resume)
+
+
+class Job(BaseModel):
+    """What to train; all processes of a training are given the same.
+
+    Attributes:
+        recipe: every setting; its split may still be "default".
+        seeds: one run each.
+        device: "auto", "cpu" or "cuda".
+        out: the run folder; None makes a new one under ``runs/``.
+        resume: whether to go on with what it holds.
+        checkpoint_every: epochs between two checkpoints.
+        source: which graph, where a process reads all of it.
+        is_json: whether to print the result as JSON.
+    """
+
+    recipe: Recipe
+    seeds: list[int]
+    device: str
+    out: Path | None
+    resume: bool
+    checkpoint_every: int
+    source: GraphSource = GraphSource()
+    is_json: bool = False
+
+    def train(
+        self,
+        task: Task,
+        group: Group | None = None,
+        device: torch.device | None = None,
+        on_epoch: Callable[[], None] = lambda: None,
+    ) -> FitResult:
+        """Train on a task, alone or as one of a group of processes; the first of them shows progress.
+
+        Args:
+            task: the graph that the recipe is for, or this process's part of it.
+            group: the processes; by default this one alone.
+            device: this process's own; by default what the job says.
+            on_epoch: called when there is progress.
+        """
+        from graphjoule.fitting import fit
+        from graphjoule.parallel.group import ALONE
+        from graphjoule.training import deferred_interrupt
+
+        group, recipe = group or ALONE, self.recipe.with_split_of(task)
+        folder = group.from_first(lambda: self.out or default_folder(recipe, resume=self.resume))
+        shown = show_progress(title(recipe)) if group.is_first else nullcontext(lambda progress: None)
+        with shown as show, deferred_interrupt() as stop:
+
+            def on_progress(progress: Progress) -> None:
+                on_epoch()
+                show(progress)
+
+            return fit(
+                recipe,
+                task,
+                self.seeds,
+                device=device or self.device,
+                out=folder,
+                resume=self.resume,
+                checkpoint_every=self.checkpoint_every,
+                on_progress=on_progress,
+                should_stop=lambda: stop.requested,
+                group=group,
+            )
+
+
+def title(recipe: Recipe) -> str:
+    """A training in words: "egnn, 64 layers, cora"."""
+    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}"
 
 
 def run_name(recipe: Recipe) -> str:
@@ -262,15 +308,24 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     return runs / (name if number == 1 else f"{name}-{number}")
 
 
-# What it prints when it is done.
-
-
-def print_result(recipe: Recipe, result: FitResult, predictions: Path | None = None, *, json: bool) -> None:
-    """Print what came out; exit code 1 if no run finished."""
+def print_result(job: Job, task: Task, result: FitResult) -> None:
+    """Print what came out, and predict a graph of the user's own; exit code 1 if no run finished."""
     summary, folder = result.summary, result.folder or Path()
-    lines = [describe(recipe, result), f"records and models: {folder}"]
+    name, text = summary.metric.name, summary.metric.text
+    failed = f", {summary.num_failed} failed" if summary.num_failed else ""
+    if summary.val_mean is None:
+        said = f"no run finished{failed}"
+    elif summary.test_mean is None:  # a split without test nodes
+        validation = text(summary.val_mean, summary.val_std)
+        said = f"validation {name} {validation} (n = {summary.n}{failed}), no test nodes, {summary.seconds:.0f} s"
+    else:
+        said = (
+            f"test {name} {text(summary.test_mean, summary.test_std)} (n = {summary.n}{failed}), "
+            f"validation {text(summary.val_mean)}, {summary.seconds:.0f} s"
+        )
+    lines = [f"{title(job.recipe)}: {said}", f"records and models: {folder}"]
     fields: dict[str, Any] = {
-        "metric": summary.metric.name,
+        "metric": name,
         "test_mean": summary.test_mean,
         "test_std": summary.test_std,
         "n": summary.n,
@@ -279,30 +334,26 @@ def print_result(recipe: Recipe, result: FitResult, predictions: Path | None = N
         "seconds": round(summary.seconds, 3),
         "records": str(folder / "records.jsonl"),
     }
-    if predictions is not None:
-        fields["predictions"] = str(predictions)
-        lines.append(f"predictions: {predictions}")
-    typer.echo("\n".join(lines), err=json)
-    if json:
+    if job.source.is_own and summary.n:
+        path = predict_all(job.recipe, task, result, job.device)
+        fields["predictions"] = str(path)
+        lines.append(f"predictions: {path}")
+    typer.echo("\n".join(lines), err=job.is_json)
+    if job.is_json:
         typer.echo(json_text(fields))
     if summary.n == 0:
         sys.exit(1)
 
 
-def describe(recipe: Recipe, result: FitResult) -> str:
-    """The result in words."""
-    summary = result.summary
-    name, text = summary.metric.name, summary.metric.text
-    failed = f", {summary.num_failed} failed" if summary.num_failed else ""
-    runs = f"(n = {summary.n}{failed})"
-    if summary.val_mean is None:
-        said = f"no run finished{failed}"
-    elif summary.test_mean is None:  # a split without test nodes
-        validation = text(summary.val_mean, summary.val_std)
-        said = f"validation {name} {validation} {runs}, no test nodes, {summary.seconds:.0f} s"
-    else:
-        said = (
-            f"test {name} {text(summary.test_mean, summary.test_std)} {runs}, "
-            f"validation {text(summary.val_mean)}, {summary.seconds:.0f} s"
-        )
-    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}: {said}"
+def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
+    """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
+    from graphjoule.fitting import mean_prediction
+    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.training.predictions import write_predictions
+
+    done: Any = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
+    given = ModelInput.of(task)
+    path = (result.folder or Path()) / "predictions.csv"
+    predicted = mean_prediction(done, recipe, task.objective, given, device)
+    write_predictions(path, given.node_ids, predicted, given.targets, task.objective)
+    return path

@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
+from graphjoule.cli.terminal import Device, parse_seeds
 from graphjoule.cli.train import run_name
-from graphjoule.cli.usage import Device, parse_seeds
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import METHOD_NAMES
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.settings import parse_overrides, resolve, setting_names
+from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides, resolve, setting_names
 from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, parse_ranges, spelled
 from graphjoule.tuning.storage import StorageRef, import_optuna
 
 if TYPE_CHECKING:
     from graphjoule.tuning.outcome import Outcome
     from graphjoule.tuning.queue import TrialQueue
-    from graphjoule.tuning.search import Search, Team
+    from graphjoule.tuning.search import Team
     from graphjoule.tuning.validation import ValidationTask
 
 _SHOWN = 5  # trials in the table at the end
@@ -104,15 +103,15 @@ def tune(
     ranges = choose_ranges(start, range_ or [], overrides)
 
     from graphjoule.tasks.splits import stratified_rule
-    from graphjoule.training.environment import resolve_device
+    from graphjoule.training import resolve_device
     from graphjoule.tuning.outcome import RECIPE_NAME, check_folder, mark_folder, read_outcome, write_outcome
     from graphjoule.tuning.search import Search, Team
-    from graphjoule.tuning.validation import hide_test, metric_of
+    from graphjoule.tuning.validation import hide_test
 
     resolve_device(device)
     if source.test_fraction is not None:
         stratified_rule(source.test_fraction)
-    ref, folder = choose_places(storage, name, out, start)
+    ref, folder = _choose_places(storage, name or run_name(start), out)
 
     task = source.load()
     search = Search(start.with_split_of(task), ranges, tuple(numbers), search_seed)
@@ -123,27 +122,59 @@ def tune(
     stored = search.open(ref, seen)
     mark_folder(folder, ref.name, about)
     queue = search.queue(stored, trials)
-    typer.echo(announce(search, seen, ref, trials, queue.num_trials, workers), err=True)
+    run = f"{model}, {layers} layers, {source.name}"
+    goal = "lowest" if stored.study.direction.name == "MINIMIZE" else "highest"
+    lines = [
+        f"{run}: {counted(queue.num_trials, 'trial')} of {counted(len(numbers), 'seed')} by "
+        f"{counted(workers, 'worker')}, kept in {ref} as {ref.name!r}",
+        f"searched for the {goal} mean val_{search.recipe.train.select_on}: "
+        + ", ".join(f"{key} {found.text}" for key, found in ranges.items()),
+    ]
+    if queue.num_trials < trials:
+        settings = counted(queue.num_trials, "setting")
+        lines.append(f"the ranges hold {settings}, so there are not {trials} trials: each is tried once")
+    typer.echo("\n".join(lines), err=True)
     num_dead = _carry_out(Team(source.load, search, ref, trials, device, timeout), queue, seen, workers)
 
     outcome = read_outcome(stored, search.recipe)
+    num_over, num_failed = len(outcome.rows), len(outcome.rows) - len(outcome.ranked)
     if outcome.ranked:
         check_folder(folder, ref.name, about)  # another search may have begun there at the same moment
-        command = train_command(source, outcome.recipe, folder / RECIPE_NAME)
-        header = header_of(outcome, search.seeds, command, has_test=seen.has_test)
+        best = outcome.best
+        # The command that trains the winner on the graph of the search.
+        given = {field.name.replace("_", "-"): getattr(source, field.name) for field in fields(source)}
+        given |= {} if source.is_own else {"dataset": source.name}
+        given |= {"model": model, "layers": layers, "recipe": folder / RECIPE_NAME, "seeds": _SEEDS}
+        options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
+        command = f"graphjoule train {' '.join(options)}"
+        header = [
+            f"{run}: the best of {counted(num_over, 'trial')} of graphjoule tune.",
+            "",
+            f"Command   {command}",
+            f"Expect    {outcome.metric} {best.value:.4f} on the validation nodes, the mean over the seeds "
+            f"{', '.join(map(str, numbers))}{';' if seen.has_test else ''}",
+        ]
+        if seen.has_test:
+            unread = "the search has not read a test label, so it cannot say what to expect of the test nodes"
+            header.append(f"{'':10}{unread}")
         files, missing = write_outcome(outcome, folder, header=header)
-        typer.echo(describe(outcome, ranges, files, missing), err=json)
+        failed = f", {num_failed} failed" if num_failed else ""
+        whole = ", all settings that the ranges hold" if num_over == count_settings(ranges) else ""
+        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
+        lines = [f"{counted(num_over, 'trial')}{failed}{whole}; the best by {outcome.metric}:", *_table(outcome)]
+        lines += [f"importance: {shares}"] if shares else []
+        lines += [*(f"{name}: {path}" for name, path in files.items()), *missing]
         once = "; the test split is read then, once" if seen.has_test else ""
-        typer.echo(f"train the winner with ten seeds{once}:\n  {command}", err=json)
+        lines += [f"train the winner with ten seeds{once}:", f"  {command}"]
+        typer.echo("\n".join(lines), err=json)
         if json:
-            best = outcome.best
             result = {
                 "name": ref.name,
                 "storage": str(ref),
-                "select_on": metric_of(outcome.recipe),
+                "select_on": outcome.metric,
                 "direction": outcome.direction,
-                "num_trials": len(outcome.rows),
-                "num_failed": len(outcome.rows) - len(outcome.ranked),
+                "num_trials": num_over,
+                "num_failed": num_failed,
                 "ranges": {key: found.text for key, found in ranges.items()},
                 "best": {"trial": best.slot, "value": best.value, **best.metrics, "params": dict(best.params)},
                 "importance": dict(outcome.importance),
@@ -152,7 +183,11 @@ def tune(
             }
             typer.echo(json_text(result))
     if not outcome.ranked or not queue.is_finished():
-        typer.echo(f"graphjoule: {_what_is_left(outcome, queue.num_trials, num_dead)}", err=True)
+        dead = f"{counted(num_dead, 'worker')} ended early; " if num_dead else ""
+        left = f"{num_over} of {counted(queue.num_trials, 'trial')} are over; the same command goes on."
+        if num_over >= queue.num_trials:
+            left = f"no trial has a result; the first failure: {outcome.rows[0].failure}"
+        typer.echo(f"graphjoule: {dead}{left}", err=True)
     if not outcome.ranked or num_dead == workers:
         sys.exit(1)
 
@@ -173,11 +208,10 @@ def choose_ranges(recipe: Recipe, texts: Sequence[str], overrides: Mapping[str, 
     return fit_ranges(recipe, given or left)
 
 
-def choose_places(storage: str | None, name: str | None, out: Path | None, recipe: Recipe) -> tuple[StorageRef, Path]:
+def _choose_places(storage: str | None, name: str, out: Path | None) -> tuple[StorageRef, Path]:
     """Where the search is stored and where its results go: the same places for the same command."""
     from graphjoule.tuning.outcome import SEARCH_NAME
 
-    name = name or run_name(recipe)
     folder = out or Path("runs") / "tune" / name
     ref = StorageRef(storage or str(folder / "journal.log"), name)
     if storage is not None and ref.journal is not None and out is None:
@@ -191,7 +225,7 @@ def choose_places(storage: str | None, name: str | None, out: Path | None, recip
 
 def _carry_out(team: Team, queue: TrialQueue, task: ValidationTask, num_workers: int) -> int:
     """Try what is left, here or in several processes; returns how many of those ended early."""
-    from graphjoule.cli.progress import show_search
+    from graphjoule.cli.terminal import show_search
     from graphjoule.training import TrainingInterrupted
     from graphjoule.tuning.search import evaluate, run_team, work
 
@@ -209,84 +243,13 @@ def _carry_out(team: Team, queue: TrialQueue, task: ValidationTask, num_workers:
     return sum(code != 0 for code in codes)
 
 
-def _what_is_left(outcome: Outcome, num_trials: int, num_dead: int) -> str:
-    dead = f"{counted(num_dead, 'worker')} ended early; " if num_dead else ""
-    if len(outcome.rows) < num_trials:
-        return f"{dead}{len(outcome.rows)} of {counted(num_trials, 'trial')} are over; the same command goes on."
-    return f"{dead}no trial has a result; the first failure: {outcome.rows[0].failure}"
-
-
-# Words.
-
-
-def announce(
-    search: Search, task: ValidationTask, ref: StorageRef, num_asked: int, num_trials: int, num_workers: int
-) -> str:
-    """What is about to be done."""
-    from graphjoule.tuning.validation import direction_of, metric_of
-
-    recipe = search.recipe
-    goal = "lowest" if direction_of(recipe, task) == "minimize" else "highest"
-    ranges = ", ".join(f"{key} {found.text}" for key, found in search.ranges.items())
-    lines = [
-        f"{_run(recipe)}: {counted(num_trials, 'trial')} of "
-        f"{counted(len(search.seeds), 'seed')} by {counted(num_workers, 'worker')}, kept in {ref} as {ref.name!r}",
-        f"searched for the {goal} mean {metric_of(recipe)}: {ranges}",
-    ]
-    if num_trials < num_asked:
-        settings = counted(num_trials, "setting")
-        lines.append(f"the ranges hold {settings}, so there are not {num_asked} trials: each is tried once")
-    return "\n".join(lines)
-
-
-def _run(recipe: Recipe) -> str:
-    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}"
-
-
-def train_command(source: GraphSource, recipe: Recipe, file: Path) -> str:
-    """The command that trains a recipe file on the graph of the search with ten seeds."""
-    given = {field.name.replace("_", "-"): getattr(source, field.name) for field in fields(source)}
-    if not source.is_own:
-        given["dataset"] = source.name
-    options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
-    options += [f"--model {recipe.model.name}", f"--layers {recipe.model.num_layers}"]
-    return f"graphjoule train {' '.join(options)} --recipe {shlex.quote(str(file))} --seeds {_SEEDS}"
-
-
-def header_of(outcome: Outcome, seeds: Sequence[int], command: str, *, has_test: bool) -> list[str]:
-    """The comment on top of the winner's file."""
-    from graphjoule.tuning.validation import metric_of
-
-    recipe = outcome.recipe
-    lines = [
-        f"{_run(recipe)}: the best of {counted(len(outcome.rows), 'trial')} of graphjoule tune.",
-        "",
-        f"Command   {command}",
-        f"Expect    {metric_of(recipe)} {outcome.best.value:.4f} on the validation nodes, the mean over the "
-        f"seeds {', '.join(map(str, seeds))}{';' if has_test else ''}",
-    ]
-    unread = "the search has not read a test label, so it cannot say what to expect of the test nodes"
-    return [*lines, f"{'':10}{unread}"] if has_test else lines
-
-
-def describe(outcome: Outcome, ranges: Mapping[str, Range], files: Mapping[str, Path], missing: Sequence[str]) -> str:
-    """The result in words."""
-    from graphjoule.tuning.validation import metric_of
-
-    num_failed = len(outcome.rows) - len(outcome.ranked)
-    failed = f", {num_failed} failed" if num_failed else ""
-    if len(outcome.rows) == count_settings(ranges):
-        failed += ", all settings that the ranges hold"
-    selects, names = metric_of(outcome.recipe), list(outcome.best.params)
-    others = [name for name in outcome.best.metrics if name != selects]
-    rows = [["trial", selects, *others, *names]]
+def _table(outcome: Outcome) -> list[str]:
+    """The best trials, a line each."""
+    names = list(outcome.best.params)
+    others = [name for name in outcome.best.metrics if name != outcome.metric]
+    rows = [["trial", outcome.metric, *others, *names]]
     for row in outcome.ranked[:_SHOWN]:
         params = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in map(row.params.get, names)]
         rows.append([str(row.slot), f"{row.value:.4f}", *(f"{row.metrics[name]:.4f}" for name in others), *params])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines = [f"{counted(len(outcome.rows), 'trial')}{failed}; the best by {selects}:", *(f"  {row}" for row in table)]
-    if outcome.importance:
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
-        lines.append(f"importance: {shares}")
-    return "\n".join([*lines, *(f"{name}: {path}" for name, path in files.items()), *missing])
+    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

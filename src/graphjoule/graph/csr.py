@@ -1,11 +1,13 @@
-"""Sparse matrices in compressed rows, and cheap calls of autograd functions: what all fast loops share."""
+"""Sparse matrices in compressed rows, and linear maps with cheap gradients: what all fast loops share."""
 
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -142,3 +144,81 @@ def is_plain() -> bool:
         return False
     are_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", None)
     return are_transforms_active is not None and not are_transforms_active()
+
+
+def linear_map(
+    x: Tensor, function: Callable[..., Tensor], *given: Tensor, adjoint: Callable[..., Tensor] | None = None
+) -> Tensor:
+    """A function that is linear in ``x``, with a gradient of which autograd cannot know that it is cheap.
+
+    It works under `torch.vmap`, where all runs are one call, and has derivatives of any order.
+
+    Args:
+        x: what the function is linear in.
+        function: of `x` and `given`; under vmap all of them get an axis of runs first, one more for every vmap.
+        given: tensors that it depends on too; they get no gradient.
+        adjoint: what makes the gradient of `x` from that of the result and from `given`, in differentiable operations;
+            by default `function`, which is self-adjoint then.
+
+    Example:
+        >>> a, x = torch.tensor([[1.0, 1.0], [0.0, 1.0]]), torch.ones(2, requires_grad=True)
+        >>> linear_map(x, lambda x: a @ x, adjoint=lambda grad: a.T @ grad).sum().backward()
+        >>> x.grad
+        tensor([1., 2.])
+    """
+    if is_plain():
+        return function(x, *given)
+    out: Tensor = _LinearMap.apply(x, function, adjoint, *given)  # type: ignore[no-untyped-call]
+    return out
+
+
+@with_signature
+class _LinearMap(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, function: Callable[..., Tensor], adjoint: Any, *given: Tensor) -> Tensor:
+        return function(x, *given)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.function, ctx.adjoint, *given = inputs
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        given = ctx.saved_tensors
+        grad = ctx.adjoint(grads[0], *given) if ctx.adjoint else linear_map(grads[0], ctx.function, *given)
+        return grad.to(ctx.dtype), None, None, *[None] * len(given)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Tensor, *more: Any) -> tuple[Tensor, int]:
+        function, adjoint, *given = more
+        dims = (in_dims[0], *in_dims[3:])
+        x, *given = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((x, *given), dims, strict=True)
+        )
+        return linear_map(x, function, *given, adjoint=adjoint), 0
+
+
+def of_all_runs(function: Callable[..., Tensor], dim: int) -> Callable[..., Tensor]:
+    """A function for `linear_map` from one of ``x [runs, ...]`` and vectors ``[runs, n]``, all with one axis of runs.
+
+    Args:
+        function: returns ``[runs, ...]``.
+        dim: number of axes that `x` has of one run.
+    """
+
+    def call(x: Tensor, *given: Tensor) -> Tensor:
+        runs = x.shape[: x.dim() - dim]
+        count = math.prod(runs)
+        vectors = (t.reshape(count, t.size(-1)) for t in given)
+        out = function(x.reshape(count, *x.shape[len(runs) :]), *vectors)
+        return out.reshape(*runs, *out.shape[1:])
+
+    return call
+
+
+def each_run(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A function of one matrix applied to all matrices of ``[..., num_nodes, channels]``."""
+    return function(x) if x.dim() == 2 else torch.stack([each_run(function, run) for run in x])

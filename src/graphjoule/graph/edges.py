@@ -31,11 +31,9 @@ def check_edges(
     if smallest < 0 or largest >= num_nodes:
         wrong = smallest if smallest < 0 else largest
         raise GraphjouleError(f"edge_index names node {wrong}; with {num_nodes} nodes it must be 0 to {num_nodes - 1}.")
-    weight = None if edge_weight is None else _check_weights(edge_weight, edge_index.size(1))
-    return edge_index, weight, int(num_nodes)
-
-
-def _check_weights(edge_weight: Tensor, num_edges: int) -> Tensor:
+    if edge_weight is None:
+        return edge_index, None, int(num_nodes)
+    num_edges = edge_index.size(1)
     if edge_weight.shape != (num_edges,):
         raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
     if edge_weight.is_complex():
@@ -45,7 +43,7 @@ def _check_weights(edge_weight: Tensor, num_edges: int) -> Tensor:
     if wrong.any():
         at = int(wrong.nonzero()[0])
         raise GraphjouleError(f"edge_weight[{at}] is {float(weight[at])}; weights must be finite and not negative.")
-    return weight
+    return edge_index, weight, int(num_nodes)
 
 
 def check_degrees(degree: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import Rows, row_of_entries, row_starts
+from graphjoule.graph.csr import Rows, entries_of_rows, row_of_entries, row_starts
 from graphjoule.graph.nodes import Excerpt
 
 
@@ -47,18 +47,15 @@ class SparseFeatures:
         csr.sum_duplicates()
         csr.eliminate_zeros()
         csr.sort_indices()
-        position = sp.csr_matrix((np.arange(csr.nnz), csr.indices, csr.indptr), shape=csr.shape).tocsc()
+        rowptr, col = (torch.from_numpy(pattern.astype(np.int32)) for pattern in (csr.indptr, csr.indices))
         value = torch.from_numpy(np.asarray(csr.data)).to(torch.get_default_dtype())
-        pattern = (csr.indptr, csr.indices, position.indptr, position.indices)
-        rowptr, col, t_rowptr, t_col = (torch.from_numpy(p.astype(np.int32)) for p in pattern)
-        return cls(rowptr, col, value, t_rowptr, t_col, torch.from_numpy(position.data.astype(np.int64)))
+        return cls.from_csr(rowptr, col, value, csr.shape[1])
 
     @classmethod
     def from_dense(cls, x: Tensor) -> SparseFeatures:
         """Features from a dense matrix, keeping its dtype."""
-        sparse = cls.from_scipy(sp.csr_matrix(x.detach().cpu().numpy()))
-        sparse = sparse.to(x.device)
-        return sparse.with_value(x.detach()[sparse.row(), sparse.col.long()])
+        row, col = x.detach().nonzero(as_tuple=True)
+        return cls.from_csr(row_starts(row, len(x)), col.int(), x.detach()[row, col], x.size(1))
 
     @classmethod
     def from_csr(
@@ -108,6 +105,13 @@ class SparseFeatures:
     def with_value(self, value: Tensor) -> SparseFeatures:
         """The same pattern with other stored values."""
         return replace(self, value=value)
+
+    def __getitem__(self, nodes: Tensor) -> SparseFeatures:
+        """The features of some nodes, by their numbers, by a mask or by a slice as in a dense matrix."""
+        nodes = torch.arange(self.num_nodes, device=self.device)[nodes].reshape(-1)
+        row, entry = entries_of_rows(self.rowptr, nodes)
+        starts = row_starts(row, len(nodes))
+        return SparseFeatures.from_csr(starts, self.col[entry], self.value[entry], self.num_features)
 
     def row(self) -> Tensor:
         """Row of every stored value, the counterpart of `col`."""

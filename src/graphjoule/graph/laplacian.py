@@ -13,7 +13,16 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from graphjoule.graph.csr import csr_product, csr_tensor, is_plain, row_of_entries, row_starts, with_signature
+from graphjoule.graph.csr import (
+    csr_product,
+    csr_tensor,
+    each_run,
+    is_plain,
+    linear_map,
+    row_of_entries,
+    row_starts,
+    with_signature,
+)
 
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
 _QUICK_NUMEL = 2**18  # below, float64 costs microseconds
@@ -343,60 +352,28 @@ def _size(x: Tensor) -> float:
     return math.inf if math.isnan(size) else size
 
 
-# Maps of node features and their forms, with the gradients that autograd cannot know are cheap. Both take features of
-# any number of runs, ``[..., num_nodes, channels]`` in any dtype, work under `torch.vmap`, and have second derivatives.
-
 OfOneRun = Callable[[Tensor], Tensor]
 """A function of the features of one run, shape ``[num_nodes, channels]``."""
 
 
 def _self_adjoint(x: Tensor, function: OfOneRun) -> Tensor:
     """A self-adjoint linear map of every run's features, of the map's dtype; its gradient is the same map."""
-    if is_plain():
-        return _each_run(function, x)
-    out: Tensor = _SelfAdjoint.apply(x, function)  # type: ignore[no-untyped-call]
-    return out
+    return linear_map(x, lambda runs: each_run(function, runs))
 
 
 def _quadratic_form(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:
     """``<X, M X>`` of every run's features from a `form` that is as exact as can be; its gradient is ``2 M X``."""
     if is_plain():
-        return _each_run(form, x)
+        return each_run(form, x)
     out: Tensor = _QuadraticForm.apply(x, form, product)  # type: ignore[no-untyped-call]
     return out
-
-
-def _each_run(function: OfOneRun, x: Tensor) -> Tensor:
-    """Apply a function of one matrix to all matrices of ``[..., num_nodes, channels]``."""
-    if x.dim() == 2:
-        return function(x)
-    return torch.stack([_each_run(function, run) for run in x])
-
-
-@with_signature
-class _SelfAdjoint(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, function: OfOneRun) -> Tensor:
-        return _each_run(function, x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, OfOneRun], output: Tensor) -> None:
-        ctx.dtype, ctx.function = inputs[0].dtype, inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _self_adjoint(grads[0], ctx.function).to(ctx.dtype), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, function: OfOneRun) -> tuple[Tensor, int]:
-        return _self_adjoint(x.movedim(in_dims[0], 0), function), 0
 
 
 @with_signature
 class _QuadraticForm(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:
-        return _each_run(form, x)
+        return each_run(form, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, OfOneRun, OfOneRun], output: Tensor) -> None:

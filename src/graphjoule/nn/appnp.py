@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
-from graphjoule.nn.batch_norm import BatchNorm
+from graphjoule.nn.base import BatchNorm, FeatureLinear, GraphModel, check_unit_interval
 from graphjoule.nn.table import Probability, UnitInterval
 from graphjoule.ops.edge_dropout import propagate_dropped
 
@@ -57,8 +55,6 @@ class APPNP(GraphModel):
         torch.Size([3, 7])
     """
 
-    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
-
     def __init__(
         self,
         in_channels: int,
@@ -91,7 +87,3 @@ class APPNP(GraphModel):
     def kept_activations(self, *, is_fused: bool) -> int:
         """The MLP's; the steps keep nothing for the gradient but need a few scores, which are of another width."""
         return 8 - (-8 * self.out_channels // self.hidden_channels)
-
-    def parameter_group(self, name: str) -> str:
-        """One group for all parameters."""
-        return "all"

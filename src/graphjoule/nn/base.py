@@ -1,45 +1,39 @@
-"""What every model of the zoo promises, so that one trainer, one trace and one test serve them all."""
+"""What every model of the zoo promises, so that one trainer, one trace and one test serve all; and what they share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.graph.nodes import computing_on
+from graphjoule.graph.nodes import computing_on, current_nodes
 from graphjoule.ops import dropout, sparse_linear, split_key
 
 
 class GraphModel(nn.Module):
     """A network from node features and a graph to class scores or other numbers per node, written for one run.
 
-    A subclass implements `_forward` and `parameter_group`, and `penalty` if its loss has a term of its own. The
-    optimiser's parameter groups are a partition of all parameters by construction: every name is put into one of
-    `parameter_group_names` or into "frozen".
+    A subclass implements `_forward`, and `penalty` if its loss has a term of its own. The optimiser's parameter groups
+    are a partition of all parameters by construction: every name is put into one of `parameter_group_names` or into
+    "frozen".
     """
 
-    parameter_group_names: ClassVar[tuple[str, ...]]
+    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
     is_stackable: ClassVar[bool] = True  # many runs of it can train in one program
 
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
         super().__init__()
-        for name, value in (
-            ("in_channels", in_channels),
-            ("hidden_channels", hidden_channels),
-            ("out_channels", out_channels),
-            ("num_layers", num_layers),
-        ):
-            if value < 1:
-                raise GraphjouleError(f"{name} is {value}; it must be at least 1.")
-        self.in_channels = in_channels
-        self.hidden_channels = hidden_channels
-        self.out_channels = out_channels
+        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
         self.num_layers = num_layers
+        for name in ("in_channels", "hidden_channels", "out_channels", "num_layers"):
+            if (value := getattr(self, name)) < 1:
+                raise GraphjouleError(f"{name} is {value}; it must be at least 1.")
 
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """Class scores of every node, shape ``[num_nodes, out_channels]``.
@@ -76,6 +70,11 @@ class GraphModel(nn.Module):
         """Outputs or targets less a number that all have in common; see `OutputScale`."""
         return values
 
+    @property
+    def output_center(self) -> Tensor | float:
+        """The number that all outputs have in common; see `OutputScale`."""
+        return 0.0
+
     def kept_activations(self, *, is_fused: bool) -> int:
         """About how many activations ``[num_nodes, hidden_channels]`` a training step needs at its peak.
 
@@ -84,8 +83,8 @@ class GraphModel(nn.Module):
         return 8 * (self.num_layers + 2)
 
     def parameter_group(self, name: str) -> str:
-        """The optimiser group of the parameter called `name`."""
-        raise NotImplementedError
+        """The optimiser group of the parameter called `name`; by default there is one for all."""
+        return "all"
 
     def parameter_groups(self) -> dict[str, list[str]]:
         """Parameter names by optimiser group; together they are all parameters, each once."""
@@ -117,6 +116,87 @@ class FeatureLinear(nn.Linear):
             out = sparse_linear(x, self.weight.t(), p, key)
             return out if self.bias is None else out + self.bias
         return super().forward(dropout(x, p, key))
+
+
+ModuleType = TypeVar("ModuleType", bound=type[nn.Module])
+_STOCK: dict[type[nn.Module], tuple[Any, frozenset[str]]] = {}
+"""By class the `forward` that it was written with, and all names it has, which an instance could hide."""
+
+
+def stock(kind: ModuleType) -> ModuleType:
+    """A class decorator: what modules of this very class compute, as it is written, may be computed in another way."""
+    _STOCK[kind] = kind.forward, frozenset(dir(kind))
+    return kind
+
+
+stock(nn.ReLU)
+stock(nn.Identity)
+
+
+def is_stock(module: nn.Module) -> bool:
+    """Whether calling a module is calling the `forward` that its class was written with, and nothing else.
+
+    It is not where the class is another one (a subclass, or the one that a parametrization puts in its place), where
+    the class or the module was given another `forward` or the module any other method, and where a hook waits for the
+    call or its gradient. What the module's settings are is not asked here. A fused backend may replace what is stock.
+    """
+    kind = type(module)
+    forward, names = _STOCK.get(kind, (None, frozenset()))
+    has_hooks = (
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    ) or (
+        torch_module._global_forward_hooks
+        or torch_module._global_forward_pre_hooks
+        or torch_module._global_backward_hooks
+        or torch_module._global_backward_pre_hooks
+    )
+    return forward is kind.forward and not has_hooks and vars(module).keys().isdisjoint(names)
+
+
+@stock
+class BatchNorm(nn.BatchNorm1d):
+    """``(x - mean) / sqrt(var + eps) * weight + bias`` of every channel, with mean and variance over all nodes.
+
+    Torch's own, unless the nodes at hand are not all nodes of the graph; then the graph sums over the others too.
+
+    Args:
+        channels: number of channels.
+
+    Example:
+        >>> BatchNorm(1)(torch.tensor([[1.0], [3.0]])).detach().round(decimals=3)
+        tensor([[-1.],
+                [ 1.]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised features, the shape of `x`."""
+        return current_nodes().batch_norm(x, self) if self.training else super().forward(x)
+
+
+class Encoder(nn.Module):
+    """The map ``f`` from input features to ``X_0``, which the graph layers start from.
+
+    Args:
+        in_channels: number of input features.
+        channels: width of ``X_0``.
+        kind: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
+        dropout: dropout probability.
+    """
+
+    def __init__(self, in_channels: int, channels: int, kind: Literal["linear", "mlp"], dropout: float) -> None:
+        super().__init__()
+        check_choice("encoder", kind, ("linear", "mlp"))
+        self.dropout = dropout
+        self.first = FeatureLinear(in_channels, channels)
+        self.norm = BatchNorm(channels) if kind == "mlp" else None
+        self.second = FeatureLinear(channels, channels) if kind == "mlp" else None
+
+    def forward(self, x: Features, key: Tensor | None = None) -> Tensor:
+        """``X_0``, shape ``[num_nodes, channels]``."""
+        if self.norm is None or self.second is None:
+            return torch.relu(self.first(x, self.dropout, key))
+        out: Tensor = self.second(self.norm(self.first(x)).relu(), self.dropout, key)
+        return out
 
 
 def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:

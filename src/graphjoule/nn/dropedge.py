@@ -52,8 +52,10 @@ class DropEdgeGCN(GCN):
         check_unit_interval("edge_dropout", edge_dropout, closed=False)
         self.edge_dropout = edge_dropout
 
-    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(  # type: ignore[override]
+        self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]
+    ) -> Tensor:
         """All layers on one subset, which ``keys[0]`` names: a GCN has no encoder to use it."""
         if (key := keys[0]) is None or self.edge_dropout == 0:
-            return self._layers(x, graph, keys)
-        return self._layers(x, EdgeSubset.draw(graph, self.edge_dropout, key), keys)
+            return super()._forward(x, graph, keys)
+        return super()._forward(x, EdgeSubset.draw(graph, self.edge_dropout, key), keys)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -10,13 +13,19 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.nn.base import FeatureLinear, check_choice, check_unit_interval
-from graphjoule.nn.batch_norm import BatchNorm
-from graphjoule.nn.encoder import Encoder
-from graphjoule.nn.residual import ResidualConv, ResidualModel
-from graphjoule.nn.stock import is_stock, stock
-from graphjoule.nn.table import NonNegative, Positive, Probability, UnitInterval
-from graphjoule.ops import dropout, may_overwrite, residual_mix, srelu
+from graphjoule.graph.features import Features
+from graphjoule.nn.base import (
+    BatchNorm,
+    Encoder,
+    FeatureLinear,
+    GraphModel,
+    check_choice,
+    check_unit_interval,
+    is_stock,
+    stock,
+)
+from graphjoule.nn.table import NonNegative, PartOfCMin, Positive, Probability, UnitInterval
+from graphjoule.ops import dropout, egnn_stack, may_overwrite, residual_mix, srelu
 
 
 @stock
@@ -43,6 +52,41 @@ class SReLU(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """``max(b, z)``, the shape of `z`."""
         return srelu(z, self.shift)
+
+
+class ResidualConv(nn.Module):
+    """A layer ``act([(1 - c_min) P X' + alpha X' + beta X_0] W)``, as `egnn_stack` makes many of them.
+
+    Attributes:
+        c_min: strength of all residual connections together.
+        beta: the part of it that goes to ``X_0``.
+        dropout: dropout probability of the input.
+        norm: the batch norm before the activation, if there is one.
+    """
+
+    c_min: float
+    beta: float
+    dropout: float
+    norm: nn.BatchNorm1d | None
+
+    @abstractmethod
+    def effective_weight(self) -> Tensor:
+        """``W``, shape ``[channels, channels]``."""
+
+    @abstractmethod
+    def shift(self) -> Tensor | None:
+        """The shifts ``b`` of the activation ``max(b, z)``, shape ``[channels]``; None for the identity."""
+
+    def stack_coefficients(self) -> tuple[float, float, float] | None:
+        """`c_min`, `beta` and `dropout` if an `egnn_stack` with them computes this layer as it is now, else None.
+
+        A batch norm stands between product and activation, a hook wants to see the layer or its gradient, and a
+        coefficient that is a tensor may have a gradient of its own.
+        """
+        if not is_stock(self) or self.norm is not None:
+            return None
+        c_min, beta, p = self.c_min, self.beta, self.dropout
+        return (c_min, beta, p) if all(isinstance(number, float | int) for number in (c_min, beta, p)) else None
 
 
 @stock
@@ -86,7 +130,13 @@ class EGNNConv(ResidualConv):
         self.weight_init, self.dropout = weight_init, dropout
         self.weight = nn.Parameter(torch.empty(channels, channels))
         self.norm = BatchNorm(channels) if batch_norm else None
-        self.activation = _activation(activation, channels, srelu_init)
+        activations: dict[str, Callable[[], nn.Module]] = {
+            "srelu": partial(SReLU, channels, srelu_init),
+            "relu": nn.ReLU,
+            "linear": nn.Identity,
+        }
+        check_choice("activation", activation, activations)
+        self.activation: nn.Module = activations[activation]()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -125,6 +175,70 @@ class EGNNConv(ResidualConv):
     def stack_coefficients(self) -> tuple[float, float, float] | None:
         """See `ResidualConv`; None too for an activation that a stack does not know."""
         return super().stack_coefficients() if is_stock(self.activation) else None
+
+
+class ResidualModel(GraphModel):
+    """What EGNN and GCNII share: an encoder, layers that mix in its output, a head; all layers in one op if possible.
+
+    A subclass sets `encoder`, `convs`, `head` and `output_dropout`.
+    """
+
+    checkpoint: Literal["auto"] | int | None = "auto"
+    """Layers per checkpointed segment, None to keep every layer; "auto" is sqrt(num_layers) beyond 64 layers."""
+    encoder: Encoder
+    convs: nn.ModuleList
+    head: FeatureLinear
+    output_dropout: float
+
+    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+        """Encoder, layers, head."""
+        h = h0 = self.encoder(x, keys[0])
+        stack = self._stack()
+        if stack is None:
+            for conv, key in zip(self.convs, keys[1:-1], strict=True):
+                h = conv(h, h0, graph, key)
+        else:  # the same in one op, which fuses the arithmetic and keeps one activation per layer
+            drops = [key for key in keys[1:-1] if key is not None]
+            h = stack(h0, graph, keys=torch.stack(drops) if drops else None, segment=self._segment())
+        scores: Tensor = self.head(h, self.output_dropout, keys[-1])
+        return scores
+
+    def _stack(self) -> Callable[..., Tensor] | None:
+        """The layers as they are now in one op; None if they must be called one by one."""
+        found = {conv.stack_coefficients() if isinstance(conv, ResidualConv) else None for conv in self.convs}
+        coefficients = found.pop() if len(found) == 1 else None
+        if coefficients is None:
+            return None
+        convs, width = self.layers(), self.hidden_channels
+        weights = [conv.effective_weight() for conv in convs]
+        shifts = [shift for conv in convs if (shift := conv.shift()) is not None]
+        dtype = weights[0].dtype
+        if (
+            len(shifts) not in (0, len(convs))
+            or any(weight.shape != (width, width) or weight.dtype != dtype for weight in weights)
+            or any(shift.shape != (width,) or shift.dtype != dtype for shift in shifts)
+        ):
+            return None
+        c_min, beta, p = coefficients
+        of_all = torch.stack(shifts) if shifts else None
+        return partial(egnn_stack, weights=torch.stack(weights), shifts=of_all, c_min=c_min, beta=beta, p=p)
+
+    def _segment(self) -> int | None:
+        """Layers per checkpointed segment."""
+        if self.checkpoint == "auto":
+            return math.isqrt(self.num_layers) if self.num_layers > 64 else None
+        return self.checkpoint
+
+    def layers(self) -> list[ResidualConv]:
+        """The graph layers, with their type."""
+        return list(self.convs)  # type: ignore[arg-type]
+
+    def kept_activations(self, *, is_fused: bool) -> int:
+        """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers."""
+        if not is_fused or self._stack() is None:
+            return super().kept_activations(is_fused=is_fused)
+        segment = self._segment() or self.num_layers
+        return -(-self.num_layers // segment) + segment + 16
 
 
 class EGNN(ResidualModel):
@@ -170,7 +284,7 @@ class EGNN(ResidualModel):
         *,
         c_min: UnitInterval = 0.2,
         c_max: Positive = 1.0,
-        beta: UnitInterval = 0.1,
+        beta: PartOfCMin = 0.1,
         gamma: NonNegative = 20.0,
         activation: Literal["srelu", "relu", "linear"] = "srelu",
         srelu_init: float = -10.0,
@@ -211,7 +325,7 @@ class EGNN(ResidualModel):
 
         ``W_1_init = sqrt(c_max) I`` and ``W_k_init = I``; with Glorot initialisation it is ``gamma * sum_k ||W_k||_F``.
         """
-        offset = self.effective_weights()
+        offset = torch.stack([conv.effective_weight() for conv in self.layers()])
         if self.weight_init == "orthogonal":
             identity = torch.eye(self.hidden_channels, dtype=offset.dtype, device=offset.device)
             first = offset[:1] - self.c_max**0.5 * identity
@@ -227,13 +341,3 @@ class EGNN(ResidualModel):
         if name.startswith("convs") and name.endswith("activation.shift"):
             return "shift"
         return "conv" if name.startswith("convs") and name.count(".") == 2 else "dense"
-
-
-def _activation(name: str, channels: int, srelu_init: float) -> nn.Module:
-    table: dict[str, Callable[[], nn.Module]] = {
-        "srelu": lambda: SReLU(channels, srelu_init),
-        "relu": nn.ReLU,
-        "linear": nn.Identity,
-    }
-    check_choice("activation", name, table)
-    return table[name]()

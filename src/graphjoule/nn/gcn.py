@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import FeatureLinear, GraphModel, check_choice, check_unit_interval
-from graphjoule.nn.batch_norm import BatchNorm
+from graphjoule.nn.base import BatchNorm, FeatureLinear, GraphModel, check_choice, check_unit_interval
 from graphjoule.nn.table import Probability
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_over
 
@@ -88,8 +87,6 @@ class GCN(GraphModel):
         torch.Size([3, 7])
     """
 
-    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
-
     def __init__(
         self,
         in_channels: int,
@@ -105,11 +102,8 @@ class GCN(GraphModel):
         hidden = [GCNConv(i, o, dropout=dropout, batch_norm=batch_norm) for i, o in pairwise(widths[:-1])]
         self.convs = nn.ModuleList([*hidden, GCNConv(*widths[-2:], activation="linear", dropout=dropout)])
 
-    def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
+    def _forward(self, x: Features, graph: Propagation | EdgeSubset, keys: Sequence[Tensor | None]) -> Tensor:
         """All layers; the first may take sparse features."""
-        return self._layers(x, graph, keys)
-
-    def _layers(self, x: Features, graph: Propagation | EdgeSubset, keys: Sequence[Tensor | None]) -> Tensor:
         h: Any = x
         for conv, key in zip(self.convs, keys[1:-1], strict=True):
             h = conv(h, graph, key)
@@ -120,7 +114,3 @@ class GCN(GraphModel):
         """Three per layer (input and its mask, ReLU), one per normalisation, and what a step makes in between."""
         norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
         return 3 * self.num_layers + norms + 8
-
-    def parameter_group(self, name: str) -> str:
-        """One group for all parameters."""
-        return "all"

@@ -10,11 +10,8 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.nn.base import FeatureLinear, check_unit_interval
-from graphjoule.nn.batch_norm import BatchNorm
-from graphjoule.nn.encoder import Encoder
-from graphjoule.nn.residual import ResidualConv, ResidualModel
-from graphjoule.nn.stock import stock
+from graphjoule.nn.base import BatchNorm, Encoder, FeatureLinear, check_unit_interval, stock
+from graphjoule.nn.egnn import ResidualConv, ResidualModel
 from graphjoule.nn.table import Positive, Probability, UnitInterval
 from graphjoule.ops import dropout, residual_mix
 

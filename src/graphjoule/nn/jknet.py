@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,6 @@ class JKNet(GraphModel):
         torch.Size([3, 7])
     """
 
-    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
-
     def __init__(
         self,
         in_channels: int,
@@ -70,7 +68,3 @@ class JKNet(GraphModel):
         """Those of a GCN, and the maximum so far at every layer."""
         norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
         return 4 * self.num_layers + norms + 8
-
-    def parameter_group(self, name: str) -> str:
-        """One group for all parameters."""
-        return "all"

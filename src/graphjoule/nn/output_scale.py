@@ -45,6 +45,11 @@ class OutputScale(GraphModel):
         columns = values if values.dim() == 2 else values[:, None]
         return columns - self.center.to(values.device)
 
+    @property
+    def output_center(self) -> Tensor:
+        """The mean of the targets."""
+        return self.center
+
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """Numbers in the unit of the targets, shape ``[num_nodes, out_channels]``; see `GraphModel.forward`."""
         output: Tensor = self.center + self.scale * self.model(x, graph, key=key)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor, nn
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import FeatureLinear, GraphModel
-from graphjoule.nn.encoder import Encoder
+from graphjoule.nn.base import Encoder, FeatureLinear, GraphModel
 from graphjoule.nn.gcn import GCNConv
 from graphjoule.nn.table import Probability
 from graphjoule.ops import dropout
@@ -51,8 +49,6 @@ class ResGCN(GraphModel):
         torch.Size([3, 7])
     """
 
-    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
-
     def __init__(
         self,
         in_channels: int,
@@ -82,7 +78,3 @@ class ResGCN(GraphModel):
         """Those of a GCN, and the sum of every layer."""
         norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
         return 4 * self.num_layers + norms + 8
-
-    def parameter_group(self, name: str) -> str:
-        """One group for all parameters."""
-        return "all"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from torch import Tensor, nn
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import FeatureLinear, GraphModel
-from graphjoule.nn.batch_norm import BatchNorm
+from graphjoule.nn.base import BatchNorm, FeatureLinear, GraphModel
 from graphjoule.ops import propagate
 
 
@@ -43,8 +41,6 @@ class SGC(GraphModel):
         torch.Size([3, 7])
     """
 
-    parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
-
     def __init__(
         self,
         in_channels: int,
@@ -70,7 +66,3 @@ class SGC(GraphModel):
     def kept_activations(self, *, is_fused: bool) -> int:
         """A step keeps nothing for the gradient; a few scores in between, which are of another width."""
         return -(-8 * self.out_channels // self.hidden_channels)
-
-    def parameter_group(self, name: str) -> str:
-        """One group for all parameters."""
-        return "all"

@@ -5,76 +5,62 @@ from __future__ import annotations
 import ast
 import inspect
 import typing
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from importlib import import_module, resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Interval
+from pydantic import AfterValidator, ValidationInfo
+
+from graphjoule.errors import GraphjouleError
 
 if TYPE_CHECKING:
     from graphjoule.nn.base import GraphModel
+
+
+def _check_part(value: float, info: ValidationInfo) -> float:
+    c_min = info.data.get("c_min", 1.0)  # nothing where it was refused already
+    if value > c_min:
+        raise GraphjouleError(f"{info.field_name} is {value}; it must be between 0 and c_min, which is {c_min}.")
+    return value
+
 
 # The ranges of options, as types of a constructor's keyword arguments. A recipe checks them; a constructor that is
 # called directly checks its arguments itself.
 Probability = Annotated[float, Interval(ge=0, lt=1)]  # of a dropout: not everything may be dropped
 UnitInterval = Annotated[float, Interval(ge=0, le=1)]
+PartOfCMin = Annotated[float, Interval(ge=0, le=1), AfterValidator(_check_part)]  # of a `c_min` that comes before it
 Positive = Annotated[float, Interval(gt=0)]
 NonNegative = Annotated[float, Interval(ge=0)]
 
-_TYPES: dict[str, Any] = {
-    "float": float,
-    "int": int,
-    "bool": bool,
-    "str": str,
+_RANGES = {
     "Probability": Probability,
     "UnitInterval": UnitInterval,
+    "PartOfCMin": PartOfCMin,
     "Positive": Positive,
     "NonNegative": NonNegative,
 }
+_TYPES: dict[str, Any] = {"float": float, "int": int, "bool": bool, "str": str, **_RANGES}
 
 
-class ModelTable(MutableMapping[str, "type[GraphModel]"]):
-    """Networks by name; one of ours is imported when it is asked for.
-
-    Args:
-        homes: "module:Class" by name.
-    """
-
-    def __init__(self, homes: dict[str, str]) -> None:
-        self._entries: dict[str, str | type[GraphModel]] = dict(homes)
+class ModelTable(UserDict[str, Any]):
+    """Networks by name; one of ours, given as "module:Class", is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> type[GraphModel]:
-        entry = self._entries[name]
-        if isinstance(entry, str):
-            module, _, attribute = entry.partition(":")
-            entry = self._entries[name] = getattr(import_module(module), attribute)
-        return entry
-
-    def __setitem__(self, name: str, model: type[GraphModel]) -> None:
-        self._entries[name] = model
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        if isinstance(home := self.data[name], str):
+            module, _, attribute = home.partition(":")
+            self.data[name] = getattr(import_module(module), attribute)
+        model: type[GraphModel] = self.data[name]
+        return model
 
     def signature(self, name: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
         """Type and default of every keyword option of a constructor, and the names of the parameter groups.
 
         Of a network that is not imported yet they are read from the text of its file.
         """
-        entry = self._entries[name]
-        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)  # type: ignore[arg-type]
+        entry = self.data[name]
+        return _read_signature(entry) if isinstance(entry, str) else _inspect_signature(entry)
 
 
 @cache  # recipes ask thousands of times
@@ -92,32 +78,20 @@ def _inspect_signature(model: type[GraphModel]) -> tuple[dict[str, tuple[Any, An
 def _read_signature(home: str) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...]]:
     module, _, attribute = home.partition(":")
     package, _, last = module.rpartition(".")
-    folder = find_spec(package)
-    assert folder is not None
-    assert folder.submodule_search_locations is not None
-    text = Path(folder.submodule_search_locations[0], f"{last}.py").read_text(encoding="utf-8")
-    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
-    found = classes[attribute]
-    groups = _class_attribute(found, "parameter_group_names")
-    if groups is None:  # inherited
-        base = found.bases[0]
-        assert isinstance(base, ast.Name)
-        inherited = next(home for home in _HOMES.values() if home.endswith(f":{base.id}"))
-        groups = _read_signature(inherited)[1]
+    text = resources.files(package).joinpath(f"{last}.py").read_text(encoding="utf-8")
+    found = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == attribute)
+    named = (n for n in found.body if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == "parameter_group_names")
+    if (own := next(named, None)) is not None and own.value is not None:
+        groups = tuple(ast.literal_eval(own.value))
+    else:  # those of another model, or the one of `GraphModel`
+        base = next((home for home in _HOMES.values() if home.endswith(f":{ast.unparse(found.bases[0])}")), None)
+        groups = _read_signature(base)[1] if base else ("all",)
     constructor = next(n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__").args
     options = {
         argument.arg: (_type(argument.annotation), ... if default is None else ast.literal_eval(default))
         for argument, default in zip(constructor.kwonlyargs, constructor.kw_defaults, strict=True)
     }
     return options, groups
-
-
-def _class_attribute(found: ast.ClassDef, name: str) -> tuple[str, ...] | None:
-    for node in found.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
-            assert node.value is not None
-            return tuple(ast.literal_eval(node.value))
-    return None
 
 
 def _type(node: ast.expr | None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.graph.csr import with_signature
+from graphjoule.graph.csr import linear_map, of_all_runs, with_signature
 from graphjoule.graph.nodes import Excerpt, current_nodes
 from graphjoule.ops.backend import backend_for
 
@@ -69,9 +69,10 @@ def dropout(x: Tensor, p: float, key: Tensor | None, among: Excerpt | None = Non
     if among is None:
         among = current_nodes().row_ids
     if backend_for(x) == "triton" and x.numel() and among is None:
-        from graphjoule.ops.triton_dropout import fused_dropout
+        from graphjoule.ops.triton_gather import drop
 
-        return fused_dropout(x, p, key)
+        fused = of_all_runs(lambda x, keys: drop(x.contiguous(), keys.contiguous(), p), x.dim())
+        return linear_map(x, fused, key)
     mask: Tensor = _KeepMask.apply(key, x.shape, p, x.dtype, among)  # type: ignore[no-untyped-call]
     return x * mask
 
@@ -102,17 +103,13 @@ def keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, 
 
     Each 32-bit hash serves two elements: its low half the one at its own place, its high half the one half a tensor on.
     """
-    if among is not None:
-        return _mask_of_excerpt(keys, shape, p, dtype, among)
-    count = math.prod(shape)
-    words = hash_words(keys, (count + 1) // 2)
-    bits = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
-    keep = (bits >= dropped_of_65536(p)).to(dtype)
-    return keep.mul_(keep_scale(p)).view(len(keys), *shape)
-
-
-def _mask_of_excerpt(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, among: Excerpt) -> Tensor:
-    """The rows `among` of the masks of the larger tensor, some rows at a time."""
+    if among is None:
+        count = math.prod(shape)
+        words = hash_words(keys, (count + 1) // 2)
+        bits = torch.cat([words & 0xFFFF, (words >> 16) & 0xFFFF], dim=1)[:, :count]
+        keep = (bits >= dropped_of_65536(p)).to(dtype)
+        return keep.mul_(keep_scale(p)).view(len(keys), *shape)
+    # The rows `among` of the masks of the larger tensor, some rows at a time.
     width = math.prod(shape[1:])
     mask = torch.empty(len(keys), len(among), width, dtype=dtype, device=keys.device)
     rows_at_once = max(1, _ELEMENTS_AT_ONCE // max(1, width))

@@ -1,16 +1,27 @@
-"""The arithmetic of EGNN: one layer, and a stack of layers with a plain backend that reads like the equation."""
+"""The arithmetic of EGNN: one layer, and a stack of layers with a plain backend that reads like the equation.
+
+The fused backends of the stack share one autograd function over all layers that keeps little memory. Autograd by itself
+keeps two or three activations per layer. Here a backend keeps one per layer, or, with checkpoint segments, one per
+segment plus one per layer of the segment at hand; dropout masks are hashed again, never stored.
+"""
 
 from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import is_plain
+from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
 from graphjoule.ops.propagate import propagate
-from graphjoule.ops.stack import fused_stack
 
 
 def may_overwrite(x: Tensor, other: Tensor) -> bool:
@@ -93,21 +104,174 @@ def egnn_stack(
     """
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
-        return fused_stack(
-            x0,
-            graph,
-            weights,
-            shifts,
-            keys if p else None,
-            backend=backend,
-            c_min=c_min,
-            beta=beta,
-            p=p,
-            segment=segment,
-        )
+        # Imported here: the Triton backend only where Triton is, and both build on this file.
+        kind = importlib.import_module(f"graphjoule.ops.stack_{backend}").Stack
+        call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled()))
+        tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys if p else None)]
+        out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]
+        return out[0]
     x = x0
     for k, weight in enumerate(weights):
         shift = None if shifts is None else shifts[k]
         key = None if keys is None else keys[k]
         x = egnn_layer(x, x0, graph, weight, shift, c_min=c_min, beta=beta, p=p, key=key)
     return x
+
+
+@dataclass
+class StackBody(ABC):
+    """One call of the stack: its settings, and between forward and backward what it remembers of each layer.
+
+    All tensors have the run axis first: ``x0 [runs, n, d]``, ``weights [runs, K, d, d]``, ``shifts [runs, K, d]``,
+    ``keys [runs, K, 2]``. A backend for one run at a time has it without.
+    """
+
+    is_of_one_run: ClassVar[bool] = False
+
+    graph: Propagation
+    c_min: float
+    beta: float
+    p: float
+    segment: int | None
+    needs_backward: bool
+    x0: Tensor = field(init=False)
+    weights: Tensor = field(init=False)
+    shifts: Tensor | None = field(init=False)
+    keys: Tensor | None = field(init=False)
+    boundaries: dict[int, Tensor] = field(default_factory=dict)
+    remembered: dict[int, Any] = field(default_factory=dict)
+    sums: list[Tensor] = field(default_factory=list)
+
+    @property
+    def alpha(self) -> float:
+        """Strength of the residual connection to the previous layer."""
+        return self.c_min - self.beta
+
+    @property
+    def num_layers(self) -> int:
+        """The depth K."""
+        return self.weights.size(-3)
+
+    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+        """Take the tensors of this call."""
+        self.x0, self.weights, self.shifts, self.keys = x0, weights, shifts, keys
+
+    def unbind(self) -> None:
+        """Let go of the tensors of this call; autograd keeps what is needed."""
+        del self.x0, self.weights, self.shifts, self.keys
+
+    @abstractmethod
+    def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
+        """Output of layer k; with `remember`, `remembered[k]` is what its backward needs."""
+
+    @abstractmethod
+    def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
+        """Gradient of the layer's input; what goes to ``x0`` is added to `grad_x0`. Called from the last layer down."""
+
+    def begin_segment(self, layers: range) -> None:  # noqa: B027 - a backend may have nothing to do
+        """Called before the backward of the layers of a segment."""
+
+    def end_segment(self) -> None:  # noqa: B027
+        """Called after it."""
+
+    @abstractmethod
+    def parameter_grads(self) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the weights and the shifts, once all layers are done."""
+
+    def run_forward(self) -> Tensor:
+        """All layers. Boundaries are remembered at every segment, layers only in the last one."""
+        segment = self.segment or self.num_layers
+        last = (self.num_layers - 1) // segment * segment
+        x = self.x0
+        for k in range(self.num_layers):
+            if self.needs_backward and k % segment == 0:
+                self.boundaries[k] = x
+            x = self.layer(x, k, remember=self.needs_backward and k >= last)
+        return x
+
+    def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
+        grad_x0 = torch.zeros_like(self.x0)
+        for start in sorted(self.boundaries, reverse=True):
+            stop = min(start + (self.segment or self.num_layers), self.num_layers)
+            layers = range(start, stop)
+            x = self.boundaries.pop(start)
+            for k in layers:
+                if k not in self.remembered:
+                    x = self.layer(x, k, remember=True)
+            self.begin_segment(layers)
+            for k in reversed(layers):
+                grad = self.layer_backward(grad, k, grad_x0)
+            self.end_segment()
+        return grad_x0.add_(grad), *self.parameter_grads()
+
+
+class _Call:
+    """One call of the stack: a body for all runs together, or one for each, so that its activation stays in the cache.
+
+    Args:
+        new_body: makes a body.
+    """
+
+    def __init__(self, new_body: Callable[[], StackBody]) -> None:
+        self._new_body, self._bodies = new_body, [new_body()]
+
+    def run(
+        self, function: Callable[..., tuple[Tensor | None, ...]], tensors: tuple[Tensor | None, ...], *more: Tensor
+    ) -> list[Tensor | None]:
+        """What a function of a body and of `more` returns, run axis first; meanwhile bodies have the tensors."""
+        inputs: list[Any] = [(*tensors, *more)]
+        if self._bodies[0].is_of_one_run:
+            runs = len(tensors[0])  # type: ignore[arg-type]
+            inputs = list(zip(*([None] * runs if t is None else t for t in inputs[0]), strict=True))
+            self._bodies += [self._new_body() for _ in range(runs - len(self._bodies))]
+        results = []
+        for body, (x0, weights, shifts, keys, *rest) in zip(self._bodies, inputs, strict=True):
+            body.bind(x0, weights, shifts, keys)
+            results.append(function(body, *rest))
+            body.unbind()
+        if not self._bodies[0].is_of_one_run:
+            return list(results[0])
+        return [None if of_runs[0] is None else _joined(of_runs) for of_runs in zip(*results, strict=True)]
+
+
+def _joined(of_runs: Any) -> Tensor:
+    """``[runs, ...]``, without a copy where there is one run."""
+    return of_runs[0][None] if len(of_runs) == 1 else torch.stack(of_runs)
+
+
+@with_signature
+class _Stack(torch.autograd.Function):
+    """Autograd and vmap around a `_Call`."""
+
+    @staticmethod
+    def forward(x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None, call: _Call) -> Tensor:
+        (out,) = call.run(lambda body: (body.run_forward(),), (x0, weights, shifts, keys))
+        assert out is not None
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.call = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grads = ctx.call.run(lambda body, grad: body.run_backward(grad), ctx.saved_tensors, grad.contiguous())
+        return *grads, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        """All runs at once: the run axis is moved to the front, where the backends expect it."""
+        *tensors, call = inputs
+        moved = []
+        for t, dim in zip(
+            tensors, in_dims, strict=False
+        ):  # ``[runs, 1, ...] -> [runs, ...]``; shared ones are repeated
+            if t is not None:
+                t = t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+                t = t.flatten(0, 1).contiguous()
+            moved.append(t)
+        out: Tensor = _Stack.apply(*moved, call)  # type: ignore[no-untyped-call]
+        return out[:, None], 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import csr_product, csr_tensor, with_signature
+from graphjoule.graph.csr import csr_product, csr_tensor, linear_map, of_all_runs
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
@@ -29,75 +30,45 @@ def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor
             f"{list(weight.shape)}, {weight.dtype}; use x.to(dtype=...) to match them."
         )
     if backend_for(weight) == "triton" and x.among is None:
-        from graphjoule.ops.sparse_linear_triton import fused_sparse_linear
-
-        return fused_sparse_linear(x, weight, p, key)
-    out: Tensor = _SparseLinear.apply(dropout(x.value, p, key, x.among), weight, x)  # type: ignore[no-untyped-call]
-    return out
+        return _product(weight, x, partial(_by_keys, p), *(() if key is None else (key,)))
+    value = dropout(x.value, p, key, x.among)
+    return _product(weight, x, _by_values, *(() if value is x.value else (value,)))
 
 
-@with_signature
-class _SparseLinear(torch.autograd.Function):
-    """``X(value) W``; the gradient of W is ``X(value)^T G``, a CSR product over the transposed pattern."""
+def _product(
+    dense: Tensor, x: SparseFeatures, product: Callable[..., Tensor], *given: Tensor, transposed: bool = False
+) -> Tensor:
+    """``X D``, or ``X^T D``, each of which is the gradient of the other."""
 
-    @staticmethod
-    def forward(value: Tensor, weight: Tensor, x: SparseFeatures) -> Tensor:
-        return _product(x.rowptr, x.col, value, weight)
+    def adjoint(grad: Tensor, *given: Tensor) -> Tensor:
+        return _product(grad, x, product, *given, transposed=not transposed)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, SparseFeatures], output: Tensor) -> None:
-        ctx.x = inputs[2]
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        (value,) = ctx.saved_tensors
-        return None, _TransposedProduct.apply(value, grads[0], ctx.x), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], value: Tensor, weight: Tensor, x: SparseFeatures
-    ) -> tuple[Tensor, int]:
-        return _per_run(_SparseLinear, in_dims, value, weight, x)
+    return linear_map(dense, of_all_runs(partial(product, x, transposed), 2), *given, adjoint=adjoint)
 
 
-@with_signature
-class _TransposedProduct(torch.autograd.Function):
-    """``X(value)^T G``."""
-
-    @staticmethod
-    def forward(value: Tensor, grad: Tensor, x: SparseFeatures) -> Tensor:
-        return _product(x.t_rowptr, x.t_col, value[x.to_transposed], grad)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.x = inputs[2]
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, None]:
-        (value,) = ctx.saved_tensors
-        return None, _SparseLinear.apply(value, grads[0], ctx.x), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], value: Tensor, grad: Tensor, x: SparseFeatures) -> tuple[Tensor, int]:
-        return _per_run(_TransposedProduct, in_dims, value, grad, x)
+def _by_values(x: SparseFeatures, transposed: bool, dense: Tensor, values: Tensor | None = None) -> Tensor:
+    """The products of all runs: one where they share the values (evaluation), else one each (they have own masks)."""
+    pattern = (x.t_rowptr, x.t_col) if transposed else (x.rowptr, x.col)
+    if values is None:
+        side_by_side = dense.transpose(0, 1).flatten(1)
+        out = _csr_product(*pattern, x.value[x.to_transposed] if transposed else x.value, side_by_side)
+        return out.view(len(out), len(dense), dense.size(2)).transpose(0, 1)
+    values = values[:, x.to_transposed] if transposed else values
+    return torch.stack([_csr_product(*pattern, v, d) for v, d in zip(values, dense, strict=True)])
 
 
-def _product(rowptr: Tensor, col: Tensor, value: Tensor, dense: Tensor) -> Tensor:
-    """``A D`` for the CSR matrix ``A`` of these pieces."""
+def _csr_product(rowptr: Tensor, col: Tensor, value: Tensor, dense: Tensor) -> Tensor:
     if backend_for(dense) == "cpu":
         return csr_product(rowptr, col, value, dense)
     return torch.mm(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(dense))), dense)
 
 
-def _per_run(op: Any, in_dims: tuple[Any, ...], value: Tensor, dense: Tensor, x: SparseFeatures) -> tuple[Tensor, int]:
-    """One product for all runs where they share the values (evaluation), else one per run (each has its own mask)."""
-    value_dim, dense_dim = in_dims[:2]
-    if value_dim is None:
-        dense = dense.movedim(dense_dim, 1)
-        out: Tensor = op.apply(value, dense.flatten(1), x)
-        return out.view(len(out), *dense.shape[1:]), 1
-    values = value.movedim(value_dim, 0)
-    denses = [dense] * len(values) if dense_dim is None else dense.movedim(dense_dim, 0)
-    return torch.stack([op.apply(v, d, x) for v, d in zip(values, denses, strict=True)]), 0
+def _by_keys(p: float, x: SparseFeatures, transposed: bool, dense: Tensor, keys: Tensor | None = None) -> Tensor:
+    """The same on a GPU: every run draws its own mask inside the kernel."""
+    from graphjoule.ops.triton_gather import DROP_VALUE, gather
+
+    dense, keys = dense.contiguous(), None if keys is None else keys.contiguous()
+    if not transposed:
+        return gather(dense, x.rows, x.value, drop=DROP_VALUE, p=p, keys=keys)
+    value = x.value[x.to_transposed]
+    return gather(dense, x.t_rows, value, drop=DROP_VALUE, p=p, keys=keys, value_id=x.to_transposed)

@@ -9,10 +9,6 @@ first, costs more than the arithmetic that fills it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,52 +16,19 @@ from torch import Tensor
 from graphjoule.graph.csr import csr_product
 from graphjoule.graph.nodes import Excerpt
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
-from graphjoule.ops.stack import StackBody
+from graphjoule.ops.egnn import StackBody
 
 _SIGN = torch.tensor(31, dtype=torch.int32)
 
 
-class Stack:
-    """All runs one after the other, each through all layers, so that one run's activation stays in the cache.
-
-    Args:
-        settings: those of `StackBody`, by position and by name.
-    """
-
-    def __init__(self, *settings: Any, **more: Any) -> None:
-        self._new_run: Callable[[], _Run] = partial(_Run, *settings, **more)
-        self._runs: list[_Run] = []
-
-    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
-        """Hand every run its part."""
-        self._runs = self._runs or [self._new_run() for _ in x0]
-        none = [None] * len(x0)
-        parts = zip(x0, weights, none if shifts is None else shifts, none if keys is None else keys, strict=True)
-        for run, part in zip(self._runs, parts, strict=True):
-            run.bind(*part)
-
-    def unbind(self) -> None:
-        """Let every run go of its part."""
-        for run in self._runs:
-            run.unbind()
-
-    def run_forward(self) -> Tensor:
-        """See `StackBody.run_forward`."""
-        return _stack([run.run_forward() for run in self._runs])
-
-    def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """See `StackBody.run_backward`."""
-        grads = [run.run_backward(g) for run, g in zip(self._runs, grad, strict=True)]
-        grad_x0, grad_w, grad_b = zip(*grads, strict=True)
-        return _stack(grad_x0), _stack(grad_w), None if grad_b[0] is None else _stack(grad_b)
-
-
-class _Run(StackBody):
-    """One run; its tensors have no run axis.
+class Stack(StackBody):
+    """One run after the other, each through all layers; tensors have no run axis.
 
     Remembers the mixed input ``M`` of every layer, as the Triton backend does, and where the SReLU was active if it was
     inactive anywhere.
     """
+
+    is_of_one_run = True
 
     def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
         """See `StackBody.layer`; the output is a buffer that the layer after the next one writes over."""
@@ -79,17 +42,20 @@ class _Run(StackBody):
         active = None
         if self.shifts is not None and float(out.amin()) <= self._highest_shift[k]:
             torch.maximum(out, self.shifts[k], out=out)
-            active = _packed(out > self.shifts[k]) if remember else None
+            if remember:  # one bit per element, a 32nd of an activation
+                active = np.packbits((out > self.shifts[k]).numpy())
         if remember:
             self.remembered[k] = (mixed, active)
-        return out.clone() if self._is_kept(k) else out
+        # Whether the output outlives the next layer: it is the last one, or begins a segment.
+        is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
+        return out.clone() if is_boundary or k + 1 == len(self._weight) else out
 
     def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
         """See `StackBody.layer_backward`."""
         mixed, active = self.remembered.pop(k)
         if active is not None:
             assert self._grad_b is not None
-            inner = grad * _unpacked(active, grad.shape)
+            inner = grad * torch.from_numpy(np.unpackbits(active, count=grad.numel())).view(grad.shape)
             torch.sum(grad - inner, dim=0, out=self._grad_b[k])
             grad = inner
         torch.mm(mixed.t(), grad, out=self._grad_w[k])
@@ -111,10 +77,6 @@ class _Run(StackBody):
         """See `StackBody.parameter_grads`."""
         return self._grad_w, self._grad_b
 
-    def _is_kept(self, k: int) -> bool:
-        """Whether the output of layer k outlives the next layer: it is the last one, or begins a segment."""
-        return k + 1 == len(self._weight) or (self.needs_backward and (k + 1) % (self.segment or k + 2) == 0)
-
     def _buffer(self, name: str) -> Tensor:
         if name not in self._buffers:
             self._buffers[name] = torch.empty_like(self.x0)
@@ -134,18 +96,15 @@ class _Run(StackBody):
         chunk, place = divmod(k, at_once)
         if self._chunk != chunk:
             self._chunk = chunk
-            self._patterns = self._hash(self.keys[chunk * at_once : (chunk + 1) * at_once])
+            keys, counter = self.keys[chunk * at_once : (chunk + 1) * at_once], self._words.counter
+            if self._bits is None:
+                self._bits = counter.new_empty(min(at_once, self.num_layers), 2, len(counter))
+            bits = self._words.pick(hash_halves(counter, keys, self._bits[: len(keys)]))
+            # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
+            highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
+            patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
+            self._patterns = [layer.view(-1)[: self.x0.numel()].view(self.x0.shape) for layer in patterns]
         return self._patterns[place]
-
-    def _hash(self, keys: Tensor) -> list[Tensor]:
-        counter, count = self._words.counter, self.x0.numel()
-        if self._bits is None:
-            self._bits = counter.new_empty(min(self._words.layers_at_once, self.num_layers), 2, len(counter))
-        bits = self._words.pick(hash_halves(counter, keys, self._bits[: len(keys)]))
-        # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
-        highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
-        patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
-        return [layer.view(-1)[:count].view(self.x0.shape) for layer in patterns]
 
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
         """Buffers live as long as a forward or a backward pass; views are made once, not at every layer."""
@@ -154,7 +113,7 @@ class _Run(StackBody):
         self._highest_shift: list[float] = [] if shifts is None else shifts.amax(dim=-1).tolist()
         self._buffers: dict[str, Tensor] = {}
         if keys is not None:
-            self._words = _words_of(x0.shape, self.graph.row_ids)
+            self._words = _Words(x0.shape, self.graph.row_ids)
 
     def unbind(self) -> None:
         """Let go of the buffers too."""
@@ -172,44 +131,21 @@ class _Run(StackBody):
 
 
 class _Words:
-    """The hash words that the elements of a tensor take their masks from: all low halves, then all high halves."""
+    """The hash words that the elements of a tensor take their masks from: all low halves, then all high halves.
 
-    layers_at_once = 4  # the calls cost as much as the arithmetic on a small graph
+    Some rows of a larger tensor have a word for every element.
+    """
 
-    def __init__(self, shape: torch.Size) -> None:
-        self.counter = torch.arange((shape.numel() + 1) // 2, dtype=torch.int32)
+    def __init__(self, shape: torch.Size, among: Excerpt | None) -> None:
+        self._is_high: Tensor | None = None
+        if among is None:
+            self.layers_at_once = 4  # the calls cost as much as the arithmetic on a small graph
+            self.counter = torch.arange((shape.numel() + 1) // 2, dtype=torch.int32)
+        else:
+            self.layers_at_once = 1  # the larger tensor is large, or nobody would have some rows of it: memory counts
+            word, is_high = words_of_excerpt(among, shape[-1])
+            self.counter, self._is_high = word.flatten(), is_high.flatten()
 
     def pick(self, halves: Tensor) -> Tensor:
         """The halves of all elements in their order, some more at the end, from ``[layers, 2, words]``."""
-        return halves
-
-
-class _ExcerptWords(_Words):
-    """The same for some rows of a larger tensor, a word for every element."""
-
-    layers_at_once = 1  # the larger tensor is large, or nobody would have some rows of it: memory counts
-
-    def __init__(self, shape: torch.Size, among: Excerpt) -> None:
-        word, is_high = words_of_excerpt(among, shape[-1])
-        self.counter, self._is_high = word.flatten(), is_high.flatten()
-
-    def pick(self, halves: Tensor) -> Tensor:
-        return torch.where(self._is_high, halves[:, 1], halves[:, 0])
-
-
-def _words_of(shape: torch.Size, among: Excerpt | None) -> _Words:
-    return _Words(shape) if among is None else _ExcerptWords(shape, among)
-
-
-def _stack(of_runs: Sequence[Tensor]) -> Tensor:
-    """``[runs, ...]``, without a copy where there is one run."""
-    return of_runs[0][None] if len(of_runs) == 1 else torch.stack(tuple(of_runs))
-
-
-def _packed(mask: Tensor) -> Tensor:
-    """A mask as one bit per element, a 32nd of an activation."""
-    return torch.from_numpy(np.packbits(mask.numpy()))
-
-
-def _unpacked(bits: Tensor, shape: torch.Size) -> Tensor:
-    return torch.from_numpy(np.unpackbits(bits.numpy(), count=shape.numel())).view(shape)
+        return halves if self._is_high is None else torch.where(self._is_high, halves[:, 1], halves[:, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphjoule.ops.stack import StackBody
+from graphjoule.ops.egnn import StackBody
 from graphjoule.ops.triton_gather import DROP_INPUT, DROP_OUTPUT, NO_DROP, gather
 from graphjoule.ops.triton_layer import WIDTHS, num_stretches, weight_srelu, weight_srelu_backward
 

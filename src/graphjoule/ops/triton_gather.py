@@ -19,6 +19,7 @@ from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 
 NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3
 _ROWS, _ENTRIES, _HUB_ENTRIES, _WARPS = 8, 8, 64, 4  # by a sweep on an H200
+_BLOCK = 1024
 
 
 def gather(
@@ -81,6 +82,22 @@ def gather(
         **flags,
         **tile,
         num_warps=_WARPS,
+    )
+    return out
+
+
+def drop(x: Tensor, keys: Tensor, p: float) -> Tensor:
+    """Dropout in one pass: the hash, the comparison and the product in one kernel.
+
+    Args:
+        x: contiguous, shape ``[runs, ...]``.
+        keys: dropout key of every run, contiguous, shape ``[runs, 2]``.
+        p: dropout probability.
+    """
+    out = torch.empty_like(x)
+    count = x[0].numel()
+    _dropout_kernel[(triton.cdiv(count, _BLOCK), len(x))](
+        x, out, keys, count, (count + 1) // 2, dropped_of_65536(p), keep_scale(p), BLOCK=_BLOCK
     )
     return out
 
@@ -180,3 +197,15 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if HAS_X0:
         total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0)
     tl.store(out + run * num_rows * channels + element, total, mask=inside)
+
+
+@triton.jit
+def _dropout_kernel(x, out, keys, count, half, dropped, scale, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    run = tl.program_id(1).to(tl.int64)
+    key0 = tl.load(keys + 2 * run).to(tl.uint32, bitcast=True)
+    key1 = tl.load(keys + 2 * run + 1).to(tl.uint32, bitcast=True)
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < count
+    value = tl.load(x + run * count + element, mask=inside)
+    value = tl.where(kept(element, key0, key1, half, dropped), value * scale, 0.0)
+    tl.store(out + run * count + element, value, mask=inside)

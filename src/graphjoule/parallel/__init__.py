@@ -2,10 +2,18 @@
 
 from graphjoule.parallel.graph import Halo, PartedPropagation
 from graphjoule.parallel.group import ProcessGroup
-from graphjoule.parallel.launch import joined_processes, launch
-from graphjoule.parallel.partition import Partition, cut_edges, cut_nodes, load_part, read_partition, write_partition
+from graphjoule.parallel.partition import (
+    Partition,
+    SplitPart,
+    TaskPart,
+    cut_edges,
+    cut_nodes,
+    load_part,
+    read_partition,
+    write_partition,
+)
+from graphjoule.parallel.ranks import joined_processes, launch
 from graphjoule.parallel.streaming import evaluate_in_blocks
-from graphjoule.parallel.task import SplitPart, TaskPart
 from graphjoule.parallel.trainer import PartBatch
 
 __all__ = [

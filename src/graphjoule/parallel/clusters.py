@@ -10,18 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph import Propagation
-from graphjoule.graph.csr import entries_of_rows, row_starts
-from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture
-from graphjoule.training.optimizer import adam_step
 from graphjoule.training.recipe import ClusterSettings, Recipe
-from graphjoule.training.seed_batch import SeedBatch, TermBuilder
+from graphjoule.training.seed_batch import SeedBatch, TermBuilder, adam_step
 
 _OF_DROPOUT, _OF_ORDER = 0, 1  # what a key of an epoch is split for
 
@@ -56,49 +52,6 @@ class Clusters:
         """The fewest nodes that a group can have."""
         rest = self.num_parts % per_step or per_step
         return int(self.sizes.sort().values[:rest].sum())
-
-
-def induced_graph(graph: Propagation, nodes: Tensor) -> Propagation:
-    """The rows and columns of ``P`` that belong to some nodes, its entries as they are.
-
-    A neighbour that is there weighs what it weighs in the whole graph; one that is not there is missing. To normalise
-    the subgraph anew, so that the neighbours at hand weigh more, was worse by validation on Physics: in seven pairs of
-    runs (2 and 8 layers, 50 clusters, 1 and 5 per step) its loss was 10 to 34 % higher, its accuracy never higher
-    (reproduction/results/clusters/operator-*.json).
-
-    Args:
-        graph: the whole graph, on the CPU.
-        nodes: which of its nodes, ascending.
-
-    Returns:
-        The operator with node ``nodes[i]`` as number i, and with the degrees of the whole graph.
-
-    Example:
-        >>> path = Propagation.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 3]]), symmetrize=True)
-        >>> induced_graph(path, torch.tensor([0, 1, 3])).to_dense()
-        tensor([[0.5000, 0.4082, 0.0000],
-                [0.4082, 0.3333, 0.0000],
-                [0.0000, 0.0000, 0.5000]])
-    """
-    number = torch.full((graph.num_nodes,), -1, dtype=torch.int32)
-    number[nodes] = torch.arange(len(nodes), dtype=torch.int32)
-    row, entry = entries_of_rows(graph.rowptr, nodes)
-    col = number[graph.col[entry].long()]
-    kept = col >= 0
-    return Propagation(row_starts(row[kept], len(nodes)), col[kept], graph.value[entry[kept]], graph.degree[nodes])
-
-
-def feature_rows(x: Features, nodes: Tensor) -> Features:
-    """The features of some nodes, dense or sparse as they are.
-
-    Args:
-        x: features of all nodes, on the CPU.
-        nodes: which of them.
-    """
-    if isinstance(x, Tensor):
-        return x[nodes]
-    row, entry = entries_of_rows(x.rowptr, nodes)
-    return SparseFeatures.from_csr(row_starts(row, len(nodes)), x.col[entry], x.value[entry], x.num_features)
 
 
 class ClusterBatch(SeedBatch):
@@ -150,7 +103,12 @@ class ClusterBatch(SeedBatch):
             )
         self._is_train = torch.zeros(task.num_nodes, dtype=torch.bool)
         self._is_train[self.train_index[0]] = True
-        _check_batch_norm(self.model, clusters, self.settings)
+        has_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
+        if has_norm and clusters.smallest_group(self.settings.per_step) < 2:
+            raise GraphjouleError(
+                "A group of clusters can be one node alone, of which a batch norm has no variance; choose fewer "
+                "clusters with `train.clusters.parts`, or more of them per step with `train.clusters.per_step`."
+            )
         check_shares(self.settings, group.size)
         self._move()
 
@@ -205,8 +163,8 @@ class ClusterBatch(SeedBatch):
         buffers = {name: buffer.clone() for name, buffer in zip(self.buffers, before, strict=True)}
         index = self._is_train[nodes].nonzero().flatten()
         inputs = (
-            feature_rows(self.features, nodes).to(self.device),
-            induced_graph(self.task.graph, nodes).to(self.device),
+            self.features[nodes].to(self.device),
+            self.task.graph.induced(nodes).to(self.device),
             index.to(self.device),
             self.task.targets[nodes[index]].to(self.device),
             key,
@@ -278,15 +236,6 @@ class ClusterBatch(SeedBatch):
             setattr(self, name, getattr(self, name).to(self.device))
         for table in (self.buffers, self.best_buffers, self.selection.state):
             table |= {name: value.to(self.device) for name, value in table.items()}
-
-
-def _check_batch_norm(model: nn.Module, clusters: Clusters, settings: ClusterSettings) -> None:
-    has_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    if has_norm and clusters.smallest_group(settings.per_step) < 2:
-        raise GraphjouleError(
-            "A group of clusters can be one node alone, of which a batch norm has no variance; choose fewer clusters "
-            "with `train.clusters.parts`, or more of them per step with `train.clusters.per_step`."
-        )
 
 
 def check_shares(settings: ClusterSettings, num_processes: int) -> None:

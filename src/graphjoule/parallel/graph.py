@@ -124,6 +124,10 @@ class PartedPropagation(Propagation):
         """Refused: an edge may lie between two processes."""
         self.require_whole("`edge_index`")
 
+    def induced(self, nodes: Tensor) -> NoReturn:
+        """Refused: an edge may lie between two processes."""
+        self.require_whole("`induced`")
+
     def require_whole(self, what: str) -> NoReturn:
         """See `Propagation.require_whole`."""
         raise GraphjouleError(

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import with_signature
+from graphjoule.graph.csr import linear_map
 
 Result = TypeVar("Result")
 
@@ -99,13 +99,11 @@ class ProcessGroup(Group):
 
     def total(self, x: Tensor) -> Tensor:
         """See `Group.total`."""
-        out: Tensor = _Total.apply(x, self)  # type: ignore[no-untyped-call]
-        return out
+        return linear_map(x, self._sum)
 
     def joined(self, x: Tensor) -> Tensor:
         """See `Group.joined`."""
-        out: Tensor = _Joined.apply(x, self)  # type: ignore[no-untyped-call]
-        return out
+        return linear_map(x, Tensor.clone, adjoint=self.total)
 
     def largest(self, number: int) -> int:
         """See `Group.largest`."""
@@ -150,40 +148,3 @@ class ProcessGroup(Group):
         summed = x.detach().to(self._wire, copy=True, memory_format=torch.contiguous_format)
         dist.all_reduce(summed, group=self._handle)
         return summed.to(x.device)
-
-
-@with_signature
-class _SumOfGradients(torch.autograd.Function):
-    """What has a sum over processes for its gradient; under vmap all runs are in one call."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ProcessGroup], output: Tensor) -> None:
-        ctx.group = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.total(grads[0]), None
-
-
-class _Total(_SumOfGradients):
-    """A sum over processes."""
-
-    @staticmethod
-    def forward(x: Tensor, group: ProcessGroup) -> Tensor:
-        return group._sum(x)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, group: ProcessGroup) -> tuple[Tensor, int]:
-        return group.total(x), in_dims[0]
-
-
-class _Joined(_SumOfGradients):
-    """The identity."""
-
-    @staticmethod
-    def forward(x: Tensor, group: ProcessGroup) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, group: ProcessGroup) -> tuple[Tensor, int]:
-        return group.joined(x), in_dims[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,18 +19,18 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import check_free, ensure_folder, json_text, remove_temporaries, write_json
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import entries_of_rows, row_starts
-from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.graph.nodes import Excerpt
 from graphjoule.parallel.graph import Halo, PartedPropagation
 from graphjoule.parallel.group import ALONE, Group
-from graphjoule.parallel.task import TARGETS_KIND, SplitPart, TaskPart
-from graphjoule.tasks import Task
+from graphjoule.tasks import Split, Task
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.splits import PARTS
-from graphjoule.training.tensorfile import read_tensors, write_tensors
+from graphjoule.tasks.splits import PARTS, draw_split, is_rule
+from graphjoule.training.saving import read_tensors, write_tensors
 
 CutMethod = Literal["metis", "blocks"]
-_KIND = "part of a partition"
+_KIND, _TARGETS_KIND = "part of a partition", "labels of a partition"  # what headers of files call them
+_ABOUT, _TARGETS = "partition.json", "labels.safetensors"
 _HEAVIEST = 1000  # METIS takes whole weights only; this is what the heaviest edge becomes
 
 
@@ -58,12 +58,26 @@ def cut_nodes(graph: Propagation, num_parts: int, method: CutMethod = "metis", s
         >>> cut_nodes(path, 2, "blocks")
         tensor([0, 0, 0, 1, 1])
     """
-    _check_cut(graph, num_parts, method, seed)
-    blocks = torch.arange(graph.num_nodes) * num_parts // graph.num_nodes
+    if method not in get_args(CutMethod):
+        raise GraphjouleError(f"The method to cut nodes by is {method!r}; choose one of metis, blocks.")
+    if not 1 <= num_parts <= graph.num_nodes:
+        raise GraphjouleError(
+            f"The number of parts is {num_parts}; for a graph of {graph.num_nodes} nodes it must be "
+            f"from 1 to {graph.num_nodes}."
+        )
+    if not 0 <= seed < 2**31 - 1:
+        raise GraphjouleError(f"The seed to cut nodes by is {seed}; it must be from 0 to {2**31 - 2}.")
     # One part, parts of one node each, and parts of nothing but isolated nodes have no edge to save.
     if method == "blocks" or num_parts in (1, graph.num_nodes) or graph.num_edges == 0:
-        return blocks
-    return _without_empty(_metis(graph, num_parts, seed), num_parts)
+        return torch.arange(graph.num_nodes) * num_parts // graph.num_nodes
+    part = _metis(graph, num_parts, seed)
+    count = torch.bincount(part, minlength=num_parts)
+    for empty in (count == 0).nonzero().flatten().tolist():  # METIS may leave some; the largest gives its last node
+        largest = int(count.argmax())
+        part[(part == largest).nonzero()[-1]] = empty
+        count[largest] -= 1
+        count[empty] = 1
+    return part
 
 
 def cut_edges(graph: Propagation, part: Tensor) -> int:
@@ -85,18 +99,6 @@ def cut_edges(graph: Propagation, part: Tensor) -> int:
     return int((part[graph.row()] != part[graph.col.long()]).sum()) // 2
 
 
-def _check_cut(graph: Propagation, num_parts: int, method: str, seed: int) -> None:
-    if method not in get_args(CutMethod):
-        raise GraphjouleError(f"The method to cut nodes by is {method!r}; choose one of metis, blocks.")
-    if not 1 <= num_parts <= graph.num_nodes:
-        raise GraphjouleError(
-            f"The number of parts is {num_parts}; for a graph of {graph.num_nodes} nodes it must be "
-            f"from 1 to {graph.num_nodes}."
-        )
-    if not 0 <= seed < 2**31 - 1:
-        raise GraphjouleError(f"The seed to cut nodes by is {seed}; it must be from 0 to {2**31 - 2}.")
-
-
 def _metis(graph: Propagation, num_parts: int, seed: int) -> Tensor:
     try:
         import pymetis
@@ -107,34 +109,16 @@ def _metis(graph: Propagation, num_parts: int, seed: int) -> Tensor:
         ) from error
     row, col = graph.row().cpu(), graph.col.cpu().long()
     edge = row != col
-    starts = row_starts(row[edge], graph.num_nodes).long()
+    weight, starts = graph.laplacian.weight.cpu()[edge], row_starts(row[edge], graph.num_nodes).long()
+    heaviest = weight.max()  # weights that are not all alike become whole and positive ones
+    whole = (weight * (_HEAVIEST / heaviest)).round().long().clamp(min=1)
     _, part = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(starts.numpy(), col[edge].numpy()),
-        eweights=_whole_weights(graph.laplacian.weight.cpu()[edge]),
+        eweights=None if bool((weight == heaviest).all()) else whole.tolist(),
         options=pymetis.Options(seed=seed + 1),  # the C library's generator takes 0 for 1
     )
     return torch.tensor(part, dtype=torch.int64)
-
-
-def _whole_weights(weight: Tensor) -> list[int] | None:
-    """Weights as METIS takes them: whole and positive, the heaviest edge `_HEAVIEST`; None where all are alike."""
-    heaviest = weight.max()
-    if bool((weight == heaviest).all()):
-        return None
-    whole: list[int] = (weight * (_HEAVIEST / heaviest)).round().long().clamp(min=1).tolist()
-    return whole
-
-
-def _without_empty(part: Tensor, num_parts: int) -> Tensor:
-    """The same parts, except that an empty one gets the last node of the largest: METIS may leave some empty."""
-    count = torch.bincount(part, minlength=num_parts)
-    for empty in (count == 0).nonzero().flatten().tolist():
-        largest = int(count.argmax())
-        part[(part == largest).nonzero()[-1]] = empty
-        count[largest] -= 1
-        count[empty] = 1
-    return part
 
 
 class Partition(BaseModel):
@@ -181,7 +165,7 @@ class Partition(BaseModel):
 
 def read_partition(folder: str | Path) -> Partition:
     """What ``partition.json`` of a folder says."""
-    path = _about_path(Path(folder))
+    path = Path(folder, _ABOUT)
     try:
         return Partition.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
@@ -189,21 +173,16 @@ def read_partition(folder: str | Path) -> Partition:
             f"There is no partition in {folder}: {path.name} is missing; make one with `graphjoule partition`."
         ) from error
     except (OSError, ValidationError) as error:
-        what = "was made by another version of graphjoule" if _is_of_another_version(path) else "is damaged"
+        said: Any = None
+        with suppress(OSError, ValueError):
+            said = json.loads(path.read_bytes())
+        number = said.get("format") if isinstance(said, dict) else None
+        is_other = isinstance(number, int) and number != Partition.model_fields["format"].default
+        what = "was made by another version of graphjoule" if is_other else "is damaged"
         raise GraphjouleError(
             f"{path} {what}; cut the graph anew with `graphjoule partition`, into another folder or after deleting "
             "this one."
         ) from error
-
-
-def _is_of_another_version(path: Path) -> bool:
-    """Whether a description that cannot be read says another format than ours."""
-    try:
-        said = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    number = said.get("format") if isinstance(said, dict) else None
-    return isinstance(number, int) and number != Partition.model_fields["format"].default
 
 
 def _splits_sha256(task: Task) -> str:
@@ -229,8 +208,13 @@ def write_partition(
     """
     folder, task = Path(folder), task.to("cpu")
     check_partition_folder(folder)
+    if task.pooling is not None:
+        raise GraphjouleError(
+            f"Task {task.name!r} predicts graphs, and a part of its nodes may hold half a graph; train it in one "
+            "process."
+        )
     owner = cut_nodes(task.graph, num_parts, method, seed)
-    cut, facts, splits = _Cut(task, owner, num_parts), task.facts(), _splits_sha256(task)
+    needs, facts, splits = _needs(task.graph, owner), task.facts(), _splits_sha256(task)
     whose = f"{facts.sha256} {splits} ".encode()
     partition = Partition(
         id=hashlib.sha256(whose + owner.numpy().astype(np.int64).tobytes()).hexdigest()[:16],
@@ -240,25 +224,24 @@ def write_partition(
         method=method,
         num_parts=num_parts,
         num_nodes=tuple(torch.bincount(owner, minlength=num_parts).tolist()),
-        num_halo=tuple(torch.bincount(cut.needs[0], minlength=num_parts).tolist()),
+        num_halo=tuple(torch.bincount(needs[0], minlength=num_parts).tolist()),
         num_cut_edges=cut_edges(task.graph, owner),
     )
     ensure_folder(folder)
-    if _about_path(folder).exists() and read_partition(folder).id != partition.id:
+    if (folder / _ABOUT).exists() and read_partition(folder).id != partition.id:
         raise GraphjouleError(f"{folder} already holds another partition; choose another folder with `out`.")
     # First: what comes after it is known as ours, should this break off.
-    write_json(_about_path(folder), partition.model_dump(mode="json"))
+    write_json(folder / _ABOUT, partition.model_dump(mode="json"))
     targets = task.targets if task.targets.is_floating_point() else task.targets.int()
-    write_tensors(_targets_path(folder), TARGETS_KIND, {"labels": targets}, {"id": partition.id})
-    for part in range(num_parts):
-        tensors, about = cut.pieces(part)
+    write_tensors(folder / _TARGETS, _TARGETS_KIND, {"labels": targets}, {"id": partition.id})
+    for part, (tensors, about) in enumerate(_pieces(task, owner, needs)):
         write_tensors(_part_path(folder, part), _KIND, tensors, about | {"id": partition.id, "part": part})
     return partition
 
 
 def check_partition_folder(folder: Path) -> None:
     """Refuse a folder that holds something else than a partition, before anything is computed."""
-    if not _about_path(folder).exists():
+    if not (folder / _ABOUT).exists():
         check_free(folder)
 
 
@@ -267,7 +250,7 @@ def remove_partition(folder: str | Path) -> None:
     folder = Path(folder)
     remove_temporaries(folder)
     # The description last: while it is there the others are known as ours.
-    for path in (*folder.glob("part-*.safetensors"), _targets_path(folder), _about_path(folder)):
+    for path in (*folder.glob("part-*.safetensors"), folder / _TARGETS, folder / _ABOUT):
         path.unlink(missing_ok=True)
     with suppress(OSError):  # there is none, or something else is in it
         folder.rmdir()
@@ -280,77 +263,43 @@ def is_partition_of(folder: str | Path, facts: TaskFacts, task: Task) -> bool:
         partition = read_partition(folder)
     except GraphjouleError:  # there is none, or it is damaged
         return False
-    files = [_targets_path(folder), *(_part_path(folder, part) for part in range(partition.num_parts))]
+    files = [folder / _TARGETS, *(_part_path(folder, part) for part in range(partition.num_parts))]
     return partition.is_of(facts, task) and all(path.exists() for path in files)
-
-
-def _about_path(folder: Path) -> Path:
-    return folder / "partition.json"
 
 
 def _part_path(folder: Path, part: int) -> Path:
     return folder / f"part-{part}.safetensors"
 
 
-def _targets_path(folder: Path) -> Path:
-    return folder / "labels.safetensors"
+def _needs(graph: Propagation, owner: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which part needs which node of which other part, each once: needer, owner, node, sorted in this order."""
+    needer, node = owner[graph.row()], graph.col.long()
+    other = needer != owner[node]
+    needer, node = needer[other], node[other]
+    num_parts = int(owner.max()) + 1
+    key = torch.unique((needer * num_parts + owner[node]) * graph.num_nodes + node)
+    pair, node = key // graph.num_nodes, key % graph.num_nodes
+    return pair // num_parts, pair % num_parts, node
 
 
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    """A task and the part of every node, from which `pieces` makes what each process gets.
+def _pieces(
+    task: Task, owner: Tensor, needs: tuple[Tensor, Tensor, Tensor]
+) -> Iterator[tuple[dict[str, Tensor], dict[str, Any]]]:
+    """Tensors of one part after the other, and the numbers that go with them.
 
-    Attributes:
-        task: the whole task, on the CPU.
-        owner: part of every node, int64, shape ``[num_nodes]``.
-        num_parts: number of parts.
+    Columns of the rows of ``P`` are renumbered: own nodes first, then the halo by owner and number.
     """
-
-    task: Task
-    owner: Tensor
-    num_parts: int
-
-    @cached_property
-    def needs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Which part needs which node of which other part, each once: needer, owner, node, sorted in this order."""
-        graph = self.task.graph
-        needer, node = self.owner[graph.row()], graph.col.long()
-        other = needer != self.owner[node]
-        needer, node = needer[other], node[other]
-        pair = needer * self.num_parts + self.owner[node]
-        key = torch.unique(pair * graph.num_nodes + node)
-        pair, node = key // graph.num_nodes, key % graph.num_nodes
-        return pair // self.num_parts, pair % self.num_parts, node
-
-    @cached_property
-    def mirror(self) -> Tensor:
-        """Number of the entry across the diagonal of every stored entry."""
-        return self.task.graph.edge_ids()[1]
-
-    def pieces(self, part: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors of one part, and the numbers that go with them."""
-        nodes = (self.owner == part).nonzero().flatten()
-        tensors = {"nodes": nodes, "labels": self.task.targets[nodes]}
-        about: dict[str, Any] = {"splits": []}
-        for pieces, facts in (self._rows(part, nodes), self._features(nodes)):
-            tensors |= pieces
-            about |= facts
-        for number, whole in enumerate(self.task.fixed_splits):
-            split = SplitPart.of(whole, nodes)
-            tensors |= {f"split.{number}.{name}": getattr(split, name) for name in PARTS}
-            about["splits"].append({"name": split.name, "counts": split.counts, "sha256": split.sha256})
-        return tensors, about
-
-    def _rows(self, part: int, nodes: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The rows of ``P`` with columns renumbered: own nodes first, then the halo by owner and number."""
-        graph, laplacian = self.task.graph, self.task.graph.laplacian
+    graph, laplacian, (needer, giver, node) = task.graph, task.graph.laplacian, needs
+    num_parts, mirror = int(owner.max()) + 1, graph.edge_ids()[1]
+    for part in range(num_parts):
+        nodes, halo, sent = (owner == part).nonzero().flatten(), node[needer == part], giver == part
         row, position = entries_of_rows(graph.rowptr, nodes)
-        needer, owner, node = self.needs
-        halo, sent = node[needer == part], (owner == part)
         columns = torch.cat([nodes, halo])
         number = torch.full((graph.num_nodes,), -1)
         number[columns] = torch.arange(columns.numel())
         tensors = {
+            "nodes": nodes,
+            "labels": task.targets[nodes],
             "rowptr": row_starts(row, nodes.numel()),
             "col": number[graph.col[position].long()].int(),
             "value": graph.value[position],
@@ -358,30 +307,124 @@ class _Cut:
             "column_degrees": graph.degree[columns],
             "component": laplacian.component[nodes],
             "entries": position,
-            "mirror": self.mirror[position],
+            "mirror": mirror[position],
             "send": number[node[sent]],
         }
-        return tensors, {
+        about: dict[str, Any] = {
+            "splits": [],
             "num_nodes": graph.num_nodes,
             "num_entries": graph.col.numel(),
             "num_components": laplacian.num_components,
-            "send_counts": torch.bincount(needer[sent], minlength=self.num_parts).tolist(),
-            "receive_counts": torch.bincount(owner[needer == part], minlength=self.num_parts).tolist(),
+            "send_counts": torch.bincount(needer[sent], minlength=num_parts).tolist(),
+            "receive_counts": torch.bincount(giver[needer == part], minlength=num_parts).tolist(),
             "is_halo_empty": node.numel() == 0,
+            "is_sparse": isinstance(task.features, SparseFeatures),
         }
+        if isinstance(x := task.features, SparseFeatures):
+            row, position = entries_of_rows(x.rowptr, nodes)
+            tensors |= {
+                "features.rowptr": row_starts(row, nodes.numel()),
+                "features.col": x.col[position],
+                "features.value": x.value[position],
+                "features.entries": position,
+            }
+            about |= {"num_features": x.num_features, "num_values": x.value.numel()}
+        else:
+            tensors["features"] = x[nodes]
+        for index, whole in enumerate(task.fixed_splits):
+            split = SplitPart.of(whole, nodes)
+            tensors |= {f"split.{index}.{name}": getattr(split, name) for name in PARTS}
+            about["splits"].append({"name": split.name, "counts": split.counts, "sha256": split.sha256})
+        yield tensors, about
 
-    def _features(self, nodes: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        x = self.task.features
-        if not isinstance(x, SparseFeatures):
-            return {"features": x[nodes]}, {"is_sparse": False}
-        row, position = entries_of_rows(x.rowptr, nodes)
-        tensors = {
-            "features.rowptr": row_starts(row, nodes.numel()),
-            "features.col": x.col[position],
-            "features.value": x.value[position],
-            "features.entries": position,
-        }
-        return tensors, {"is_sparse": True, "num_features": x.num_features, "num_values": x.value.numel()}
+
+# What one process has of a task and of its splits, in its own numbers, with the facts of the whole.
+
+
+@dataclass(frozen=True, eq=False)
+class SplitPart(Split):
+    """The nodes of a split that one process has, as rows of its part; any of the three may be empty.
+
+    Attributes:
+        counts: number of training, validation and test nodes of the whole split.
+        whole_sha256: fingerprint of the whole split.
+    """
+
+    counts: tuple[int, int, int]
+    whole_sha256: str
+
+    def __post_init__(self) -> None:
+        """Nothing to check: the whole split was, and a part of it may be empty."""
+
+    @classmethod
+    def of(cls, split: Split, nodes: Tensor) -> SplitPart:
+        """The part of a split whose nodes are among `nodes`, which are sorted."""
+        rows, nodes = {}, nodes.cpu()
+        for part in PARTS:
+            index = getattr(split, part).cpu()
+            row = torch.searchsorted(nodes, index).clamp_(max=len(nodes) - 1)
+            rows[part] = row[nodes[row] == index]
+        return cls(name=split.name, seed=split.seed, **rows, counts=split.sizes, whole_sha256=split.sha256)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Number of training, validation and test nodes of all processes."""
+        return self.counts
+
+    @property
+    def sha256(self) -> str:
+        """Fingerprint of the whole split: a record is the same whoever trained."""
+        return self.whole_sha256
+
+    def to(self, device: torch.device | str | None) -> SplitPart:
+        """The same on another device."""
+        return replace(self, **{part: getattr(self, part).to(device) for part in PARTS})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TaskPart(Task):
+    """The features, labels and rows of ``P`` of one process's nodes, behind the attributes of a whole task.
+
+    Attributes:
+        whole: facts of the whole task.
+        nodes: number in the whole graph of every row, sorted.
+        labels_path: the labels of all nodes, read only to draw a split by a rule.
+        partition_id: the partition that the part, and so the file of labels, must be of.
+    """
+
+    whole: TaskFacts
+    nodes: Tensor
+    labels_path: Path
+    partition_id: str
+
+    def __post_init__(self) -> None:
+        # The whole task was checked when it was cut; a part may have no label at all.
+        check_features(self.features)
+        if not self.targets.is_floating_point():
+            object.__setattr__(self, "targets", self.targets.long())
+
+    def split(self, name: str | None = None, seed: int = 0) -> Split:
+        """This process's part of a split; see `Task.split`."""
+        name = self.default_split if name is None else name
+        fixed = {split.name for split in self.fixed_splits}
+        if name in fixed or not is_rule(name):
+            return super().split(name, seed)
+        whole = draw_split(name, *self.objective.strata(self.all_targets()), seed)
+        return SplitPart.of(whole, self.nodes).to(self.targets.device)
+
+    def all_targets(self) -> Tensor:
+        """The targets of the whole task, in whose numbers a split is drawn."""
+        tensors, about = read_tensors(self.labels_path, _TARGETS_KIND)
+        if about.get("id") != self.partition_id:
+            raise GraphjouleError(
+                f"{self.labels_path} is of another partition than the parts; make it again with `graphjoule partition`."
+            )
+        targets = tensors["labels"]
+        return targets if targets.is_floating_point() else targets.long()
+
+    def facts(self) -> TaskFacts:
+        """The facts of the whole task."""
+        return self.whole
 
 
 def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
@@ -440,6 +483,6 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
         source=partition.data.source,
         whole=partition.data,
         nodes=tensors["nodes"],
-        labels_path=_targets_path(folder),
+        labels_path=folder / _TARGETS,
         partition_id=partition.id,
     )

@@ -94,8 +94,8 @@ class StreamedMatrix(Tensor):
                 return func(*args, **kwargs)
         if func in _PRODUCTS and not isinstance(args[0], StreamedMatrix):
             return _sparse_product(*args, **kwargs)
-        if func in _REDUCTIONS and _over_rows(args, kwargs):
-            return _REDUCTIONS[func](args[0])
+        if func in _SUMS | _MEANS and _over_rows(args, kwargs):
+            return _sum(args[0]) / (args[0].size(0) if func in _MEANS else 1)
         if func in _BY_ROW and _keeps_rows_apart(func, args, kwargs):
             return _by_row(func, args, kwargs)
         raise GraphjouleError(_refusal(func))
@@ -121,15 +121,14 @@ def _by_row(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
     """`func` of every block of rows; other tensors are the same for all rows and must already be on the device."""
     matrices = [a for a in (*args, *kwargs.values()) if isinstance(a, StreamedMatrix)]
     blocks, num_rows = matrices[0].blocks, matrices[0].size(0)
-    body: Callable[..., Tensor] = _OWN_BODY.get(func, func)
+    function = _linear if func is F.linear else func
     out: Tensor | None = None
     for rows in blocks.of_rows(num_rows, sum(row_bytes(m.source) for m in matrices)):
-        here = [read_rows(a.source, rows, blocks.device) if isinstance(a, StreamedMatrix) else a for a in args]
-        named = {
-            k: read_rows(a.source, rows, blocks.device) if isinstance(a, StreamedMatrix) else a
-            for k, a in kwargs.items()
-        }
-        block = body(*here, **named)
+        here = [
+            read_rows(a.source, rows, blocks.device) if isinstance(a, StreamedMatrix) else a
+            for a in (*args, *kwargs.values())
+        ]
+        block: Tensor = function(*here[: len(args)], **dict(zip(kwargs, here[len(args) :], strict=True)))
         if block.shape[:1] != (rows.stop - rows.start,):
             raise GraphjouleError(_refusal(func))
         out = torch.empty((num_rows, *block.shape[1:]), dtype=block.dtype) if out is None else out
@@ -153,7 +152,7 @@ def _sparse_product(matrix: Tensor, x: StreamedMatrix) -> StreamedMatrix:
         raise GraphjouleError("This model cannot be evaluated in blocks of rows: it multiplies by a dense matrix.")
     out = torch.empty(matrix.size(0), source.size(1), dtype=source.dtype)
     for rows in blocks.of_entries(matrix.crow_indices(), row_bytes(source)):
-        out[rows] = multiply_rows(matrix, rows, source, blocks)
+        out[rows] = multiply_rows(matrix, rows, source, blocks, gather=blocks.device.type != "cpu")
     return StreamedMatrix(out, blocks)
 
 
@@ -184,10 +183,6 @@ def _sum(x: StreamedMatrix) -> Tensor:
     return total.to(x.dtype)
 
 
-def _mean(x: StreamedMatrix) -> Tensor:
-    return _sum(x) / x.size(0)
-
-
 _ABOUT = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad", "is_sparse")),
     *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.__len__, Tensor.element_size),
@@ -195,12 +190,7 @@ _ABOUT = {
 """What a matrix says of itself without being read."""
 
 _PRODUCTS = {torch.mm, Tensor.mm, torch.matmul, Tensor.matmul, Tensor.__matmul__}
-_REDUCTIONS: dict[Any, Callable[[StreamedMatrix], Tensor]] = {
-    torch.sum: _sum,
-    Tensor.sum: _sum,
-    torch.mean: _mean,
-    Tensor.mean: _mean,
-}
+_SUMS, _MEANS = {torch.sum, Tensor.sum}, {torch.mean, Tensor.mean}
 _ARITHMETIC = ("add", "sub", "mul", "div", "maximum", "minimum", "matmul", "mm")
 _OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "matmul", "neg")
 _EACH_ELEMENT = ("relu", "square", "sqrt", "rsqrt", "exp", "log", "abs", "neg", "tanh", "sigmoid", "clamp")
@@ -216,8 +206,6 @@ _BY_ROW = {
     *(Tensor.contiguous, Tensor.double, Tensor.float),
 }
 """What can be done to every row by itself, if the call is one that `_keeps_rows_apart`."""
-
-_OWN_BODY: dict[Any, Callable[..., Tensor]] = {F.linear: _linear}
 
 
 @dataclass(frozen=True)
@@ -269,22 +257,21 @@ def row_bytes(source: Features) -> int:
     return source[:1].numel() * source.element_size()
 
 
-def multiply_rows(matrix: Tensor, rows: slice, x: Tensor, blocks: Blocks) -> Tensor:
-    """Some rows of ``A X`` for a CSR matrix and a dense matrix in host memory, on the device of the blocks."""
-    if blocks.device.type != "cpu":
-        return multiply_gathered(matrix, rows, x, blocks)
-    rowptr, col, value = matrix.crow_indices(), matrix.col_indices(), matrix.values()
-    first, last = int(rowptr[rows.start]), int(rowptr[rows.stop])
-    return _product(rowptr[rows.start : rows.stop + 1] - first, col[first:last], value[first:last], x)
+def multiply_rows(matrix: Tensor, rows: slice, x: Tensor, blocks: Blocks, *, gather: bool) -> Tensor:
+    """Some rows of ``A X`` for a CSR matrix and a dense matrix in host memory, on the device of the blocks.
 
-
-def multiply_gathered(matrix: Tensor, rows: slice, x: Tensor, blocks: Blocks) -> Tensor:
-    """`multiply_rows` for a device that cannot see host memory.
-
-    It gets the entries of these rows and the rows of ``X`` that they name, in pieces where a row alone names too many.
+    Args:
+        matrix: ``A``.
+        rows: which rows.
+        x: the dense matrix.
+        blocks: the device, and how much it takes at once.
+        gather: whether the device gets the rows of ``X`` that the entries name, in pieces where a row alone names too
+            many; one that sees host memory need not.
     """
     rowptr, col, value = matrix.crow_indices(), matrix.col_indices(), matrix.values()
     first, last = int(rowptr[rows.start]), int(rowptr[rows.stop])
+    if not gather:
+        return _product(rowptr[rows.start : rows.stop + 1] - first, col[first:last], value[first:last], x)
     most = max(1, blocks.num_bytes // max(1, row_bytes(x)))
     total = torch.zeros(rows.stop - rows.start, x.size(1), dtype=x.dtype, device=blocks.device)
     for start in range(first, last, most):

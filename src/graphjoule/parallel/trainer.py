@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.nn import GraphModel
 from graphjoule.parallel.clusters import ClusterBatch, Clusters
-from graphjoule.parallel.folder import JointFolder
 from graphjoule.parallel.graph import PartedPropagation
 from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.partition import cut_nodes
@@ -23,23 +25,22 @@ from graphjoule.training.seed_batch import SeedBatch
 from graphjoule.training.trainer import Trainer
 
 
-def group_of(task: Task) -> Group:
-    """The processes that hold the parts of a task's graph; a whole graph needs one."""
-    return task.graph.group if isinstance(task.graph, PartedPropagation) else ALONE
+def shared_training(
+    recipe: Recipe, task: Task, group: Group | None
+) -> tuple[Callable[..., Trainer], Callable[[str | Path], RunFolder]]:
+    """The kind of trainer for a recipe, a task and the processes that share the work, and of their run folder.
 
-
-def trainer_for(recipe: Recipe, task: Task, group: Group) -> Callable[..., Trainer]:
-    """The kind of trainer for a recipe, a task and the processes that share the work."""
-    if recipe.train.clusters is not None:
-        return partial(ClusterTrainer, group=group)
-    if group.size > 1 or isinstance(task.graph, PartedPropagation):
-        return partial(PartTrainer, group=group)
-    return Trainer
-
-
-def run_folder(path: str | Path, group: Group) -> RunFolder:
-    """The run folder of the processes that share the work."""
-    return RunFolder(path) if group.size == 1 else JointFolder(path, group)
+    Args:
+        recipe: may have clusters.
+        task: whole, or the part of one process.
+        group: the processes; None are those that hold the parts of the graph, one alone if it is whole.
+    """
+    parted = isinstance(task.graph, PartedPropagation)
+    group = group or (task.graph.group if isinstance(task.graph, PartedPropagation) else ALONE)
+    folder = RunFolder if group.size == 1 else partial(JointFolder, group=group)
+    if recipe.train.clusters is None and group.size == 1 and not parted:
+        return Trainer, folder
+    return partial(PartTrainer if recipe.train.clusters is None else ClusterTrainer, group=group), folder
 
 
 @dataclass
@@ -55,6 +56,11 @@ class SharedTrainer(Trainer):
     def check(self) -> None:
         """Refuse to share a model of the user's own: its random numbers come from torch, each process draws others."""
         super().check()
+        if self.task.pooling is not None:
+            raise GraphjouleError(
+                f"Task {self.task.name!r} predicts graphs, and a part or a cluster of nodes may hold half a graph; "
+                "train it in one process, without clusters."
+            )
         name = self.architecture.settings.name
         if self.architecture.settings.is_own and self.group.size > 1:
             raise GraphjouleError(
@@ -153,12 +159,14 @@ class PartBatch(SeedBatch):
     @property
     def group(self) -> Group:
         """The processes."""
-        return group_of(self.task)
+        assert isinstance(self.task.graph, PartedPropagation)
+        return self.task.graph.group
 
     def _targets(self, index: Tensor) -> Tensor:
-        """Targets of nodes; 0 where a process has fewer nodes for one run than for another, see `_node_sums`."""
+        """Targets of nodes; unknown where a process has fewer nodes for one run than for another."""
         targets = self.task.targets[index]
-        return torch.where((index < 0).view(-1, *[1] * (targets.dim() - 1)), 0, targets)
+        unknown = torch.nan if targets.is_floating_point() else -1
+        return torch.where((index < 0).view(-1, *[1] * (targets.dim() - 1)), unknown, targets)
 
     def _node_sums(self, values: Tensor, index: Tensor) -> Tensor:
         return torch.where((index >= 0)[:, None], values, 0).sum(dim=0)
@@ -169,6 +177,16 @@ class PartBatch(SeedBatch):
 
     def _total(self, sums: Tensor) -> Tensor:
         return self.group.total(sums)
+
+    def _all_nodes(self, rows: Tensor) -> Tensor:
+        """Rows of all processes one after the other: each adds its own to a table that is 0 elsewhere."""
+        sizes = torch.zeros(self.group.size, dtype=torch.int64, device=rows.device)
+        sizes[self.group.rank] = rows.size(1)
+        sizes = self.group.total(sizes)
+        start = int(sizes[: self.group.rank].sum())
+        table = rows.new_zeros(rows.size(0), int(sizes.sum()), *rows.shape[2:])
+        table[:, start : start + rows.size(1)] = rows
+        return self.group.total(table)
 
     def _total_gradient(self, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         sums = self.group.total(torch.cat([loss[:, None], gradient], dim=1))  # one call for both
@@ -184,3 +202,64 @@ class PartBatch(SeedBatch):
             train, val = self._indices(state["seed"].tolist())
             state = state | {"train_index": train, "val_index": val}
         super().restore(state)
+
+
+_OF_EACH_PROCESS = ("train_index", "val_index")  # of a checkpoint; everything else is the same on all
+
+
+class JointFolder(RunFolder):
+    """A `RunFolder` that only the first process touches, so that the others need not even see its disk.
+
+    All processes make every call and wait for it, so they go the same way, and none goes on before a file is whole:
+    one that ended earlier, on Ctrl-C, would be taken for a failure, and the first be ended while it writes.
+
+    Args:
+        path: the folder.
+        group: the processes.
+    """
+
+    def __init__(self, path: str | Path, group: Group) -> None:
+        super().__init__(path)
+        self._group = group
+        self._own = RunFolder(path)  # of the first process: methods of this class that call each other would call all
+
+    def _by_first(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return self._group.from_first(lambda: getattr(self._own, name)(*args, **kwargs))
+
+    check = partialmethod(_by_first, "check")
+    about = partialmethod(_by_first, "about")
+    begin = partialmethod(_by_first, "begin")
+    records = partialmethod(_by_first, "records")
+    add = partialmethod(_by_first, "add")
+    write_card = partialmethod(_by_first, "write_card")
+    drop_checkpoint = partialmethod(_by_first, "drop_checkpoint")
+
+    @property
+    def is_taken(self) -> bool:
+        """See `RunFolder.is_taken`."""
+        return self._group.from_first(lambda: self._own.is_taken)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """See `RunFolder.open`."""
+        with ExitStack() as stack:
+            self._group.from_first(lambda: stack.enter_context(self._own.open()))
+            yield
+
+    def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
+        """See `RunFolder.save_checkpoint`; without what each process has for itself."""
+        shared = {name: value for name, value in state.items() if name not in _OF_EACH_PROCESS}
+        self._group.from_first(lambda: self._own.save_checkpoint(shared, recipe, group, seconds))
+
+    def load_checkpoint(self, recipe: Recipe, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
+        """See `RunFolder.load_checkpoint`."""
+        found = self._group.from_first(lambda: self._own.load_checkpoint(recipe, group))
+        if found is None:
+            return None
+        state, seconds = found
+        return {name: value for name, value in state.items() if name not in _OF_EACH_PROCESS}, seconds
+
+    def load_model(self, seed: int, model: GraphModel) -> GraphModel:
+        """See `RunFolder.load_model`."""
+        model.load_state_dict(self._group.from_first(lambda: self._own.load_model(seed, model).state_dict()))
+        return model

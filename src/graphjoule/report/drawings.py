@@ -26,7 +26,7 @@ from graphjoule.studies import (
     make_ledger,
 )
 from graphjoule.studies import Collection as Recorded
-from graphjoule.tasks.objective import ACCURACY, Metric
+from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.trace.plots import (
     BLACK,
     BLUE,

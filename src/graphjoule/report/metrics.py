@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
+from graphjoule.tasks.metrics import Metric
+from graphjoule.tasks.objective import OBJECTIVES, Classification
 from graphjoule.training.records import Record
 
 Part = Literal["val", "test"]
@@ -18,8 +19,10 @@ PARTS: dict[Part, str] = {"val": "validation", "test": "test"}
 
 
 def metrics_of(records: Sequence[Record]) -> tuple[Metric, ...]:
-    """The metrics that runs of one objective were scored by; the first is the headline."""
-    return OBJECTIVES[records[0].objective if records else Classification.name].metrics
+    """The metrics that tables show of runs of one objective; the first is the headline."""
+    if not records:
+        return Classification.tabled
+    return tuple(dict.fromkeys([records[0].metric, *OBJECTIVES[records[0].objective].tabled]))
 
 
 def score_of(record: Record, part: Part, metric: Metric) -> float | None:
@@ -54,7 +57,7 @@ def unit(metric: Metric) -> str:
 def heading(name: str, metric: Metric) -> str:
     """A name with the metric's unit, for an axis or the head of a table.
 
-    >>> from graphjoule.tasks.objective import ACCURACY, MAE
+    >>> from graphjoule.tasks.metrics import ACCURACY, MAE
     >>> heading("test accuracy", ACCURACY), heading("test mae", MAE)
     ('test accuracy, %', 'test mae')
     """

@@ -8,16 +8,13 @@ import os
 import zlib
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import each_once
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
-
-__all__ = ["Collection", "read_collection", "record_files"]
-
-_ENDINGS = (".jsonl", ".jsonl.gz")
 
 
 class Collection:
@@ -88,28 +85,27 @@ def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     Raises:
         GraphjouleError: There is no such file or folder.
     """
+    asked = [Path(path) for path in paths]
+    for path in asked:
+        if not path.exists():
+            raise GraphjouleError(f"There is no file or folder {path} to read records from.")
+    return [path for path in files_below(asked, (".jsonl", ".jsonl.gz")) if path in asked or _holds_records(path)]
+
+
+def files_below(paths: Iterable[str | os.PathLike[str]], endings: tuple[str, ...]) -> list[Path]:
+    """The files among `paths`, and those below its folders that have one of the endings; each file once."""
     files: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            below = (file for file in sorted(path.rglob("*.jsonl*")) if file.name.endswith(_ENDINGS))
-            files += [file for file in below if _holds_records(file)]
-        elif path.exists():
-            files.append(path)
-        else:
-            raise GraphjouleError(f"There is no file or folder {path} to read records from.")
+        below = (file for file in sorted(path.rglob("*.json*")) if file.name.endswith(endings))
+        files += below if path.is_dir() else [path]
     return each_once(files)
 
 
 def _holds_records(path: Path) -> bool:
     """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            for line in lines:
-                try:
-                    first = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
+    with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                first = json.loads(line)
                 return isinstance(first, dict) and "run_id" in first
-    except (OSError, EOFError, zlib.error):
-        pass
     return False

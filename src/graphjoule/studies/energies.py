@@ -6,31 +6,27 @@ import gzip
 import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import each_once
 from graphjoule.nn import GraphModel
-from graphjoule.studies.collection import is_same
+from graphjoule.studies.collection import files_below, is_same
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.trace import LayerTrace
+from graphjoule.training import describe_device, resolve_device, versions
 from graphjoule.training.build import initialised
-from graphjoule.training.environment import describe_device, resolve_device, versions
 from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import Recipe, model_options
 from graphjoule.training.records import Record
 
-__all__ = ["EnergyRecord", "State", "energies_of", "measure_energies", "read_energies"]
-
 State = Literal["initial", "trained"]
-_ENDINGS = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 
 
 class EnergyRecord(BaseModel):
@@ -71,14 +67,6 @@ class EnergyRecord(BaseModel):
     device: str
     versions: dict[str, str]
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """The record of a file."""
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
-
     @cached_property
     def resolved(self) -> Recipe:
         """The recipe; a setting that the record is too old to have is at its default."""
@@ -113,44 +101,37 @@ def measure_energies(
         models: the trained models, in the order of the records.
         device: "auto", "cpu" or "cuda".
     """
-    seeds, given = [record.seed for record in records], ModelInput.of(task)
-    first = [initialised(recipe, task.num_features, task.out_channels, seed) for seed in seeds]
-    before = [_layers(model, recipe, given, device, measures=["energy"]) for model in first]
-    after = [_layers(model, recipe, given, device, ["energy", "effective_rank"], gradients=True) for model in models]
+    seeds, inputs = [record.seed for record in records], ModelInput.of(task)
+
+    def layers(model: GraphModel, *measures: str, gradients: bool = False) -> list[LayerTrace]:
+        """The rows of all outputs as wide as the hidden layers."""
+        found = examine(model, recipe, inputs, measures=measures, gradients=gradients, device=device)
+        return [row for row in graph_layers(found.trace).layers if row.channels == recipe.model.hidden_channels]
+
+    def measured(runs: list[list[LayerTrace]], name: str) -> list[list[float]]:
+        return [
+            [float(f"{row[name] if name != 'gradient' else row.gradient or 0.0:.6g}") for row in run] for run in runs
+        ]
+
+    first = (initialised(recipe, task.num_features, task.out_channels, seed) for seed in seeds)
+    before = [layers(model, "energy") for model in first]
+    after = [layers(model, "energy", "effective_rank", gradients=True) for model in models]
     return EnergyRecord(
         dataset=task.name,
         model=recipe.model.name,
         recipe=recipe.model_dump(),
         seeds=seeds,
         first_layer=int(before[0][0].name == "convs.0"),
-        initial=[_six_digits(row["energy"] for row in rows) for rows in before],
-        trained=[_six_digits(row["energy"] for row in rows) for rows in after],
-        effective_rank=[_six_digits(row["effective_rank"] for row in rows) for rows in after],
-        gradient=[_six_digits(row.gradient or 0.0 for row in rows) for rows in after],
+        initial=measured(before, "energy"),
+        trained=measured(after, "energy"),
+        effective_rank=measured(after, "effective_rank"),
+        gradient=measured(after, "gradient"),
         test_score=[record.test_score for record in records],
         epochs_run=[record.epochs_run for record in records],
         seconds=round(sum(record.seconds for record in records), 3),
         device=describe_device(resolve_device(device)),
         versions=versions(),
     )
-
-
-def _layers(
-    model: GraphModel,
-    recipe: Recipe,
-    given: ModelInput,
-    device: str,
-    measures: Sequence[str],
-    *,
-    gradients: bool = False,
-) -> list[LayerTrace]:
-    """The rows of all outputs as wide as the hidden layers."""
-    found = examine(model, recipe, given, measures=measures, gradients=gradients, device=device)
-    return [row for row in graph_layers(found.trace).layers if row.channels == recipe.model.hidden_channels]
-
-
-def _six_digits(numbers: Iterable[float]) -> list[float]:
-    return [float(f"{number:.6g}") for number in numbers]
 
 
 def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]:
@@ -165,38 +146,29 @@ def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]
     Raises:
         GraphjouleError: A file cannot be read, or is a record of energies with a field missing.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        below = sorted(path.rglob("*.json*")) if path.is_dir() else [path]
-        files += [file for file in below if file.name.endswith(_ENDINGS)]
-    return [record for file in each_once(files) for record in _records(file)]
+    found: list[EnergyRecord] = []
+    for path in files_below(paths, (".json", ".json.gz", ".jsonl", ".jsonl.gz")):
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                for text in file if ".jsonl" in path.name else [file.read()]:
+                    content = json.loads(text)
+                    if not isinstance(content, dict) or "first_layer" not in content:
+                        break  # the first line says whether the others are read
+                    found.append(EnergyRecord.model_validate(content))
+        except ValidationError as error:
+            raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
+        except (OSError, EOFError) as error:
+            raise GraphjouleError(f"Cannot read energies from {path}: {error}.") from error
+        except ValueError:  # not JSON
+            continue
+    return found
 
 
 def energies_of(cell: Cell, records: Iterable[EnergyRecord]) -> EnergyRecord | None:
     """The record with most runs of a cell, or None; one whose settings this version does not know is of no cell."""
-
-    def is_of_cell(record: EnergyRecord) -> bool:
-        try:
-            return is_same(cell.recipe, record.resolved)
-        except GraphjouleError:
-            return False
-
-    of_place = (record for record in records if (record.model, record.dataset) == (cell.model, cell.dataset))
-    return max(filter(is_of_cell, of_place), key=lambda record: len(record.seeds), default=None)
-
-
-def _records(path: Path) -> Iterator[EnergyRecord]:
-    """The records of one file; of one with a record per line the first line says whether the others are read."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for text in file if ".jsonl" in path.name else [file.read()]:
-                content = json.loads(text)
-                if not isinstance(content, dict) or "first_layer" not in content:
-                    return
-                yield EnergyRecord.model_validate(content)
-    except ValidationError as error:
-        raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
-    except (OSError, EOFError) as error:
-        raise GraphjouleError(f"Cannot read energies from {path}: {error}.") from error
-    except ValueError:  # not JSON
-        return
+    found: list[EnergyRecord] = []
+    for record in records:
+        with suppress(GraphjouleError):
+            if (record.model, record.dataset) == (cell.model, cell.dataset) and is_same(cell.recipe, record.resolved):
+                found.append(record)
+    return max(found, key=lambda record: len(record.seeds), default=None)

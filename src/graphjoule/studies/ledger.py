@@ -1,13 +1,17 @@
-"""The ledger: every cell of a study beside the reference's value, from records alone, with a verdict by one rule."""
+"""The ledger: every cell of a study beside the reference's value, from records alone, with a verdict by one rule.
+
+Numbers are those of the metric that the objective of the runs shows first, as people read them: shares in percent.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Collection as AbstractCollection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from scipy.special import stdtr
@@ -16,24 +20,8 @@ from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import json_text
 from graphjoule.studies.collection import Collection
 from graphjoule.studies.study import Cell, Reference, Study
-from graphjoule.training.recipe import Recipe
+from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.training.records import Record, summarise
-
-__all__ = [
-    "FORMATS",
-    "LEVEL",
-    "LedgerRow",
-    "OtherProtocol",
-    "Outcome",
-    "judge",
-    "ledger_table",
-    "ledger_text",
-    "make_ledger",
-    "missing_text",
-    "other_protocols",
-    "p_text",
-    "rule",
-]
 
 Verdict = Literal["matches", "better", "worse", "not run", "failed", "too few runs", "no reference"]
 
@@ -42,12 +30,9 @@ LEVEL: Final = 0.05
 _BOLD: Final = {"worse": "**worse**", "failed": "**failed**"}  # what must not be overlooked in a long table
 
 
-# Verdicts.
-
-
 def rule(reference: Reference) -> str:
     """How a verdict is found, in words."""
-    name, rounding = f"the {reference.name}", _rounding(reference)
+    name, rounding = f"the {reference.name}", reference.rounding
     return (
         f"Two-sided t-test of the difference between our mean and {name}'s, at the level {LEVEL} for each cell by "
         f"itself. {name.capitalize()} gives no spread, so its mean of {reference.runs} runs is taken to scatter like "
@@ -58,23 +43,19 @@ def rule(reference: Reference) -> str:
     )
 
 
-def _rounding(reference: Reference) -> float:
-    """The most, in percent, that rounding took from a value."""
-    return float(0.5 * 10.0**-reference.decimals)
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """What the runs of one cell come to, accuracies in percent.
+    """What the runs of one cell come to.
 
     Attributes:
-        mean: of the test accuracies; None if no run is done.
+        mean: of the metric on the test nodes, a share in percent; None if no run is done.
         std: sample standard deviation; None for fewer than two runs.
         n: how many runs are done.
         num_failed: how many failed.
         difference: our mean less the reference's value.
         p_value: of the test; None where there is nothing to test.
-        verdict: in a word.
+        verdict: in a word; what is better, the metric says.
+        metric: what is compared.
     """
 
     mean: float | None
@@ -84,6 +65,11 @@ class Outcome:
     difference: float | None
     p_value: float | None
     verdict: Verdict
+    metric: Metric = ACCURACY
+
+    def text(self, value: float | None, sign: str = "") -> str:
+        """One of the numbers as a table shows it."""
+        return _number(value, f"{sign}.2f" if self.metric.is_share else f"{sign}.4g")
 
 
 def judge(records: Sequence[Record], value: float | None, reference: Reference = Reference()) -> Outcome:  # noqa: B008 - frozen
@@ -91,18 +77,24 @@ def judge(records: Sequence[Record], value: float | None, reference: Reference =
 
     Args:
         records: the runs of the cell, each seed once.
-        value: the reference's mean in percent; None where it has none.
+        value: the reference's mean, a share in percent; None where it has none.
         reference: how many runs its means are of, and how they are rounded.
 
     Returns:
         The outcome by `rule`.
     """
     summary = summarise(records)
-    n, num_failed = summary.n, summary.num_failed
-    mean = None if summary.test_mean is None else 100 * summary.test_mean
-    std = None if summary.test_std is None else 100 * summary.test_std
+    n, num_failed, metric = summary.n, summary.num_failed, summary.metric
+    scale = 100 if metric.is_share else 1
+    mean = None if summary.test_mean is None else scale * summary.test_mean
+    std = None if summary.test_std is None else scale * summary.test_std
     difference = None if mean is None or value is None else mean - value
-    p_value = None if difference is None or std is None else _p_value(difference, std, n, reference)
+    p_value = None
+    if difference is not None and std is not None:
+        # The probability of so large a difference if both means are of the same thing.
+        excess = max(0.0, abs(difference) - reference.rounding)
+        error = std * math.sqrt(1 / n + 1 / reference.runs)
+        p_value = float(2 * stdtr(n - 1, -excess / error)) if error else float(excess <= 1e-9)  # all runs gave the same
     verdict: Verdict
     if n == 0:
         verdict = "failed" if num_failed else "not run"
@@ -113,25 +105,8 @@ def judge(records: Sequence[Record], value: float | None, reference: Reference =
     elif p_value >= LEVEL:
         verdict = "matches"
     else:
-        verdict = "better" if difference > 0 else "worse"
-    return Outcome(mean, std, n, num_failed, difference, p_value, verdict)
-
-
-def _p_value(difference: float, std: float, n: int, reference: Reference) -> float:
-    """Probability of so large a difference if both means are of the same thing.
-
-    >>> paper = Reference()
-    >>> round(_p_value(-0.5, 0.4, 10, paper), 4), _p_value(0.04, 0.0, 10, paper), _p_value(0.3, 0.0, 10, paper)
-    (0.033, 1.0, 0.0)
-    """
-    excess = max(0.0, abs(difference) - _rounding(reference))
-    error = std * math.sqrt(1 / n + 1 / reference.runs)
-    if error == 0.0:  # every run gave the same, as collapsed networks do
-        return 0.0 if excess > 1e-9 else 1.0
-    return float(2 * stdtr(n - 1, -excess / error))
-
-
-# Rows.
+        verdict = "better" if (difference > 0) == metric.is_higher_better else "worse"
+    return Outcome(mean, std, n, num_failed, difference, p_value, verdict, metric)
 
 
 @dataclass(frozen=True)
@@ -173,22 +148,22 @@ class LedgerRow:
 
     def fields(self) -> dict[str, Any]:
         """The row as a flat dict: what CSV and JSON hold."""
-        numbers = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in asdict(self.outcome).items()}
+        numbers = {key: value for key, value in vars(self.outcome).items() if key != "metric"}
+        others = (f"{one.settings}: {one.outcome.text(one.outcome.mean)}, {one.outcome.verdict}" for one in self.others)
         return {
             "dataset": self.cell.dataset,
             "model": self.cell.model,
             "num_layers": self.cell.num_layers,
             "component": self.cell.variant.component,
             "value": self.cell.variant.value,
+            "metric": self.outcome.metric.name if self.seeds else None,
             "reference": self.cell.reference,
-            **numbers,
+            **{key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in numbers.items()},
             "split": self.split,
             "select_on": self.select_on,
             "seeds": ",".join(map(str, self.seeds)),
             "devices": "; ".join(self.devices),
-            "other_protocols": "; ".join(
-                f"{o.settings}: {o.outcome.mean:.2f}, {o.outcome.verdict}" for o in self.others
-            ),
+            "other_protocols": "; ".join(others),
             "note": self.note,
         }
 
@@ -218,8 +193,7 @@ def make_ledger(
         records = recorded.runs(cell.recipe, seeds)
         outcome = judge(records, cell.reference, study.reference)
         others = other_protocols(study, cell, recorded, seeds)
-        split = records[0].split if records else cell.recipe.data.split
-        seed = cell.recipe.data.split_seed
+        split, seed = records[0].split if records else cell.recipe.data.split, cell.recipe.data.split_seed
         rows.append(
             LedgerRow(
                 cell,
@@ -246,19 +220,14 @@ def other_protocols(
         recorded: any records.
         seeds: count only these seeds; None counts all that are recorded.
     """
-
-    def place(recipe: Recipe) -> tuple[str, str, int]:
-        return recipe.model.name, recipe.data.name, recipe.model.num_layers
-
-    found = []
-    for recipe in recorded.recipes():
-        if not study.leaves_open or place(recipe) != place(cell.recipe):
-            continue
-        changed = cell.recipe.changes(recipe)
-        if changed and changed.keys() <= study.leaves_open:
-            outcome = judge(recorded.runs(recipe, seeds), cell.reference, study.reference)
-            settings = ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in changed.items())
-            found += [OtherProtocol(settings, outcome)] if outcome.n else []
+    found, place = [], (cell.model, cell.dataset, cell.num_layers)
+    for recipe in recorded.recipes() if study.leaves_open else ():
+        if (recipe.model.name, recipe.data.name, recipe.model.num_layers) == place:
+            changed = cell.recipe.changes(recipe)
+            if changed and changed.keys() <= study.leaves_open:
+                outcome = judge(recorded.runs(recipe, seeds), cell.reference, study.reference)
+                settings = ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in changed.items())
+                found += [OtherProtocol(settings, outcome)] if outcome.n else []
     return sorted(found, key=lambda one: one.settings)
 
 
@@ -284,12 +253,13 @@ def ledger_text(study: Study, rows: Sequence[LedgerRow], form: str = "markdown",
 
 def _markdown(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
     counts = ", ".join(f"{number} {verdict}" for verdict, number in _count_verdicts(rows).items())
-    about = "Accuracies in percent, ± sample standard deviation."
+    metrics = ", ".join(f"test {m.name}{' in percent' if m.is_share else ''}" for m in _metrics(rows))
+    about = f"Numbers: {metrics}, ± sample standard deviation." if metrics else ""
     if any(row.cell.reference is not None for row in rows):
         reference = study.reference
         source = f" {reference.name.capitalize()}: {reference.source}." if reference.source else ""
         about += f"{source} Verdict: {rule(reference)}"
-    parts = [f"**{study.title}.** {counts}.", ledger_table(study, rows), missing_text(commands), about]
+    parts = [f"**{study.title}.** {counts}.", ledger_table(study, rows), missing_text(commands), about.strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -310,25 +280,26 @@ def ledger_table(study: Study, rows: Sequence[LedgerRow], *, has_dataset: bool =
     has_reference = any(row.cell.reference is not None for row in rows)
     has_variants = any(row.cell.variant.component for row in rows)
     has_others = any(row.others for row in rows)
+    has_metrics = len(_metrics(rows)) > 1
     lines: list[list[str]] = []
     for row in rows:
         cell, outcome = row.cell, row.outcome
-        ours = _number(outcome.mean, ".2f") + (f" ± {outcome.std:.2f}" if outcome.std is not None else "")
-        others = "; ".join(f"{one.settings}: {one.outcome.mean:.2f} ({one.outcome.verdict})" for one in row.others)
+        others = (f"{one.settings}: {one.outcome.text(one.outcome.mean)} ({one.outcome.verdict})" for one in row.others)
         columns = {
             "dataset": cell.dataset if has_dataset else None,
             "model": cell.model,
             "layers": str(cell.num_layers),
             "changed": f"{cell.variant.component} {cell.variant.value}".strip() if has_variants else None,
-            study.reference.name: _number(cell.reference, ".1f") if has_reference else None,
-            "ours": ours,
+            "metric": (outcome.metric.name if row.seeds else "") if has_metrics else None,
+            study.reference.name: _number(cell.reference, f".{study.reference.places}f") if has_reference else None,
+            "ours": outcome.text(outcome.mean) + (f" ± {outcome.text(outcome.std)}" if outcome.std is not None else ""),
             "n": f"{outcome.n}" + (f" ({outcome.num_failed} failed)" if outcome.num_failed else ""),
-            "difference": _number(outcome.difference, "+.2f") if has_reference else None,
+            "difference": outcome.text(outcome.difference, "+") if has_reference else None,
             "p": p_text(outcome.p_value) if has_reference else None,
             "verdict": _BOLD.get(outcome.verdict, outcome.verdict) + (f": {row.note}" if row.note else ""),
             "split": row.split,
             "selected on": row.select_on,
-            "under another protocol": others if has_others else None,
+            "under another protocol": "; ".join(others) if has_others else None,
         }
         shown = {head: text for head, text in columns.items() if text is not None}
         lines += [[*shown.values()]] if lines else [[*shown], ["---"] * len(shown), [*shown.values()]]
@@ -348,10 +319,14 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
+def _metrics(rows: Sequence[LedgerRow]) -> list[Metric]:
+    """What the runs of some rows are compared by."""
+    return list({row.outcome.metric.name: row.outcome.metric for row in rows if row.seeds}.values())
+
+
 def _count_verdicts(rows: Sequence[LedgerRow]) -> dict[str, int]:
     """How often each verdict was given, the most frequent first."""
-    verdicts = [row.outcome.verdict for row in rows]
-    return {v: verdicts.count(v) for v in sorted(set(verdicts), key=lambda v: (-verdicts.count(v), v))}
+    return dict(Counter(sorted(row.outcome.verdict for row in rows)).most_common())
 
 
 def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:

@@ -10,9 +10,11 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
@@ -25,7 +27,6 @@ from pydantic import (
     PrivateAttr,
     Strict,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -33,22 +34,17 @@ from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import reason
 from graphjoule.nn import MODELS
 from graphjoule.tasks import DATASETS
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.settings import explain, resolve, setting_names
-
-__all__ = ["STUDIES", "Block", "Cell", "Reference", "Study", "Sweep", "Variant", "find_study", "read_study"]
+from graphjoule.training.recipe import Recipe, explain, load_recipe, resolve, setting_names
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _NAMES_OF_A_ROW: Final = ("model", "component", "value")
 
 
-def _with_default(depths: Any) -> Any:
-    """One list of depths is that of every dataset."""
-    return {"default": depths} if isinstance(depths, list) else depths
-
-
 Names = Annotated[tuple[str, ...], Strict(False), Field(min_length=1)]
 Depths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Strict(False), Field(min_length=1)]
+DepthsOf = Annotated[  # one list is that of every dataset
+    dict[str, Depths], BeforeValidator(lambda depths: {"default": depths} if isinstance(depths, list) else depths)
+]
 Numbers = Annotated[tuple[float, ...], Strict(False), Field(min_length=1)]
 
 
@@ -134,7 +130,7 @@ class Block(_Table):
 
 
 class Reference(_Table):
-    """Values from elsewhere to compare with, in percent.
+    """Values from elsewhere to compare with: of the metric that an objective shows first, shares in percent.
 
     Attributes:
         name: what the tables call it, such as "paper".
@@ -143,7 +139,7 @@ class Reference(_Table):
         rows: the same in the study file. A row names a `model`, a `component` and its `value`, as far as they matter,
             and has a number for each ``DATASET_LAYERS``, such as ``cora_64 = 85.7``.
         runs: how many runs each value is the mean of.
-        decimals: to how many the values are rounded.
+        decimals: to how many the values are rounded; by default as many as the longest of them has.
         leaves_open: settings that the source does not state. Runs that differ in nothing else are other readings of it.
     """
 
@@ -152,48 +148,54 @@ class Reference(_Table):
     table: str = ""
     rows: Annotated[tuple[dict[str, Any], ...], Strict(False)] = ()
     runs: int = Field(default=10, ge=1)
-    decimals: int = Field(default=1, ge=0)
+    decimals: int | None = Field(default=None, ge=0)
     leaves_open: Annotated[tuple[str, ...], Strict(False)] = ()
 
-    @field_validator("rows")
-    @classmethod
-    def _known_columns(cls, rows: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        for number, row in enumerate(rows, start=1):
-            for key, value in row.items():
-                expected = f"reference row {number}: {key} = {value!r} cannot be used: expected "
-                if key in _NAMES_OF_A_ROW:
-                    if not isinstance(value, str):
-                        raise GraphjouleError(f"{expected}a name in quotes.")
-                    continue
+    @cached_property
+    def values(self) -> dict[tuple[str, str, str], dict[tuple[str, int], float]]:
+        """Numbers by model, component and value, "" where a row does not name them, then by dataset and depth."""
+        found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
+        for number, row in enumerate(self.rows, start=1):
+            model, component, value = (row.get(name, "") for name in _NAMES_OF_A_ROW)
+            numbers = found.setdefault((model, component, value), {})
+            for key, given in row.items():
                 dataset, _, layers = key.rpartition("_")
-                if dataset not in DATASETS or not layers.isdecimal():
+                is_name = key in _NAMES_OF_A_ROW
+                if not is_name and (dataset not in DATASETS or not layers.isdecimal()):
                     raise GraphjouleError(
                         f'reference row {number}: "{key}" is not a column; expected {", ".join(_NAMES_OF_A_ROW)} or '
                         "DATASET_LAYERS such as cora_64."
                     )
-                if not isinstance(value, int | float) or isinstance(value, bool):
-                    raise GraphjouleError(f"{expected}a number in percent.")
-        return rows
-
-    @cached_property
-    def values(self) -> dict[tuple[str, str, str], dict[tuple[str, int], float]]:
-        """Percent by model, component and value, "" where a row does not name them, then by dataset and depth."""
-        found: dict[tuple[str, str, str], dict[tuple[str, int], float]] = {}
-        for row in self.rows:
-            model, component, value = (row.get(name, "") for name in _NAMES_OF_A_ROW)
-            numbers = found.setdefault((model, component, value), {})
-            for key in row.keys() - set(_NAMES_OF_A_ROW):
-                dataset, _, layers = key.rpartition("_")
-                numbers[dataset, int(layers)] = float(row[key])
+                if not isinstance(given, str if is_name else int | float) or isinstance(given, bool):
+                    expected = "a name in quotes" if is_name else "a number, a share in percent"
+                    raise GraphjouleError(
+                        f"reference row {number}: {key} = {given!r} cannot be used: expected {expected}."
+                    )
+                if not is_name:
+                    numbers[dataset, int(layers)] = float(given)
         return found
 
+    @property
+    def places(self) -> int:
+        """To how many decimals the values are rounded.
+
+        >>> Reference(rows=[{"cora_2": 0.853}]).places, Reference(rows=[{"cora_2": 85}]).places
+        (3, 1)
+        """
+        if self.decimals is not None:
+            return self.decimals
+        numbers = (number for several in self.values.values() for number in several.values())
+        return max((-int(Decimal(repr(number)).as_tuple().exponent) for number in numbers), default=1)
+
+    @property
+    def rounding(self) -> float:
+        """The most that rounding took from a value."""
+        return float(0.5 * 10.0**-self.places)
+
     def value(self, model: str, dataset: str, num_layers: int, variant: Variant) -> float | None:
-        """The value of a cell; None where there is none."""
-        of_any, of_model = (
-            self.values.get((name, variant.component, variant.value), {}).get((dataset, num_layers))
-            for name in ("", model)
-        )
-        return of_any if of_model is None else of_model
+        """The value of a cell, that of the model before that of any; None where there is none."""
+        rows = (self.values.get((name, variant.component, variant.value), {}) for name in (model, ""))
+        return next((row[dataset, num_layers] for row in rows if (dataset, num_layers) in row), None)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class Cell:
         num_layers: the depth.
         variant: what is changed in the recipe.
         overrides: further settings, the user's own, by dotted or short name; the variant wins over them.
-        reference: the reference's value in percent; None where it has none.
+        reference: the reference's value, a share in percent; None where it has none.
         base: settings from the study's blocks; the user's own and the variant win over them. These and the variant's
             have dotted names, and a model without such a setting is left as it is.
 
@@ -263,7 +265,7 @@ class Study(_Table):
     title: str
     datasets: Names
     models: Names
-    depths: Annotated[dict[str, Depths], BeforeValidator(_with_default)]
+    depths: DepthsOf
     other_models: bool = True
     given_variants: Annotated[tuple[Variant, ...], Strict(False)] = Field(default=(), alias="variant")
     sweeps: Annotated[tuple[Sweep, ...], Strict(False)] = Field(default=(), alias="sweep")
@@ -287,12 +289,11 @@ class Study(_Table):
     def variants(self) -> tuple[Variant, ...]:
         """All variants, settings by their dotted names; without any variant, the recipes as they are."""
         swept = (variant for sweep in self.sweeps for variant in sweep.variants())
-        return tuple(
-            variant.model_copy(
-                update={"settings": self._dotted(variant.settings), "at_most": self._dotted(variant.at_most)}
-            )
-            for variant in (*self.given_variants, *swept)
-        ) or (Variant(),)
+        found = []
+        for one in (*self.given_variants, *swept):
+            dotted = {name: self._dotted(getattr(one, name)) for name in ("settings", "at_most")}
+            found.append(one.model_copy(update=dotted))
+        return tuple(found) or (Variant(),)
 
     @cached_property
     def leaves_open(self) -> frozenset[str]:
@@ -332,33 +333,19 @@ class Study(_Table):
         models = _known(models or self.models, choices, f"model of {self.name}")
         if any(depth < 1 for depth in layers or ()):
             raise GraphjouleError(f"layers are {list(layers or ())}; expected numbers of at least 1.")
-        return [
-            Cell(
-                model,
-                dataset,
-                depth,
-                variant,
-                overrides,
-                self.reference.value(model, dataset, depth, variant),
-                self._base(dataset, depth),
-            )
-            for dataset in datasets
-            for model in models
-            for depth in layers or self.depths_on(dataset)
-            for variant in self.variants
-        ]
-
-    def _base(self, dataset: str, depth: int) -> dict[str, Any]:
-        base: dict[str, Any] = {}
-        for block in self.blocks:
-            base |= self._dotted(block.settings) if block.applies_to(dataset, depth) else {}
-        return base
-
-    def depths_on(self, dataset: str) -> tuple[int, ...]:
-        """The study's own numbers of layers on a dataset."""
-        if dataset not in self.depths and "default" not in self.depths:
-            raise GraphjouleError(f"{self.source} has no depths for {dataset} and no default; choose `layers`.")
-        return self.depths.get(dataset) or self.depths["default"]
+        cells = []
+        for dataset in datasets:
+            depths = layers or self.depths.get(dataset, self.depths.get("default"))
+            if not depths:
+                raise GraphjouleError(f"{self.source} has no depths for {dataset} and no default; choose `layers`.")
+            for model, depth in product(models, depths):
+                base: dict[str, Any] = {}
+                for block in self.blocks:
+                    base |= self._dotted(block.settings) if block.applies_to(dataset, depth) else {}
+                for variant in self.variants:
+                    value = self.reference.value(model, dataset, depth, variant)
+                    cells.append(Cell(model, dataset, depth, variant, overrides, value, base))
+        return cells
 
     @model_validator(mode="after")
     def _all_names_are_known(self) -> Self:
@@ -413,52 +400,42 @@ def read_study(file: Path) -> Study:
 
 
 def _parse(file: Traversable, folder: Traversable, source: str) -> Study:
-    text = _read_text(file, source, "study file")
     try:
-        content = tomllib.loads(text)
+        content = tomllib.loads(_read_text(file, f"study file {source}"))
+        reference = content.get("reference")
+        if isinstance(reference, dict) and isinstance(table := reference.get("table"), str):
+            if "rows" in reference:
+                raise GraphjouleError(f"{source}: reference has both table and rows; expected one of them.")
+            where, rows = f"{source}: reference.table = {table!r}", []
+            for number, line in enumerate(csv.DictReader(_read_text(folder / table, f"table {where}").splitlines()), 2):
+                if None in line or None in line.values():
+                    raise GraphjouleError(f"{where}, line {number}: expected as many cells as the first line has.")
+                try:  # empty cells are left out
+                    rows.append({k: v if k in _NAMES_OF_A_ROW else float(v) for k, v in line.items() if v})
+                except ValueError as error:
+                    raise GraphjouleError(
+                        f"{where}, line {number}: {error}; expected numbers, shares in percent."
+                    ) from error
+            reference["rows"] = rows
+        study = Study.model_validate(content)
     except tomllib.TOMLDecodeError as error:
         raise GraphjouleError(f"{source} is not valid TOML: {error}.") from error
-    reference = content.get("reference")
-    if isinstance(reference, dict) and isinstance(table := reference.get("table"), str):
-        if "rows" in reference:
-            raise GraphjouleError(f"{source}: reference has both table and rows; expected one of them.")
-        reference["rows"] = _read_rows(folder / table, f"{source}: reference.table = {table!r}")
-    try:
-        study = Study.model_validate(content)
     except ValidationError as error:
         raise GraphjouleError(f"{source}: {_sentence(error)}") from error
     study._source = source
     return study
 
 
-def _read_text(file: Traversable, name: str, what: str) -> str:
+def _read_text(file: Traversable, name: str) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise GraphjouleError(f"Cannot read the {what} {name}: {reason(error)}.") from error
+        raise GraphjouleError(f"Cannot read the {name}: {reason(error)}.") from error
     except UnicodeDecodeError as error:
-        raise GraphjouleError(f"Cannot read the {what} {name}: it is not text in UTF-8.") from error
+        raise GraphjouleError(f"Cannot read the {name}: it is not text in UTF-8.") from error
 
 
-def _read_rows(file: Traversable, where: str) -> list[dict[str, Any]]:
-    """The rows of a CSV file as a study file would have them; empty cells are left out."""
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(csv.DictReader(_read_text(file, where, "table").splitlines()), start=2):
-        if None in line or None in line.values():
-            raise GraphjouleError(f"{where}, line {number}: expected as many cells as the first line has.")
-        try:
-            rows.append({k: v if k in _NAMES_OF_A_ROW else float(v) for k, v in line.items() if v})
-        except ValueError as error:
-            raise GraphjouleError(f"{where}, line {number}: {error}; expected numbers in percent.") from error
-    return rows
-
-
-_TABLES: Final[dict[str, type[_Table]]] = {
-    "variant": Variant,
-    "sweep": Sweep,
-    "block": Block,
-    "reference": Reference,
-}
+_TABLES: Final[dict[str, type[_Table]]] = {"variant": Variant, "sweep": Sweep, "block": Block, "reference": Reference}
 
 
 def _sentence(error: ValidationError) -> str:

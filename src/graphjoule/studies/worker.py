@@ -18,17 +18,14 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import file_lock, write_json
 from graphjoule.fitting import FitResult, fit
 from graphjoule.studies.collection import Collection
-from graphjoule.studies.energies import EnergyRecord, measure_energies
+from graphjoule.studies.energies import measure_energies, read_energies
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
-from graphjoule.training import Progress, deferred_interrupt
-from graphjoule.training.environment import describe_device, resolve_device
+from graphjoule.training import Progress, deferred_interrupt, describe_device, resolve_device
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
 from graphjoule.training.trainer import is_out_of_memory
-
-__all__ = ["LOCKS", "Estimate", "Job", "Load", "Pace", "Plan", "StudyProgress", "in_words", "plan_study", "work"]
 
 LOCKS: Final = ".claims"
 """The folder of the lock files in a study's folder, which is known as a study's by it."""
@@ -67,18 +64,18 @@ class Job:
 
     def missing(self) -> list[int]:
         """Seeds without a record, by what the folder holds at this moment."""
-        recorded = self._states()
+        recorded = _read_states(self.folder.records_path)
         return [seed for seed in self.seeds if seed not in recorded]
 
     def lacks_energies(self) -> bool:
         """Whether there are runs whose energies are asked for and not measured."""
-        if not self.has_energies:
-            return False
-        done = {seed for seed, status in self._states().items() if status == "done" and seed in self.seeds}
+        states = _read_states(self.folder.records_path) if self.has_energies else {}
+        done = {seed for seed, status in states.items() if status == "done" and seed in self.seeds}
         try:
-            return not done <= set(EnergyRecord.read(self.energies_path).seeds)
+            records = read_energies([self.energies_path]) if done and self.energies_path.exists() else []
         except GraphjouleError:
-            return bool(done)
+            records = []
+        return not done <= {seed for record in records for seed in record.seeds}
 
     def lacks_results(self) -> bool:
         """Whether there is something left to compute."""
@@ -89,22 +86,22 @@ class Job:
         is_tidy = self.folder.card_path.exists() and not (self.folder.path / "checkpoint.safetensors").exists()
         return not self.lacks_results() and (is_tidy or not self.seeds)
 
-    def _states(self) -> dict[int, str]:
-        path = self.folder.records_path
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            return {}
-        return _read_states(path, stat.st_size, stat.st_mtime_ns)
-
     def lock(self) -> AbstractContextManager[bool]:
         """Try to be the only process that works on it; the context's value says whether we are."""
         return file_lock(self.folder.path.parent / LOCKS / f"{self.folder.path.name}.lock")
 
 
-@lru_cache(maxsize=4096)
-def _read_states(path: Path, size: int, changed: int) -> dict[int, str]:
+def _read_states(path: Path) -> dict[int, str]:
     """The status of every recorded seed; read once for every size and time of change, because records are long."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return {}
+    return _read_states_of(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _read_states_of(path: Path, size: int, changed: int) -> dict[int, str]:
     return {record.seed: record.status for record in read_records(path)}
 
 
@@ -159,8 +156,14 @@ def plan_study(
             for cell in (cell for cell in cells if cell.dataset == dataset):
                 recipe = cell.recipe  # only a split called "default" needs the data
                 recipe = recipe.with_split_of(load(dataset)) if recipe.data.split == "default" else recipe
-                if recipe.fingerprint() not in found:
-                    found[recipe.fingerprint()] = _job(cell.name, recipe, seeds, out, recorded, has_energies)
+                key = recipe.fingerprint()
+                if key not in found:
+                    # The fingerprint in the name makes one recipe one folder, whichever study asks for it.
+                    folder = RunFolder(out / f"{dataset}-{cell.model}-{cell.num_layers}-{key[:10]}")
+                    job = Job(cell.name, recipe, folder, tuple(seeds), has_energies)
+                    # What the folder itself holds stays among the seeds: runs that were killed go on together.
+                    known = recorded.of(recipe).keys() & set(job.missing())
+                    found[key] = replace(job, seeds=tuple(seed for seed in seeds if seed not in known))
             if any(job.lacks_results() for job in found.values()):
                 load(dataset)
         except GraphjouleError as error:
@@ -171,15 +174,6 @@ def plan_study(
             jobs += found.values()
     num_runs = len(jobs) * len(seeds)
     return Plan(jobs, num_runs, num_runs - sum(len(job.missing()) for job in jobs), unavailable)
-
-
-def _job(name: str, recipe: Recipe, seeds: Sequence[int], out: Path, recorded: Collection, has_energies: bool) -> Job:
-    # The fingerprint in the folder's name makes one recipe one folder, whichever study asks for it.
-    folder = out / f"{recipe.data.name}-{recipe.model.name}-{recipe.model.num_layers}-{recipe.fingerprint()[:10]}"
-    job = Job(name, recipe, RunFolder(folder), tuple(seeds), has_energies)
-    # What the folder itself holds stays among the job's seeds: runs that were killed go on with their neighbours.
-    known = recorded.of(recipe).keys() & set(job.missing())
-    return replace(job, seeds=tuple(seed for seed in seeds if seed not in known))
 
 
 # How long it takes.
@@ -202,9 +196,12 @@ class Estimate:
     def __str__(self) -> str:
         if not self.num_judged:
             return "how long it takes is not known: no run like these is recorded on this device"
-        if self.num_judged == self.num_runs:
-            return f"about {in_words(self.seconds)}"
-        return f"about {in_words(self.seconds)} for {self.num_judged} of them; no run like the others is recorded"
+        rest = (
+            ""
+            if self.num_judged == self.num_runs
+            else f" for {self.num_judged} of them; no run like the others is recorded"
+        )
+        return f"about {in_words(self.seconds)}{rest}"
 
 
 class Pace:
@@ -218,13 +215,11 @@ class Pace:
     def __init__(self, device: str, records: Iterable[Record] = ()) -> None:
         self._device = device
         self._known: list[Record] = []
-        for record in records:
-            self.add(record)
+        self.add(*records)
 
-    def add(self, record: Record) -> None:
-        """Learn from one more run."""
-        if record.device == self._device and record.epochs_run:
-            self._known.append(record)
+    def add(self, *records: Record) -> None:
+        """Learn from more runs."""
+        self._known += [record for record in records if record.device == self._device and record.epochs_run]
 
     def seconds(self, recipe: Recipe) -> float | None:
         """Seconds of one run of a recipe; None if no run was like it.
@@ -247,11 +242,8 @@ class Pace:
         """The time of all runs of the jobs that are still missing."""
         left = [(len(job.missing()), self.seconds(job.recipe)) for job in jobs]
         judged = [(runs, seconds) for runs, seconds in left if seconds is not None]
-        return Estimate(
-            sum(runs * seconds for runs, seconds in judged),
-            sum(runs for runs, _ in left),
-            sum(runs for runs, _ in judged),
-        )
+        seconds = sum(runs * each for runs, each in judged)
+        return Estimate(seconds, sum(runs for runs, _ in left), sum(runs for runs, _ in judged))
 
 
 def in_words(seconds: float) -> str:
@@ -317,99 +309,79 @@ def work(
         TrainingInterrupted: Ctrl-C; the state is saved.
     """
     pace = pace or Pace(describe_device(resolve_device(device)))
-    worker = _Worker(plan, load, device, pace, checkpoint_every, on_progress)
-    pending = [job for job in plan.jobs if not job.is_done()]
-    while pending:
-        held = [job for job in pending if not worker.try_job(job, pending)]
-        pending = [job for job in held if not job.is_done()]
-        if pending:
-            worker.report(None, pending)
-            time.sleep(_POLL_SECONDS)
-    return worker.refused
+    refused: dict[str, str] = {}
 
+    def report(job: Job | None) -> StudyProgress:
+        """Call `on_progress` with how far all is, by what the folders hold."""
+        left = pace.estimate(pending)
+        seconds = left.seconds if left.num_judged == left.num_runs else None
+        progress = StudyProgress(job.name if job else None, plan.num_runs - left.num_runs, plan.num_runs, seconds)
+        on_progress(progress)
+        return progress
 
-@dataclass
-class _Worker:
-    plan: Plan
-    load: Load
-    device: str
-    pace: Pace
-    checkpoint_every: int
-    on_progress: Callable[[StudyProgress], None]
-    refused: dict[str, str] = field(default_factory=dict)
-
-    def try_job(self, job: Job, pending: Sequence[Job]) -> bool:
-        """Do a job unless another process holds it; False if one does."""
-        with job.lock() as is_ours:
-            if is_ours and not job.is_done():  # another may have done it since we looked
-                self._do(job, pending)
-            return is_ours
-
-    def _do(self, job: Job, pending: Sequence[Job]) -> None:
-        clock = time.monotonic()
-        begin = self.report(job, pending)
+    def train(job: Job) -> None:
+        clock, begin, missing = time.monotonic(), report(job), set(job.missing())
 
         def on_epoch(training: Progress) -> None:
             left = None if begin.seconds_left is None else max(0.0, begin.seconds_left - (time.monotonic() - clock))
             done = begin.num_done + training.num_runs - training.num_active
-            self.on_progress(StudyProgress(job.name, done, begin.num_runs, left, training))
+            on_progress(replace(begin, num_done=done, seconds_left=left, training=training))
 
-        missing = set(job.missing())
         try:
-            result = self._train(job, on_epoch)
+            task = load(job.recipe.data.name)
+            with deferred_interrupt() as stop:  # else, while it waits or measures, there is nothing to save
+                result = fit(
+                    job.recipe,
+                    task,
+                    job.seeds,
+                    device=device,
+                    out=job.folder.path,
+                    resume=True,
+                    checkpoint_every=checkpoint_every,
+                    on_progress=on_epoch,
+                    should_stop=lambda: stop.requested,
+                )
+            if job.lacks_energies():
+                _write_energies(job, task, result, device)
         except GraphjouleError as error:
             if isinstance(error.__cause__, OSError):  # a full disk stops every job
                 raise
-            self.refused[job.name] = str(error)
+            refused[job.name] = str(error)
             return
         finally:
             # Leave a GPU as the job found it: no memory kept from other workers, no peak that the next would report.
             torch.cuda.empty_cache()
             if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.reset_peak_memory_stats()
-        for record in result.records:
-            if record.seed in missing:
-                self.pace.add(record)
-        self.report(job, pending)
+        pace.add(*(record for record in result.records if record.seed in missing))
+        report(job)
 
-    def _train(self, job: Job, on_epoch: Callable[[Progress], None]) -> FitResult:
-        task = self.load(job.recipe.data.name)
-        with deferred_interrupt() as stop:  # else, while it waits or measures, there is nothing to save
-            result = fit(
-                job.recipe,
-                task,
-                job.seeds,
-                device=self.device,
-                out=job.folder.path,
-                resume=True,
-                checkpoint_every=self.checkpoint_every,
-                on_progress=on_epoch,
-                should_stop=lambda: stop.requested,
-            )
-        if job.lacks_energies():
-            done = [(r, m) for r, m in zip(result.records, result.models, strict=True) if r.status == "done"]
-            records, models = zip(*done, strict=True)
-            try:
-                found = measure_energies(job.recipe, task, records, models, self.device)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                where = describe_device(resolve_device(self.device))
-                raise GraphjouleError(
-                    f"The energies of its layers do not fit in the memory of {where}; its runs are recorded, and the "
-                    "same command measures them when there is more."
-                ) from error
-            write_json(job.energies_path, found.model_dump())
-        return result
+    pending = [job for job in plan.jobs if not job.is_done()]
+    while pending:
+        held = []
+        for job in pending:
+            with job.lock() as is_ours:
+                if not is_ours:
+                    held.append(job)
+                elif not job.is_done():  # another may have done it since we looked
+                    train(job)
+        pending = [job for job in held if not job.is_done()]
+        if pending:
+            report(None)
+            time.sleep(_POLL_SECONDS)
+    return refused
 
-    def report(self, job: Job | None, pending: Sequence[Job]) -> StudyProgress:
-        """Call `on_progress` with how far all is, by what the folders hold."""
-        estimate = self.pace.estimate(pending)
-        progress = StudyProgress(
-            None if job is None else job.name,
-            self.plan.num_runs - estimate.num_runs,
-            self.plan.num_runs,
-            estimate.seconds if estimate.num_judged == estimate.num_runs else None,
-        )
-        self.on_progress(progress)
-        return progress
+
+def _write_energies(job: Job, task: Task, result: FitResult, device: str) -> None:
+    done = [(r, m) for r, m in zip(result.records, result.models, strict=True) if r.status == "done"]
+    records, models = zip(*done, strict=True)
+    try:
+        found = measure_energies(job.recipe, task, records, models, device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise GraphjouleError(
+            f"The energies of its layers do not fit in the memory of {describe_device(resolve_device(device))}; its "
+            "runs are recorded, and the same command measures them when there is more."
+        ) from error
+    write_json(job.energies_path, found.model_dump())

@@ -7,10 +7,14 @@ from .datasets import resolve_data_root as resolve_data_root
 from .digits import knn_edge_index as knn_edge_index
 from .facts import TaskFacts as TaskFacts
 from .inputs import ModelInput as ModelInput
+from .metrics import Metric as Metric
+from .objective import Binary as Binary
 from .objective import Classification as Classification
-from .objective import Metric as Metric
+from .objective import MultiLabel as MultiLabel
 from .objective import Objective as Objective
+from .objective import Ordinal as Ordinal
 from .objective import Regression as Regression
+from .pooling import Pooling as Pooling
 from .splits import Split as Split
 from .tables import load_graph as load_graph
 from .tables import load_tables as load_tables

@@ -16,11 +16,11 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import int64_array
 from graphjoule.graph.features import Features, check_features
-from graphjoule.tasks.columns import LossName, TaskName, check_objective
+from graphjoule.tasks.columns import LossName, ObjectiveName, check_objective
 from graphjoule.tasks.facts import Source
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification, Objective, Regression
-from graphjoule.tasks.reading import check_file
+from graphjoule.tasks.reading import check_file, check_unpacked
 from graphjoule.tasks.splits import PARTS, split_of_masks, stratified_rule
 from graphjoule.tasks.tables import log_graph, log_nodes, source_files
 from graphjoule.tasks.task import Task, pack_features
@@ -31,19 +31,22 @@ CSR_PIECES = ("data", "indices", "indptr", "shape")
 """The arrays of a sparse matrix, each behind the matrix's name."""
 _KIND_WORDS = {"iu": "whole numbers", "b": "booleans", "iuf": "numbers", "iufb": "numbers", "Uiu": "text or numbers"}
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
-_TEXT_OR_NUMBERS = "Uiu"
 _KINDS = (
     {f"{matrix}_{piece}": NUMBERS for matrix in ("adj", "attr") for piece in CSR_PIECES}
     | dict.fromkeys(("adj_data", "attr_data"), NUMBERS + "b")
     | {"features": NUMBERS, "labels": "iu", "targets": NUMBERS}
-    | dict.fromkeys(("class_names", "target_names", "node_ids"), _TEXT_OR_NUMBERS)
+    | dict.fromkeys(("class_names", "target_names", "node_ids"), "Uiu")
     | dict.fromkeys(_MASKS, "b")
 )
 logger = logging.getLogger("graphjoule")
 
 
 def load_npz(
-    path: str | Path, *, task: TaskName | None = None, loss: LossName | None = None, test_fraction: float = 0.0
+    path: str | Path,
+    *,
+    objective: ObjectiveName | None = None,
+    loss: LossName | None = None,
+    test_fraction: float = 0.0,
 ) -> Task:
     """A task from an archive; features are used as stored, an edge counts in both directions.
 
@@ -59,15 +62,15 @@ def load_npz(
 
     Args:
         path: the archive.
-        task: "classification" reads ``labels``, "regression" ``targets``; by default what is there.
+        objective: "classification" reads ``labels``, "regression" ``targets``; by default what is there.
         loss: of a regression: "squared" (the default) or "absolute" error.
         test_fraction: share of the labelled nodes of each class to hold back, where there are no masks.
     """
     path = check_file(path)
-    check_objective(task, loss)
+    check_objective(objective, loss)
     arrays = _read(path)
-    objective = _objective(path, arrays, task, loss)
-    given = _input(path, arrays, objective)
+    asked = _objective(path, arrays, objective, loss)
+    given = _input(path, arrays, asked)
     drawn = stratified_rule(test_fraction)
     log_graph(path, given.graph)
     try:
@@ -78,7 +81,7 @@ def load_npz(
             features=given.features,
             graph=given.graph,
             targets=given.targets,
-            objective=objective,
+            objective=asked,
             fixed_splits=(public,) if public else (),
             default_split=public.name if public else drawn,
             node_ids=given.node_ids,
@@ -131,21 +134,18 @@ def _read(path: Path, matrices: tuple[str, ...] = ("adj", "attr")) -> dict[str, 
         pieces.pop("attr", None)
     needed = {key for keys in pieces.values() for key in keys}
     known = needed if "attr" not in matrices else needed | (_KINDS.keys() & names)
-    try:
-        return read_arrays(path, str(path), {key: kind for key, kind in _KINDS.items() if key in known})
-    except MemoryError as error:
-        raise GraphjouleError(f"{path} says of an array that it is larger than the memory.") from error
+    return read_arrays(path, str(path), {key: kind for key, kind in _KINDS.items() if key in known})
 
 
 def _objective(
-    path: Path, arrays: dict[str, np.ndarray], task: TaskName | None, loss: LossName | None
+    path: Path, arrays: dict[str, np.ndarray], asked: ObjectiveName | None, loss: LossName | None
 ) -> Classification | Regression:
-    if task is None and "labels" in arrays and "targets" in arrays:
+    if asked is None and "labels" in arrays and "targets" in arrays:
         raise GraphjouleError(
-            f'{path} has both labels and targets; say `task="classification"` to predict the labels or '
-            '`task="regression"` to predict the targets.'
+            f"{path} has both labels and targets; say `objective=classification` to predict the labels or "
+            "`objective=regression` to predict the targets."
         )
-    is_regression = "targets" in arrays if task is None else task == Regression.name
+    is_regression = "targets" in arrays if asked is None else asked == Regression.name
     key, names_key = ("targets", "target_names") if is_regression else ("labels", "class_names")
     if key not in arrays:
         raise GraphjouleError(
@@ -168,6 +168,11 @@ def _objective(
     if objective.num_classes == 1:
         raise GraphjouleError(
             f"{path}: labels holds one class, 0; at least two are needed, or the names of all of them in class_names."
+        )
+    if objective.num_classes > values.size:  # a list of the classes might not fit into the memory
+        raise GraphjouleError(
+            f"{path}: labels holds the class {objective.num_classes - 1:,}, but there are {values.size:,} nodes; "
+            "classes are counted from 0, or named in class_names."
         )
     return objective
 
@@ -201,7 +206,15 @@ def _input(path: Path, arrays: dict[str, np.ndarray], objective: Objective) -> M
                 f"{path}: targets has shape {list(arrays[key].shape)}; the model predicts "
                 f"{counted(objective.out_channels, 'number')} per node."
             )
-    return ModelInput(features, graph, targets, _node_ids(path, ids))
+    names = tuple(map(str, ids))
+    first = {name: number for number, name in reversed(list(enumerate(names)))}
+    if len(first) < len(names):
+        again = next(number for number, name in enumerate(names) if first[name] != number)
+        raise GraphjouleError(
+            f"{path}: node_ids[{again}] is {names[again]!r}, and so is node_ids[{first[names[again]]}]; ids must "
+            "differ."
+        )
+    return ModelInput(features, graph, targets, names)
 
 
 def _check_nodes(path: Path, name: str, shape: tuple[int, ...], num_nodes: int) -> None:
@@ -227,20 +240,11 @@ def _graph(path: Path, arrays: dict[str, np.ndarray]) -> Propagation:
         raise GraphjouleError(f"{path}: {error}") from error
 
 
-def _node_ids(path: Path, ids: np.ndarray) -> tuple[str, ...]:
-    names = tuple(map(str, ids))
-    first: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if first.setdefault(name, number) != number:
-            raise GraphjouleError(
-                f"{path}: node_ids[{number}] is {name!r}, and so is node_ids[{first[name]}]; ids must differ."
-            )
-    return names
-
-
 def _features(path: Path, arrays: dict[str, np.ndarray]) -> Features:
     if "features" not in arrays:
-        return pack_features(csr_of(arrays, "attr", str(path)))
+        matrix = csr_of(arrays, "attr", str(path))
+        check_unpacked(path, 8 * matrix.shape[1])  # a list of the columns is kept, however few are used
+        return pack_features(matrix)
     dense = arrays["features"]
     if dense.ndim != 2:
         raise GraphjouleError(f"{path}: features has shape {list(dense.shape)}; expected [num_nodes, num_features].")
@@ -255,19 +259,33 @@ def read_arrays(path: Path, shown: str, kinds: Mapping[str, str]) -> dict[str, n
         shown: how to call it in the sentence.
         kinds: the arrays to read, each with the kinds of dtype it may have, such as `NUMBERS` or ``"b"`` for booleans.
     """
+    arrays = {}
     try:
-        with path.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in kinds if key in archive}
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            members = {key: members[key] for key in kinds if key in members}
+            # Of the ways to pack that zip has, NumPy writes these two, and they unpack in bounded steps.
+            if any(info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for info in members.values()):
+                raise zipfile.BadZipFile("packed in a way that NumPy does not write")
+            check_unpacked(path, sum(info.file_size for info in members.values()))
+            for key, info in members.items():
+                with archive.open(info) as member:
+                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
         raise GraphjouleError(f"The file {shown} is no readable .npz archive ({error}).") from error
+    except MemoryError as error:
+        raise GraphjouleError(f"The file {shown} says of an array that it is larger than the memory.") from error
     except ValueError as error:
+        if isinstance(error, GraphjouleError):
+            raise
         # NumPy's own sentence advises allow_pickle=True, which is the one thing not to do.
-        raise GraphjouleError(_not_plain(shown)) from error
+        raise GraphjouleError(
+            f"The file {shown} holds something other than plain arrays of numbers; pickled objects are never loaded, "
+            "because they could run code."
+        ) from error
     for key, kind in kinds.items():
         if key not in arrays:
             raise GraphjouleError(f"The file {shown} has no array {key!r}; expected {', '.join(kinds)}.")
-        if not isinstance(arrays[key], np.ndarray):  # a member that is no .npy file comes back as bytes
-            raise GraphjouleError(_not_plain(shown))
         if (dtype := arrays[key].dtype).kind not in kind:
             what = "text" if dtype.kind in "US" else str(dtype)
             expected = _KIND_WORDS.get(kind, "plain numbers")
@@ -294,10 +312,3 @@ def csr_of(arrays: Mapping[str, np.ndarray], matrix: str, shown: str) -> sp.csr_
     except (ValueError, TypeError) as error:
         raise GraphjouleError(f"{shown}: the arrays {matrix}_* are no sparse matrix: {error}.") from error
     return csr
-
-
-def _not_plain(shown: str) -> str:
-    return (
-        f"The file {shown} holds something other than plain arrays of numbers; pickled objects are never loaded, "
-        "because they could run code."
-    )

@@ -1,14 +1,15 @@
 """What a task asks for: the loss, the metrics, and which of them selects the epoch.
 
-Nothing else in the house names a metric: the trainer, records, studies, searches and pages read them from here.
+Nothing else in the house names a loss: the trainer, records, studies, searches and pages read it from here, and the
+metrics from `graphjoule.tasks.metrics`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,84 +17,14 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.graph.edges import as_int64
+from graphjoule.tasks import metrics as m
+from graphjoule.tasks.metrics import Metric as Metric
 
 LOSS = "loss"
 """The name under which the loss itself can select."""
 
-
-@dataclass(frozen=True)
-class Metric:
-    """A number that says how good predictions are.
-
-    It is made from sums over nodes, so that parts of a graph can be added up before the number is made.
-
-    Attributes:
-        name: as records and settings call it.
-        is_higher_better: the direction.
-        sums: from the outputs and targets of n nodes numbers of shape ``[n, k]``, to be added up over them.
-        finish: from these sums, shape ``[..., k]``, and the number of nodes the metric, shape ``[...]``.
-        is_share: whether it is a share in [0, 1], which people read in percent.
-        sums_per_output: how many sums there are for each output; 0 if there is one for all of them.
-    """
-
-    name: str
-    is_higher_better: bool
-    sums: Callable[[Tensor, Tensor], Tensor]
-    finish: Callable[[Tensor, int], Tensor]
-    is_share: bool = False
-    sums_per_output: int = 0
-
-    def num_sums(self, out_channels: int) -> int:
-        """The number k of sums for a model with so many outputs."""
-        return self.sums_per_output * out_channels or 1
-
-    def text(self, value: float | None, spread: float | None = None) -> str:
-        """The value as people read it.
-
-        >>> ACCURACY.text(0.8125), ACCURACY.text(0.8, 0.012), R2.text(0.75), ACCURACY.text(None)
-        ('81.25 %', '80.00 ± 1.20 %', '0.75', '')
-        """
-        if value is None:
-            return ""
-        if self.is_share:
-            return f"{100 * value:.2f}{f' ± {100 * spread:.2f}' if spread is not None else ''} %"
-        return f"{value:.4g}{f' ± {spread:.2g}' if spread is not None else ''}"
-
-
-def _mean(total: Tensor, count: int) -> Tensor:
-    return total[..., 0] / count
-
-
-def _r2_sums(output: Tensor, target: Tensor) -> Tensor:
-    output, target = _columns(output).double(), _columns(target).double()
-    return torch.stack([(output - target).square(), target, target.square()], dim=-1).flatten(1)
-
-
-def _r2(total: Tensor, count: int) -> Tensor:
-    """``1 - sum (y - f)^2 / sum (y - mean)^2``, the mean over targets; 0 where a target does not vary."""
-    error, value, square = torch.unflatten(total, -1, (-1, 3)).unbind(dim=-1)
-    spread = square - value.square() / count
-    flat = spread <= 1e-14 * square
-    return torch.where(flat, 0.0, 1 - error / torch.where(flat, 1.0, spread)).mean(dim=-1)
-
-
-def _columns(values: Tensor) -> Tensor:
-    return values if values.dim() == 2 else values[:, None]
-
-
-def _errors(output: Tensor, target: Tensor) -> Tensor:
-    return _columns(output) - _columns(target)
-
-
-ACCURACY = Metric("accuracy", True, lambda out, y: (out.argmax(dim=-1) == y)[:, None], _mean, is_share=True)
-R2 = Metric("r2", True, _r2_sums, _r2, sums_per_output=3)
-MAE = Metric("mae", False, lambda out, y: _errors(out, y).abs().mean(dim=1, keepdim=True), _mean)
-RMSE = Metric(
-    "rmse",
-    False,
-    lambda out, y: _errors(out, y).square().mean(dim=1, keepdim=True),
-    lambda total, count: _mean(total, count).sqrt(),
-)
+ClassWeights = Literal["balanced"] | tuple[float, ...] | None
+Error = Literal["squared", "absolute"]
 
 
 class Objective(ABC):
@@ -101,11 +32,15 @@ class Objective(ABC):
 
     Attributes:
         name: a key of `OBJECTIVES`.
-        metrics: the first is the headline, which tables and pages show.
+        metrics: all that records have; the first is the headline, unless another one selects.
+        tabled: those that tables of many runs show.
+        is_scaled: whether outputs are numbers in the unit of the targets, see `graphjoule.nn.OutputScale`.
     """
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
+    tabled: ClassVar[tuple[Metric, ...]]
+    is_scaled: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -114,19 +49,34 @@ class Objective(ABC):
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """The loss of every node, shape ``[n]``; the loss of a task is the mean."""
+        """The loss of every node, shape ``[n]``; the loss of a task is the mean.
+
+        An objective with `class_factors` takes them as a third argument.
+        """
 
     def prediction(self, output: Tensor) -> Tensor:
         """What a model's outputs ``[num_nodes, out_channels]`` say to people; the mean over runs makes sense."""
         return output
 
+    def scored(
+        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
+    ) -> tuple[Tensor, Tensor]:
+        """Predictions and targets as metrics take them, float64.
+
+        Args:
+            prediction: see `prediction`.
+            target: of the same nodes.
+            centered: takes a number from both that they have in common, for metrics that do not change by it.
+        """
+        return prediction.double(), target
+
     @abstractmethod
-    def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
-        """The targets as they are trained on; refused with a sentence if they do not fit."""
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
+        """The targets as they are trained on, one per node or graph; refused with a sentence if they do not fit."""
 
     @abstractmethod
     def is_known(self, targets: Tensor) -> Tensor:
-        """Which nodes have a target, bool, shape ``[num_nodes]``."""
+        """Which nodes have a target, or one of several, bool, shape ``[num_nodes]``."""
 
     @abstractmethod
     def unknown(self, num_nodes: int) -> Tensor:
@@ -148,26 +98,134 @@ class Objective(ABC):
             total: adds a tensor up over all places.
         """
 
+    def class_factors(self, targets: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the loss of a class is multiplied with, from the training targets; empty if by nothing.
+
+        Args:
+            targets: of the training nodes that are here.
+            total: adds a tensor up over all places.
+        """
+        return torch.empty(0, device=targets.device)
+
+    def reweighted(self, class_weights: ClassWeights, focal_gamma: float | None) -> Self:
+        """The same objective with another weight of classes or a focal loss; None leaves either as it is."""
+        asked = {"class_weights": class_weights, "focal_gamma": focal_gamma}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        own = {each.name for each in fields(self)}  # type: ignore[arg-type]
+        if foreign := [name for name in asked if name not in own]:
+            raise GraphjouleError(
+                f"{foreign[0]} is {asked[foreign[0]]!r}, but it is for classes and labels, and the objective is "
+                f"{self.name}; leave it out."
+            )
+        return replace(self, **asked)  # type: ignore[type-var]
+
     @property
     def headline(self) -> Metric:
-        """The metric that tables and pages show."""
+        """The metric that tables and pages show where none selects."""
         return self.metrics[0]
 
-    def metric(self, name: str) -> Metric:
+    @classmethod
+    def metric(cls, name: str) -> Metric:
         """The metric of a name."""
-        found = {metric.name: metric for metric in self.metrics}
+        found = {metric.name: metric for metric in cls.metrics}
         if name not in found:
-            raise GraphjouleError(f"{name!r} is not a metric of {self.name}; the choices are: {choices(found)}.")
+            raise GraphjouleError(f"{name!r} is not a metric of {cls.name}; the choices are: {choices(found)}.")
         return found[name]
 
     @classmethod
-    def column(cls, select_on: str) -> tuple[int, bool]:
-        """The place of what selects among the loss and the metrics, and whether higher is better."""
+    def watched(cls, select_on: str) -> tuple[Metric, ...]:
+        """The metrics of every epoch: the headline, and the one that selects; all others are made once, at the end."""
         names = [LOSS, *(metric.name for metric in cls.metrics)]
         if select_on not in names:
             raise GraphjouleError(f"select_on is {select_on!r}; for {cls.name} the choices are: {choices(names)}.")
-        place = names.index(select_on)
-        return place, place > 0 and cls.metrics[place - 1].is_higher_better
+        selecting = () if select_on == LOSS else (cls.metric(select_on),)
+        return tuple(dict.fromkeys([cls.metrics[0], *selecting]))
+
+    @classmethod
+    def column(cls, select_on: str) -> tuple[int, bool]:
+        """The place of what selects among the loss and the watched metrics, and whether higher is better."""
+        watched = cls.watched(select_on)
+        place = [LOSS, *(metric.name for metric in watched)].index(select_on)
+        return place, place > 0 and watched[place - 1].is_higher_better
+
+
+def _check_labels(
+    targets: Tensor, num_nodes: int, num_classes: int, names: tuple[str, ...] | None, task: str, unit: str
+) -> Tensor:
+    """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
+    if targets.shape != (num_nodes,):
+        raise GraphjouleError(
+            f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per {unit}."
+        )
+    labels = as_int64(targets, f"The labels of task {task!r} have")
+    if bool((labels == -1).all()):
+        raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
+    if num_classes < 2:
+        raise GraphjouleError(f"Task {task!r} has {counted(num_classes, 'class', 'classes')}; at least two are needed.")
+    if names is not None and len(names) != num_classes:
+        raise GraphjouleError(f"Task {task!r} has {num_classes} classes but {len(names)} class names.")
+    _check_names("classes", names, task)
+    wrong = ((labels < -1) | (labels >= num_classes)).nonzero().view(-1)
+    if wrong.numel():
+        node = int(wrong[0])
+        raise GraphjouleError(
+            f"The label of {unit} {node} in task {task!r} is {int(labels[node])}; "
+            f"expected 0 to {num_classes - 1}, or -1 where it is unknown."
+        )
+    return labels
+
+
+def _check_names(what: str, names: Sequence[str] | None, task: str) -> None:
+    first: dict[str, int] = {}
+    for number, name in enumerate(map(str, names or ())):
+        if first.setdefault(name, number) != number:
+            raise GraphjouleError(
+                f"The {what} {first[name]} and {number} of task {task!r} are both called {name!r}; names must "
+                "differ, because predictions have a column for each."
+            )
+
+
+def _check_columns(
+    targets: Tensor, num_nodes: int, num_columns: int, names: tuple[str, ...] | None, task: str, what: str
+) -> None:
+    """A floating-point row per node."""
+    shape = (num_nodes,) if targets.dim() == 1 and num_columns == 1 else (num_nodes, num_columns)
+    if targets.shape != shape:
+        raise GraphjouleError(f"The {what}s of task {task!r} have shape {list(targets.shape)}; expected {list(shape)}.")
+    if not targets.is_floating_point():
+        raise GraphjouleError(
+            f"The {what}s of task {task!r} have dtype {targets.dtype}; expected a floating-point dtype."
+        )
+    if names is not None and len(names) != num_columns:
+        raise GraphjouleError(f"Task {task!r} has {num_columns} {what}s but {len(names)} {what} names.")
+    if bool(targets.isnan().all()):
+        raise GraphjouleError(f"Task {task!r} has no {what}: all {num_nodes} are NaN, at least one is needed.")
+
+
+def _check_weights(weights: ClassWeights, focal_gamma: float, expected: int, each: str) -> None:
+    if isinstance(weights, str) and weights != "balanced":
+        raise GraphjouleError(f"class_weights is {weights!r}; expected 'balanced' or {expected} numbers.")
+    if isinstance(weights, tuple) and (len(weights) != expected or not all(0 < w < float("inf") for w in weights)):
+        raise GraphjouleError(
+            f"class_weights is {list(weights)}; expected 'balanced' or {expected} numbers above 0, one per {each}."
+        )
+    if not 0 <= focal_gamma < float("inf"):
+        raise GraphjouleError(f"focal_gamma is {focal_gamma}; it must be 0 or more, such as 2.")
+
+
+def _focal(log_probability: Tensor, gamma: float) -> Tensor:
+    """``(1 - p)^gamma`` of the probability that the truth has; near p = 1 a root would have no gradient."""
+    tiny = torch.finfo(log_probability.dtype).tiny
+    return (-torch.expm1(log_probability)).clamp(min=tiny).pow(gamma)
+
+
+def _columns(values: Tensor) -> Tensor:
+    return values if values.dim() == 2 else values[:, None]
+
+
+def _mean_of_known(values: Tensor, is_known: Tensor) -> Tensor:
+    """Of every node the mean over its known entries; 0 if it has none."""
+    return torch.where(is_known, values, 0.0).sum(dim=1) / is_known.sum(dim=1).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -179,13 +237,22 @@ class Classification(Objective):
     Attributes:
         num_classes: number of classes, at least two.
         class_names: name of every class, where the source has names.
+        class_weights: what the loss of each class is multiplied with: one number per class, or "balanced" for
+            ``n / (num_classes * count)`` by the training nodes of the run, so that all classes weigh the same.
+        focal_gamma: gamma of the focal loss ``(1 - p)^gamma * cross entropy`` (Lin et al. 2017); 0 is cross entropy.
     """
 
     num_classes: int
     class_names: tuple[str, ...] | None = None
+    class_weights: ClassWeights = None
+    focal_gamma: float = 0.0
 
     name: ClassVar[str] = "classification"
-    metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        *(m.ACCURACY, m.BALANCED_ACCURACY, m.MACRO_F1, m.MICRO_F1, m.ROC_AUC, m.AVERAGE_PRECISION),
+        *(m.LOG_LOSS, m.BRIER, m.ECE),
+    )
+    tabled: ClassVar[tuple[Metric, ...]] = (m.ACCURACY,)
 
     @classmethod
     def of(cls, labels: Tensor, class_names: tuple[str, ...] | None = None) -> Classification:
@@ -202,9 +269,12 @@ class Classification(Objective):
         """Name of every class: its number where the source has no names."""
         return self.class_names or tuple(map(str, range(self.num_classes)))
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy of every node."""
-        return F.cross_entropy(output, target, reduction="none")
+    def loss(self, output: Tensor, target: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Cross entropy of every node, times the factor of its class; 0 where the class is unknown."""
+        losses = F.cross_entropy(output, target, reduction="none", ignore_index=-1)
+        if self.focal_gamma:
+            losses = losses * _focal(-losses, self.focal_gamma)
+        return losses if factors is None else losses * factors.to(losses)[target.clamp(min=0)]
 
     def prediction(self, output: Tensor) -> Tensor:
         """The probability of every class."""
@@ -222,47 +292,170 @@ class Classification(Objective):
         """Every class is a group."""
         return targets, self.classes
 
-    def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
+    def class_factors(self, targets: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """One factor per class; 1 for a class that no training node has."""
+        if self.class_weights is None:
+            return super().class_factors(targets, total)
+        if isinstance(self.class_weights, tuple):
+            return torch.tensor(self.class_weights, device=targets.device)
+        classes = torch.arange(self.num_classes, device=targets.device)
+        counts = total((targets[:, None] == classes).sum(dim=0).double())
+        factors = counts.sum() / ((counts > 0).sum() * counts)
+        return torch.where(counts > 0, factors, 1.0).to(torch.get_default_dtype())
+
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
         """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
-        if targets.shape != (num_nodes,):
-            raise GraphjouleError(
-                f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per node."
-            )
-        labels = as_int64(targets, f"The labels of task {task!r} have")
-        if bool((labels == -1).all()):
-            raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
-        if self.num_classes < 2:
-            raise GraphjouleError(
-                f"Task {task!r} has {counted(self.num_classes, 'class', 'classes')}; at least two are needed."
-            )
-        if self.class_names is not None and len(self.class_names) != self.num_classes:
-            raise GraphjouleError(
-                f"Task {task!r} has {self.num_classes} classes but {len(self.class_names)} class names."
-            )
-        first: dict[str, int] = {}
-        for number, name in enumerate(map(str, self.class_names or ())):
-            if first.setdefault(name, number) != number:
-                raise GraphjouleError(
-                    f"The classes {first[name]} and {number} of task {task!r} are both called {name!r}; names must "
-                    "differ, because predictions have a column for each."
-                )
-        wrong = ((labels < -1) | (labels >= self.num_classes)).nonzero().view(-1)
-        if wrong.numel():
-            node = int(wrong[0])
-            raise GraphjouleError(
-                f"The label of node {node} in task {task!r} is {int(labels[node])}; "
-                f"expected 0 to {self.num_classes - 1}, or -1 where it is unknown."
-            )
+        labels = _check_labels(targets, num_nodes, self.num_classes, self.class_names, task, unit)
+        _check_weights(self.class_weights, self.focal_gamma, self.num_classes, "class")
         return labels
+
+
+@dataclass(frozen=True)
+class Binary(Classification):
+    """Two classes, one of which is positive: precision, recall, F1 and average precision are about that one.
+
+    It trains as a `Classification` with two classes does, to the bit.
+
+    Attributes:
+        positive: the number of the positive class, 1 or 0.
+
+    Example:
+        >>> Binary(class_names=("sound", "ill")).metric("recall").name
+        'recall'
+    """
+
+    num_classes: int = 2
+    positive: int = 1
+
+    name: ClassVar[str] = "binary"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        *(m.ACCURACY, m.BALANCED_ACCURACY, m.PRECISION, m.RECALL, m.F1, m.MACRO_F1, m.MICRO_F1, m.ROC_AUC),
+        *(m.POSITIVE_AVERAGE_PRECISION, m.LOG_LOSS, m.POSITIVE_BRIER, m.ECE),
+    )
+    tabled: ClassVar[tuple[Metric, ...]] = (m.ACCURACY, m.F1)
+
+    def scored(
+        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
+    ) -> tuple[Tensor, Tensor]:
+        """With the positive class as the second of the two."""
+        if self.positive == 0:
+            prediction, target = prediction.flip(-1), torch.where(target >= 0, 1 - target, target)
+        return prediction.double(), target
+
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
+        """See `Classification.check`; two classes."""
+        if self.num_classes != 2 or self.positive not in (0, 1):
+            raise GraphjouleError(
+                f"Task {task!r} has {counted(self.num_classes, 'class', 'classes')} and the positive class "
+                f"{self.positive}; a binary objective has two classes, 0 and 1, one of which is positive."
+            )
+        return super().check(targets, num_nodes, task, unit)
+
+
+@dataclass(frozen=True)
+class MultiLabel(Objective):
+    """Several labels per node, each there or not: binary cross entropy, the mean over the known labels of a node.
+
+    Targets are floating-point, 1, 0 or NaN where a label is unknown, shape ``[num_nodes, num_labels]``.
+
+    Attributes:
+        num_labels: number of labels.
+        label_names: name of every label, where the source has names.
+        class_weights: what the loss is multiplied with where a label is there: one number per label, or "balanced",
+            where being there and not being there weigh the same for each label, by the training nodes of the run.
+        focal_gamma: gamma of the focal loss; 0 is cross entropy.
+
+    Example:
+        >>> MultiLabel(2).loss(torch.zeros(1, 2), torch.tensor([[1.0, torch.nan]]))
+        tensor([0.6931])
+    """
+
+    num_labels: int
+    label_names: tuple[str, ...] | None = None
+    class_weights: ClassWeights = None
+    focal_gamma: float = 0.0
+
+    name: ClassVar[str] = "multilabel"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        *(m.LABELS_MICRO_F1, m.LABELS_MACRO_F1, m.LABEL_ACCURACY, m.LABELS_BALANCED_ACCURACY, m.LABELS_ROC_AUC),
+        *(m.LABELS_AVERAGE_PRECISION, m.LABELS_LOG_LOSS, m.LABELS_BRIER, m.LABELS_ECE),
+    )
+    tabled: ClassVar[tuple[Metric, ...]] = (m.LABELS_MICRO_F1, m.LABELS_ROC_AUC, m.LABELS_AVERAGE_PRECISION)
+
+    @property
+    def out_channels(self) -> int:
+        """One score per label."""
+        return self.num_labels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Name of every label: its number where the source has no names."""
+        return self.label_names or tuple(map(str, range(self.num_labels)))
+
+    def loss(self, output: Tensor, target: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Binary cross entropy of every node, the mean over its known labels, each times its factor."""
+        target, is_known = _columns(target), ~_columns(target).isnan()
+        known = torch.where(is_known, target, 0.0).to(output)
+        losses = F.binary_cross_entropy_with_logits(output, known, reduction="none")
+        if self.focal_gamma:
+            losses = losses * _focal(-losses, self.focal_gamma)
+        if factors is not None:
+            losses = losses * torch.where(known == 1, factors[1], factors[0]).to(losses)
+        return _mean_of_known(losses, is_known)
+
+    def prediction(self, output: Tensor) -> Tensor:
+        """The probability of every label."""
+        return output.sigmoid()
+
+    def scored(
+        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
+    ) -> tuple[Tensor, Tensor]:
+        """See `Objective.scored`."""
+        return prediction.double(), _columns(target).double()
+
+    def is_known(self, targets: Tensor) -> Tensor:
+        """Which nodes have a known label."""
+        return ~_columns(targets).isnan().all(dim=1)
+
+    def unknown(self, num_nodes: int) -> Tensor:
+        """NaN for every node and label."""
+        return torch.full((num_nodes, self.num_labels), torch.nan)
+
+    def class_factors(self, targets: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        """Factors of labels that are not there and of those that are, shape ``[2, num_labels]``."""
+        if self.class_weights is None:
+            return super().class_factors(targets, total)
+        if isinstance(self.class_weights, tuple):
+            there = torch.tensor(self.class_weights, device=targets.device)
+            return torch.stack([torch.ones_like(there), there])
+        targets = _columns(targets)
+        counts = total(torch.stack([(targets == 0).sum(dim=0), (targets == 1).sum(dim=0)]).double())
+        factors = counts.sum(dim=0) / ((counts > 0).sum(dim=0) * counts)
+        return torch.where(counts > 0, factors, 1.0).to(torch.get_default_dtype())
+
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
+        """A row of 1, 0 and NaN per node."""
+        _check_columns(targets, num_nodes, self.num_labels, self.label_names, task, "label")
+        _check_names("labels", self.label_names, task)
+        _check_weights(self.class_weights, self.focal_gamma, self.num_labels, "label")
+        rows = _columns(targets)
+        wrong = ~((rows == 0) | (rows == 1) | rows.isnan())
+        if bool(wrong.any()):
+            node, label = (int(place) for place in wrong.nonzero()[0])
+            raise GraphjouleError(
+                f"Label {label} of {unit} {node} in task {task!r} is {float(rows[node, label]):g}; expected 1, 0, or "
+                "NaN where it is unknown."
+            )
+        return rows
 
 
 @dataclass(frozen=True)
 class Regression(Objective):
     """One or several numbers per node: the mean squared or absolute error, and how much of the variance is explained.
 
-    Targets are floating-point, NaN where unknown, shape ``[num_nodes]`` or ``[num_nodes, num_targets]``. The loss
-    counts in standard deviations of the training targets, so that learning rates mean the same for prices and for
-    shares; metrics count in the targets' own unit.
+    Targets are floating-point, NaN where unknown, shape ``[num_nodes]`` or ``[num_nodes, num_targets]``; a node with
+    some of its targets counts with those. The loss counts in standard deviations of the training targets, so that
+    learning rates mean the same for prices and for shares; metrics count in the targets' own unit.
 
     Attributes:
         num_targets: how many numbers per node.
@@ -271,11 +464,13 @@ class Regression(Objective):
     """
 
     num_targets: int = 1
-    error: Literal["squared", "absolute"] = "squared"
+    error: Error = "squared"
     target_names: tuple[str, ...] | None = None
 
     name: ClassVar[str] = "regression"
-    metrics: ClassVar[tuple[Metric, ...]] = (R2, MAE, RMSE)
+    metrics: ClassVar[tuple[Metric, ...]] = (m.R2, m.MAE, m.RMSE)
+    tabled: ClassVar[tuple[Metric, ...]] = (m.R2, m.MAE, m.RMSE)
+    is_scaled: ClassVar[bool] = True
 
     @property
     def out_channels(self) -> int:
@@ -283,13 +478,20 @@ class Regression(Objective):
         return self.num_targets
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Squared or absolute error of every node, the mean over its targets."""
-        distance = _columns(output) - _columns(target)
-        return (distance.square() if self.error == "squared" else distance.abs()).mean(dim=1)
+        """Squared or absolute error of every node, the mean over its known targets."""
+        target = _columns(target)
+        is_known = ~target.isnan()
+        return _mean_of_known(_distance(output, torch.where(is_known, target, 0.0), self.error), is_known)
+
+    def scored(
+        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
+    ) -> tuple[Tensor, Tensor]:
+        """Less the number that they have in common: squares are smaller, and more exact."""
+        return centered(prediction.double()), centered(_columns(target).double())
 
     def is_known(self, targets: Tensor) -> Tensor:
-        """Which nodes have all their targets."""
-        return ~_columns(targets).isnan().any(dim=1)
+        """Which nodes have a known target."""
+        return ~_columns(targets).isnan().all(dim=1)
 
     def unknown(self, num_nodes: int) -> Tensor:
         """NaN for every node and target."""
@@ -297,45 +499,115 @@ class Regression(Objective):
 
     def prepare(self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]) -> None:
         """Give a model mean and standard deviation of the training targets, see `graphjoule.nn.OutputScale`."""
-        values = _columns(targets).double()
-        mean = total(values.sum(dim=0)) / count
-        std = (total((values - mean).square().sum(dim=0)) / count).sqrt()
-        is_flat = std <= 1e-12 * mean.abs()
-        model.set_scale(mean, torch.where(is_flat, 1.0, std))  # type: ignore[operator]
+        _set_scale(model, _columns(targets).double(), total)
 
-    def check(self, targets: Tensor, num_nodes: int, task: str) -> Tensor:
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
         """Floating-point numbers, finite or NaN, a row per node."""
-        shape = (num_nodes,) if targets.dim() == 1 and self.num_targets == 1 else (num_nodes, self.num_targets)
-        if targets.shape != shape:
-            raise GraphjouleError(
-                f"The targets of task {task!r} have shape {list(targets.shape)}; expected {list(shape)}."
-            )
-        if not targets.is_floating_point():
-            raise GraphjouleError(
-                f"The targets of task {task!r} have dtype {targets.dtype}; expected a floating-point dtype."
-            )
-        if self.target_names is not None and len(self.target_names) != self.num_targets:
-            raise GraphjouleError(
-                f"Task {task!r} has {self.num_targets} targets but {len(self.target_names)} target names."
-            )
+        _check_columns(targets, num_nodes, self.num_targets, self.target_names, task, "target")
         if targets.isinf().any():
             node = int(targets.isinf().nonzero()[0, 0])
-            raise GraphjouleError(f"The target of node {node} in task {task!r} is infinite; expected a number or NaN.")
-        if not self.is_known(targets).any():
-            raise GraphjouleError(f"Task {task!r} has no target: all {num_nodes} are NaN, at least one is needed.")
+            raise GraphjouleError(
+                f"The target of {unit} {node} in task {task!r} is infinite; expected a number or NaN."
+            )
         return targets
 
 
-OBJECTIVES: dict[str, type[Objective]] = {each.name: each for each in (Classification, Regression)}
+@dataclass(frozen=True)
+class Ordinal(Objective):
+    """One of several ordered classes per node, learnt as a number: the rank of the class.
+
+    Targets are int64 ranks from 0, -1 where unknown. A model has one output, the rank; its prediction is cut to the
+    ranks there are, and rounded to the nearest one where a class is asked for.
+
+    Attributes:
+        num_classes: number of classes, at least two.
+        class_names: name of every class in their order, where the source has names.
+        error: "squared" or "absolute" error of the ranks.
+    """
+
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+    error: Error = "squared"
+
+    name: ClassVar[str] = "ordinal"
+    metrics: ClassVar[tuple[Metric, ...]] = (m.MAE, m.ROUNDED_ACCURACY, m.RMSE, m.R2)
+    tabled: ClassVar[tuple[Metric, ...]] = (m.MAE, m.ROUNDED_ACCURACY)
+    is_scaled: ClassVar[bool] = True
+
+    @property
+    def out_channels(self) -> int:
+        """One: the rank."""
+        return 1
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Name of every class in their order: its rank where the source has no names."""
+        return self.class_names or tuple(map(str, range(self.num_classes)))
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Squared or absolute error of every rank."""
+        return _distance(output, _columns(target), self.error).squeeze(1)
+
+    def prediction(self, output: Tensor) -> Tensor:
+        """The rank, from 0 to the number of classes less 1."""
+        return output.clamp(0, self.num_classes - 1)
+
+    def scored(
+        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
+    ) -> tuple[Tensor, Tensor]:
+        """Ranks as numbers, NaN where unknown."""
+        return prediction.double(), torch.where(target >= 0, target.double(), torch.nan)[:, None]
+
+    def is_known(self, targets: Tensor) -> Tensor:
+        """Which nodes have a class."""
+        return targets >= 0
+
+    def unknown(self, num_nodes: int) -> Tensor:
+        """-1 for every node."""
+        return torch.full((num_nodes,), -1)
+
+    def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+        """Every class is a group."""
+        return targets, self.classes
+
+    def prepare(self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]) -> None:
+        """Give a model mean and standard deviation of the training ranks."""
+        _set_scale(model, _columns(targets).double(), total)
+
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
+        """Ranks from 0 to the number of classes less 1, or -1, one per node."""
+        return _check_labels(targets, num_nodes, self.num_classes, self.class_names, task, unit)
+
+
+def _distance(output: Tensor, target: Tensor, error: Error) -> Tensor:
+    distance = _columns(output) - target
+    return distance.square() if error == "squared" else distance.abs()
+
+
+def _set_scale(model: nn.Module, values: Tensor, total: Callable[[Tensor], Tensor]) -> None:
+    """Mean and standard deviation of every column, by the entries that are known."""
+    is_known = ~values.isnan()
+    values = torch.where(is_known, values, 0.0)
+    count, value = total(torch.stack([is_known.sum(dim=0).double(), values.sum(dim=0)]))
+    count = count.clamp(min=1)
+    mean = value / count
+    std = (total(torch.where(is_known, values - mean, 0.0).square().sum(dim=0)) / count).sqrt()
+    is_flat = std <= 1e-12 * mean.abs()
+    model.set_scale(mean, torch.where(is_flat, 1.0, std))  # type: ignore[operator]
+
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    each.name: each for each in (Classification, Binary, MultiLabel, Regression, Ordinal)
+}
 """The objectives by the name that a record has."""
 
 
-def read_objective(fields: Any) -> Objective:
+def read_objective(given: Any) -> Objective:
     """The objective of a dict that has its name and its attributes."""
-    if not isinstance(fields, dict) or fields.get("name") not in OBJECTIVES:
-        raise GraphjouleError(f"{fields!r} is not an objective; expected a name among: {choices(OBJECTIVES)}.")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items() if key != "name"}
+    if not isinstance(given, dict) or given.get("name") not in OBJECTIVES:
+        raise GraphjouleError(f"{given!r} is not an objective; expected a name among: {choices(OBJECTIVES)}.")
+    own = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "name"}
     try:
-        return OBJECTIVES[fields["name"]](**given)
+        return OBJECTIVES[given["name"]](**own)
     except TypeError as error:
-        raise GraphjouleError(f"{fields!r} is not an objective that this version knows.") from error
+        raise GraphjouleError(f"{given!r} is not an objective that this version knows.") from error

@@ -6,19 +6,17 @@ OGB's own package is not used: it asks questions on the terminal, and it keeps a
 from __future__ import annotations
 
 import gzip
-import io
-import warnings
+import re
 import zipfile
 import zlib
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources.abc import Traversable
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import torch
 
 from graphjoule.errors import GraphjouleError
@@ -31,8 +29,7 @@ from graphjoule.tasks.task import Task
 
 _LARGEST_COUNT = 1 << 31  # int32 indices end here
 _MOST_BYTES_OF_NAMES = 1 << 20
-_LONGEST_LINE = 1 << 16  # bytes; 128 numbers take about 1,400
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+_LONGEST_NUMBER = 40  # bytes with its delimiter
 _UNREADABLE = (OSError, EOFError, KeyError, RuntimeError, zlib.error, zipfile.BadZipFile)
 
 
@@ -70,14 +67,14 @@ def _read(files: OgbFiles, folder: Traversable) -> Task:
     sizes, num_nodes = files.sizes, files.sizes.num_nodes
     for what, expected in (("node", num_nodes), ("edge", sizes.num_edges)):
         file = folder / f"raw/num-{what}-list.csv.gz"
-        found = int(NumberTable(file, rows=1, below=_LARGEST_COUNT).read()[0, 0])
+        found = int(read_numbers(file, rows=1, below=_LARGEST_COUNT)[0, 0])
         if found != expected:
             raise GraphjouleError(f"The file {file} says {found:,} {what}s; {files.task} has {expected:,}.")
-    labels = NumberTable(folder / "raw/node-label.csv.gz", num_nodes, below=sizes.num_classes).read()[:, 0]
-    edges = NumberTable(folder / "raw/edge.csv.gz", sizes.num_edges, columns=2, below=num_nodes).read()
-    features = NumberTable(folder / "raw/node-feat.csv.gz", num_nodes, sizes.num_features).read()
+    labels = read_numbers(folder / "raw/node-label.csv.gz", num_nodes, below=sizes.num_classes)[:, 0]
+    edges = read_numbers(folder / "raw/edge.csv.gz", sizes.num_edges, columns=2, below=num_nodes)
+    features = read_numbers(folder / "raw/node-feat.csv.gz", num_nodes, sizes.num_features)
     official = (
-        NumberTable(folder / f"split/{files.split}/{part}.csv.gz", rows, below=num_nodes).read()[:, 0]
+        read_numbers(folder / f"split/{files.split}/{part}.csv.gz", rows, below=num_nodes)[:, 0]
         for part, rows in zip(("train", "valid", "test"), sizes.split, strict=True)
     )
     return Task(
@@ -115,87 +112,52 @@ def _category(text: str) -> str:
     return f"{words[1]}.{words[2].upper()}" if len(words) == 3 and words[0] == "arxiv" else text.strip()
 
 
-@dataclass(frozen=True)
-class NumberTable:
-    """A table of numbers in gzipped CSV without a header, and what it must look like; read fast, refused by its line.
+def read_numbers(file: Traversable, rows: int, columns: int = 1, below: int | None = None) -> np.ndarray:
+    """A table of numbers in gzipped CSV without a header, refused by its line if it is not what it must be.
 
-    Attributes:
+    Args:
         file: the file, in a folder or in a zip archive.
-        rows: number of lines; a file with more is not read further, whatever it unpacks to.
+        rows: number of lines; no more is unpacked than so many can have.
         columns: number of values in every line.
         below: for whole numbers: all must be at least 0 and less than this. None for numbers with a fraction.
+
+    Returns:
+        Shape ``[rows, columns]``: int64 if `below` is given, else float32 and finite.
     """
-
-    file: Traversable
-    rows: int
-    columns: int = 1
-    below: int | None = None
-
-    def read(self) -> np.ndarray:
-        """The table, shape ``[rows, columns]``: int64 if `below` is given, else float32 and finite."""
-        dtype = np.float32 if self.below is None else np.int64
-        try:
-            table = self._parse(dtype)
-        except ValueError as error:
-            if isinstance(error, GraphjouleError):
-                raise
-            raise self._fault(str(error)) from error
-        except _UNREADABLE as error:
-            raise GraphjouleError(f"The file {self.file} is no readable .csv.gz file ({error}).") from error
-        if table.shape != (self.rows, self.columns) or not self._is_in_range(table):
-            raise self._fault(f"it has {table.shape[0]} lines of numbers and {table.shape[1]} columns")
-        return table
-
-    def _parse(self, dtype: type[np.generic]) -> np.ndarray:
-        with closing(self._lines()) as lines, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an overflow to infinity: found later, and with its line
-            first = next(lines, None)
-            if first is None:
-                return np.empty((0, self.columns), dtype)
-            return np.loadtxt(chain([first], lines), dtype, delimiter=",", comments=None, ndmin=2, encoding="ascii")
-
-    def _lines(self) -> Generator[bytes, None, None]:
-        """The lines, as few and short as a table of this size can have, so that a crafted file cannot fill memory."""
-        with self.file.open("rb") as packed, gzip.GzipFile(fileobj=packed) as unpacked:
-            read = partial(io.BufferedReader(unpacked, 1 << 20).readline, _LONGEST_LINE + 1)
-            for number, line in enumerate(iter(read, b""), start=1):
-                if number > self.rows:
-                    raise GraphjouleError(f"The file {self.file} has more than the {self.rows:,} lines expected.")
-                if len(line) > _LONGEST_LINE:
-                    raise GraphjouleError(f"Line {number} of {self.file} is longer than {_LONGEST_LINE:,} bytes.")
-                yield line
-
-    def _is_in_range(self, table: np.ndarray) -> bool:
-        if self.below is None:
-            return bool(np.isfinite(table).all())
-        return not table.size or bool(table.min() >= 0 and table.max() < self.below)
-
-    def _fault(self, otherwise: str) -> GraphjouleError:
-        """The error for the first line that is wrong, found by reading again: slow, but only when all is lost."""
-        with closing(self._lines()) as lines:
-            return GraphjouleError(self._first_fault(lines) or f"The file {self.file} cannot be read: {otherwise}.")
-
-    def _first_fault(self, lines: Iterable[bytes]) -> str | None:
-        number = 0
-        for number, line in enumerate(lines, start=1):
-            fields = line.decode("ascii", "backslashreplace").rstrip("\r\n").split(",")
-            if len(fields) != self.columns or not line.strip():
-                count = len(fields) if line.strip() else 0
-                return f"Line {number} of {self.file} has {count} values; expected {self.columns} divided by commas."
-            for column, field in enumerate(fields, start=1):
-                if not self._is_value(field):
-                    expected = (
-                        "a finite number" if self.below is None else f"a whole number from 0 to {self.below - 1:,}"
-                    )
-                    return f"Line {number}, column {column} of {self.file} is {field[:40]!r}; expected {expected}."
-        if number < self.rows:
-            return f"The file {self.file} cannot be read: it has {number:,} lines, expected {self.rows:,}."
-        return None
-
-    def _is_value(self, field: str) -> bool:
-        try:
-            if self.below is not None:
-                return 0 <= int(field) < self.below
-            return abs(float(field)) <= _LARGEST_FLOAT  # NaN is not
-        except ValueError:
-            return False
+    expected = "a finite number" if below is None else f"a whole number from 0 to {below - 1:,}"
+    dtype, names = np.float32 if below is None else np.int64, [str(number) for number in range(columns)]
+    most = rows * columns * _LONGEST_NUMBER + _LONGEST_NUMBER
+    try:
+        with file.open("rb") as packed, gzip.GzipFile(fileobj=packed) as unpacked:
+            text = unpacked.read(most + 1)
+        if len(text) > most:
+            raise GraphjouleError(f"The file {file} unpacks to more than {most:,} bytes; expected {rows:,} lines.")
+        content = pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            pyarrow.csv.ReadOptions(column_names=names, block_size=max(len(text), 1), use_threads=False),
+            pyarrow.csv.ParseOptions(ignore_empty_lines=False),
+            pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.from_numpy_dtype(dtype)), null_values=[]),
+        )
+        table: np.ndarray = np.stack([column.to_numpy() for column in content.itercolumns()], axis=1)
+    except pa.ArrowInvalid as error:
+        said = " ".join(str(error).split())
+        if wrong := re.search(r"Row #(\d+): Expected \d+ columns, got (\d+)", said):
+            said = f"Line {wrong[1]} of {file} has {wrong[2]} values; expected {columns} divided by commas."
+        elif wrong := re.search(r"column #(\d+): Row #(\d+): .*invalid value '(.*)'", said):
+            said = f"Line {wrong[2]}, column {int(wrong[1]) + 1} of {file} is {wrong[3][:40]!r}; expected {expected}."
+        else:
+            said = f"The file {file} cannot be read: {said}."
+        if text:
+            raise GraphjouleError(said) from error
+        table = np.empty((0, columns), dtype)
+    except _UNREADABLE as error:
+        raise GraphjouleError(f"The file {file} is no readable .csv.gz file ({error}).") from error
+    if len(table) != rows:
+        raise GraphjouleError(f"The file {file} cannot be read: it has {len(table):,} lines, expected {rows:,}.")
+    outside = ~np.isfinite(table) if below is None else (table < 0) | (table >= below)
+    if outside.any():
+        line, column = np.argwhere(outside)[0]
+        raise GraphjouleError(
+            f"Line {line + 1}, column {column + 1} of {file} is '{table[line, column]}'; expected {expected}."
+        )
+    return table

@@ -1,7 +1,7 @@
-"""Tables of the user's, CSV or Parquet, as columns of text and numbers that know where every value stands.
+"""Tables of the user's, CSV or Parquet, as pyarrow reads them, and the place of everything that is wrong in them.
 
-pyarrow reads both. What it finds wrong in a CSV file it says without line and column, and some of it not at all, so a
-second and slow pass, with Python's own strict reader, looks for the place when something is wrong.
+What a column of CSV holds is inferred by pyarrow from all of its values, so that a column looks the same whichever of
+the two formats it comes from. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import chain, islice
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -29,37 +26,51 @@ from graphjoule.files import reason
 PARQUET_SUFFIXES = (".parquet", ".pq")
 LONGEST_LINE = 16 * 2**20
 """Characters. A table of 100,000 features stays below 2 million a line."""
+MOST_UNPACKED, MOST_TIMES = 2**28, 256
+"""A packed file is read if it unpacks to no more bytes than the first, or to no more than its own size times the other:
+dense features of words, which are mostly zeros, reach 250."""
 _DELIMITERS = (",", "\t", ";")
-_MOST_COLUMNS = 10_000  # to count in a line that is refused, which may be all commas
-_BLOCK = 1 << 20  # characters that are looked at together for bytes that are not UTF-8
+_BAD_BYTE = re.compile("[\udc80-\udcff]")  # as Python reads a byte that is not UTF-8, if it is told to
+_TRUE = ["true", "True", "TRUE", "yes", "Yes", "YES"]
+_FALSE = ["false", "False", "FALSE", "no", "No", "NO"]
 
 
-@dataclass(frozen=True)
-class Header:
-    """The names of a table's columns, and the sentences about one that is not there."""
+class Table:
+    """A table that is open: the names of its columns, its values where they are asked for, and where each stands.
 
-    path: Path
-    names: tuple[str, ...]
-    places: dict[str, int] = field(init=False, repr=False)
+    The delimiter of CSV is the one of comma, tab and semicolon that divides the header line most often. Values may be
+    quoted with ``"``; blank lines are skipped; a byte order mark is allowed. A file called ``.parquet`` or ``.pq`` is
+    Parquet.
 
-    def __post_init__(self) -> None:
-        places: dict[str, int] = {}
+    Attributes:
+        path: the file.
+        names: the columns' names.
+        unit: "line" or "row", what `place` counts.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = check_file(path)
+        self.unit = "row" if self.path.suffix.lower() in PARQUET_SUFFIXES else "line"
+        self._delimiter, self._header_lines = "", 0
+        try:
+            self.names = self._parquet_names() if self.unit == "row" else self._csv_names()
+        except OSError as error:
+            raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
+        self._places = {name: number for number, name in reversed(list(enumerate(self.names, start=1)))}
         for number, name in enumerate(self.names, start=1):
             if not name:
                 raise GraphjouleError(
-                    f"{self.path}, line 1, column {number} has no name; every column needs one. "
+                    f"{path}, line 1, column {number} has no name; every column needs one. "
                     "A row number that a program wrote in front is best left out."
                 )
-            if name in places:
+            if self._places[name] != number:
                 raise GraphjouleError(
-                    f"{self.path}, line 1: columns {places[name] + 1} and {number} are both called {name!r}; names "
-                    "must differ."
+                    f"{path}, line 1: columns {self._places[name]} and {number} are both called {name!r}; names must "
+                    "differ."
                 )
-            places[name] = number - 1
-        object.__setattr__(self, "places", places)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.places
+        return name in self._places
 
     def find(self, name: str, argument: str | None) -> str:
         """The name itself; an unknown one is refused with the names there are.
@@ -74,98 +85,213 @@ class Header:
             raise GraphjouleError(f"{self.path}, line 1: there is no column {name!r}{why}; the columns are: {shown}.")
         return name
 
+    def read(
+        self, text: Iterable[str] = (), inferred: Iterable[str] = (), *, may_be_empty: bool = False
+    ) -> dict[str, pa.ChunkedArray]:
+        """The values of some columns, null where one is missing; other columns may hold anything.
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which columns of a table to keep, and as what.
-
-    Attributes:
-        text: columns kept as text.
-        numbers: columns in which every value must be a finite number.
-        hint: what to do about a value that is not, to end the sentence with.
-    """
-
-    text: Sequence[str] = ()
-    numbers: Sequence[str] = ()
-    hint: str = ""
-
-
-Choose = Callable[[Header], Wanted]
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """The columns that were wanted.
-
-    Attributes:
-        header: all columns' names and the file.
-        text: columns of text without surrounding blanks; "" where there is no value.
-        numbers: columns of finite float64 numbers.
-        num_rows: number of rows below the header.
-        unit: "line" or "row", what `place` counts.
-    """
-
-    header: Header
-    text: dict[str, pa.ChunkedArray]
-    numbers: dict[str, np.ndarray]
-    num_rows: int
-    unit: str = "line"
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.header.path
+        Args:
+            text: columns read as text, each value as a person would type it: 7.0 is "7".
+            inferred: columns read as what they look like: numbers, booleans, dates, or text. Here ``NA``, ``nan`` and
+                the like are missing too, if all other values are of such a kind.
+            may_be_empty: allow a header without a row below it.
+        """
+        as_text = dict.fromkeys(text)
+        names = list(as_text | dict.fromkeys(inferred))
+        content = (self._read_parquet if self.unit == "row" else self._read_csv)(names, as_text)
+        if not content.num_rows and not may_be_empty:
+            raise GraphjouleError(f"{self.path} has a header but no row below it; at least one is needed.")
+        columns = {}
+        for name in names:
+            column = content.column(name)
+            if pa.types.is_dictionary(column.type):
+                column = self._written_out(column)
+            if name in as_text and not _is_text(column.type):
+                column = self._typed(name, column)
+            if _is_text(column.type):
+                column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+                column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+            columns[name] = column
+        return columns
 
     def place(self, row: int) -> int:
         """The line on which a row begins, or its number in a Parquet file, from 1. A CSV file is read again for it."""
         if self.unit == "row":
             return row + 1
-        with _open_csv(self.path) as file:
-            return next(islice(_rows(_Lines(file, self.path)), row + 1, None))[0]
+        limit = csv.field_size_limit(LONGEST_LINE)
+        try:
+            with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+                reader = csv.reader(file, delimiter=self._delimiter)
+                while reader.line_num < self._header_lines:
+                    next(reader)
+                start = reader.line_num + 1
+                for fields in reader:
+                    if fields and row == 0:
+                        break
+                    row -= bool(fields)
+                    start = reader.line_num + 1
+            return start
+        finally:
+            csv.field_size_limit(limit)
 
     def refuse(self, row: int, column: str, sentence: str) -> NoReturn:
         """Raise the error about one value: where it stands and what is wrong with it."""
         raise GraphjouleError(f"{self.path}, {self.unit} {self.place(row)}, column {column!r}: {sentence}")
 
-    def numbers_of_text(self, column: str, hint: str, *, may_be_blank: bool = False) -> np.ndarray:
-        """A column of text as finite numbers; the first value that is not one is refused.
+    # CSV
 
-        Args:
-            column: the column.
-            hint: how to end the sentence about a value that is not a number.
-            may_be_blank: let a blank be NaN instead.
-        """
-        values = self.text[column].to_pylist()
-        numbers = np.empty(len(values))
-        for row, value in enumerate(values):
-            if may_be_blank and not value:
-                numbers[row] = np.nan
-            elif is_number(value):
-                numbers[row] = float(value)
-            else:
-                self.refuse(row, column, f"{number_fault(value)}{hint}.")
-        return numbers
+    def _csv_names(self) -> tuple[str, ...]:
+        try:
+            with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+                first = ""
+                while not first.strip():
+                    if not (first := file.readline(LONGEST_LINE)):
+                        raise GraphjouleError(
+                            f"{self.path} holds blank lines alone; expected a header line and rows below it."
+                        )
+                    self._header_lines += 1
+                if len(first) == LONGEST_LINE:
+                    self._refuse_long_line()
+                # Of equal ones the first; every other piece between quotes is outside of them.
+                self._delimiter = max(_DELIMITERS, key="".join(first.split('"')[::2]).count)
+                more = iter(partial(file.readline, LONGEST_LINE), "")
+                reader = csv.reader((line for lines in ([first], more) for line in lines), delimiter=self._delimiter)
+                names = tuple(name.strip() for name in next(reader))
+                self._header_lines += reader.line_num - 1
+        except csv.Error as error:
+            raise GraphjouleError(f"{self.path}, line 1: the quotes cannot be read ({error}).") from error
+        if _BAD_BYTE.search("".join(names)):
+            self._refuse_encoding()
+        return names
+
+    def _read_csv(self, names: Sequence[str], text: Iterable[str], *, use_threads: bool = True) -> pa.Table:
+        try:
+            with pa.OSFile(str(self.path)) as file:  # of a path it would unpack what is called .gz
+                table = pyarrow.csv.read_csv(
+                    file,
+                    pyarrow.csv.ReadOptions(
+                        column_names=list(self.names),
+                        skip_rows=self._header_lines,
+                        block_size=LONGEST_LINE,  # a row that is longer than a block is refused
+                        use_threads=use_threads,
+                    ),
+                    pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                    pyarrow.csv.ConvertOptions(
+                        include_columns=names,
+                        column_types=dict.fromkeys(text, pa.string()),
+                        true_values=_TRUE,
+                        false_values=_FALSE,
+                    ),
+                )
+        except pa.ArrowInvalid as error:
+            said = " ".join(str(error).split())
+            if said.startswith(("Empty CSV", "Could not skip initial")):  # the file ends with its header
+                return pa.table({name: pa.array([], pa.string()) for name in names})
+            if "straddling" in said:
+                self._refuse_long_line()
+            if "UTF8" in said:
+                self._refuse_encoding()
+            if use_threads:  # one thread knows the row
+                return self._read_csv(names, text, use_threads=False)
+            found = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", said)
+            if found is None:
+                raise GraphjouleError(f"{self.path} cannot be read: {said}.") from error
+            row, width, given = (int(group) for group in found.groups())
+            line = self.place(row - 1 - self._header_lines)
+            quote = "; is a quote never closed?" if given < width and '"' in said else "."
+            raise GraphjouleError(
+                f"{self.path}, line {line}, column {min(given, width) + 1}: the row has {given} values; expected "
+                f"{width}, one for each column of the header{quote}"
+            ) from error
+        if any(pa.types.is_binary(field.type) for field in table.schema):
+            self._refuse_encoding()
+        return table
+
+    def _refuse_long_line(self) -> NoReturn:
+        with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
+            line, number = "\n", 0
+            while line and (len(line) < LONGEST_LINE or line[-1] in "\r\n"):
+                line, number = file.readline(LONGEST_LINE), number + 1
+        if not line:
+            raise GraphjouleError(
+                f"{self.path}: a value in quotes is longer than {LONGEST_LINE:,} characters; is a quote never closed?"
+            )
+        lengths = [len(value) for value in line.split(self._delimiter or ",", 10_000)]
+        raise GraphjouleError(
+            f"{self.path}, line {number}, column {lengths.index(max(lengths)) + 1}: the line is longer than "
+            f"{LONGEST_LINE:,} characters; this is no table of one node or edge a line."
+        )
+
+    def _refuse_encoding(self) -> NoReturn:
+        """Say on which line and in which column the first byte stands that is not UTF-8."""
+        delimiter = self._delimiter or ","
+        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            line, number, bad = "\n", 0, None
+            while line and bad is None:
+                line, number = file.readline(LONGEST_LINE), number + 1
+                bad = _BAD_BYTE.search(line)
+        byte, before = (ord(bad[0]) - 0xDC00, line[: bad.start()]) if bad else (0, "")
+        column = "".join(before.split('"')[::2]).count(delimiter)
+        names = getattr(self, "names", ())
+        shown = repr(names[column]) if column < len(names) else str(column + 1)
+        raise GraphjouleError(
+            f"{self.path}, line {number}, column {shown}: the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8."
+        )
+
+    # Parquet
+
+    def _parquet_names(self) -> tuple[str, ...]:
+        try:
+            with pq.ParquetFile(self.path) as file:
+                return tuple(file.schema_arrow.names)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            why = " ".join(str(error).split()).rstrip(".")
+            raise GraphjouleError(f"{self.path} is not a whole Parquet file: {why}.") from error
+
+    def _read_parquet(self, names: Sequence[str], text: Iterable[str]) -> pa.Table:
+        try:
+            schema = pq.read_schema(self.path)
+            # A text that is stored once and meant a million times is seen for what it is before it is written out.
+            once = [name for name in names if _is_text(schema.field(name).type)]
+            is_small = self.path.stat().st_size < MOST_UNPACKED
+            with pq.ParquetFile(self.path, read_dictionary=once if is_small else None) as file:
+                groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+                chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+                chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in names]
+                check_unpacked(self.path, sum(max(c.total_uncompressed_size, 8 * c.num_values) for c in chunks))
+                return file.read(columns=list(names))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            if isinstance(error, GraphjouleError):
+                raise
+            why = " ".join(str(error).split()).rstrip(".")
+            raise GraphjouleError(f"{self.path} is not a whole Parquet file: {why}.") from error
+
+    def _written_out(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """A column of which every different value is stored once, value by value."""
+        kind = column.type.value_type
+        if _is_text(kind):
+            lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
+            check_unpacked(self.path, sum(pc.sum(each).as_py() or 0 for each in lengths))
+        return column.cast(kind)
+
+    def _typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The values of a typed column as text; NaN is missing, as null is."""
+        kind = column.type
+        if pa.types.is_floating(kind):
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
+        if not (is_number(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind)):
+            self.refuse(0, name, f"{kind} values are neither text nor numbers.")
+        return column.cast(pa.string())
 
 
-def read_table(path: str | Path, choose: Choose, *, may_be_empty: bool = False) -> Table:
-    """Read some columns of a table: Parquet if the file is called ``.parquet`` or ``.pq``, else CSV.
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a type of pyarrow's is one of numbers or of booleans."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
 
-    The delimiter of CSV is the one of comma, tab and semicolon that divides the header line most often. Values may be
-    quoted with ``"``; blank lines are skipped; surrounding blanks of a value are dropped; a byte order mark is allowed.
 
-    Args:
-        path: the file; UTF-8 text if it is CSV, with a header line.
-        choose: says from the header which columns to keep; columns it leaves out may hold anything.
-        may_be_empty: allow a header without a row below it.
-
-    Raises:
-        GraphjouleError: one sentence with file, line and column about something that is wrong.
-    """
-    path = check_file(path)
-    table = (_read_parquet if path.suffix.lower() in PARQUET_SUFFIXES else _read_csv)(path, choose)
-    if not table.num_rows and not may_be_empty:
-        raise GraphjouleError(f"{path} has a header but no row below it; at least one is needed.")
-    return table
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def check_file(path: str | Path) -> Path:
@@ -174,6 +300,7 @@ def check_file(path: str | Path) -> Path:
     if path == Path():  # what an empty name becomes
         raise GraphjouleError("The name of a file is empty, or '.', which is a folder; expected a file.")
     try:
+        str(path.absolute()).encode()
         if path.is_dir():
             raise GraphjouleError(f"{path} is a folder; expected a file.")
         if not path.exists():
@@ -182,9 +309,23 @@ def check_file(path: str | Path) -> Path:
             raise GraphjouleError(f"{path} is not a file on disk; expected one, because it may be read twice.")
         if not path.stat().st_size:
             raise GraphjouleError(f"{path} is empty; expected a header line and rows below it.")
+    except UnicodeEncodeError as error:
+        raise GraphjouleError(
+            f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or folder."
+        ) from error
     except OSError as error:
         raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
     return path
+
+
+def check_unpacked(path: Path, num_bytes: int) -> None:
+    """Refuse a packed file whose own headers say that it unpacks to far more than its size."""
+    size = path.stat().st_size
+    if num_bytes > max(MOST_UNPACKED, MOST_TIMES * size):
+        raise GraphjouleError(
+            f"{path} has {size:,} bytes and would unpack to {num_bytes:,}, more than {MOST_TIMES} times as many; it is "
+            "not read. If it is right, store it less packed."
+        )
 
 
 def file_sha256(path: Path) -> str:
@@ -196,34 +337,6 @@ def file_sha256(path: Path) -> str:
         raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
 
 
-def is_number(value: str) -> bool:
-    """Whether a text is a finite number.
-
-    >>> [is_number(text) for text in ("-2.5e3", "inf", "red", "1_000")]  # Python itself would read the last as 1000
-    [True, False, False, False]
-    """
-    try:
-        return bool(np.isfinite(float(value))) and "_" not in value
-    except ValueError:
-        return False
-
-
-def number_fault(value: str) -> str:
-    """What is wrong with a value that should be a finite number, as the beginning of a sentence.
-
-    >>> number_fault(""), number_fault("red"), number_fault("inf")
-    ('the value is blank', "'red' is not a number", "'inf' is not a finite number")
-    """
-    if not value:
-        return "the value is blank"
-    shown = repr(value if len(value) <= 40 else f"{value[:40]}...")
-    try:
-        float(value)
-    except ValueError:
-        return f"{shown} is not a number"
-    return f"{shown} is not a finite number"
-
-
 def shorten(names: Sequence[str], most: int = 12) -> str:
     """Names in one list for a sentence, the first of them if there are many.
 
@@ -232,244 +345,3 @@ def shorten(names: Sequence[str], most: int = 12) -> str:
     """
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
-
-
-# CSV
-
-
-def _read_csv(path: Path, choose: Choose) -> Table:
-    try:
-        has_quotes = _check_text(path)
-        with _open_csv(path) as file:
-            lines = _Lines(file, path)
-            rows = _rows(lines)
-            header = Header(path, tuple(name.strip() for name in next(rows, (0, []))[1]))
-            if not header.names:
-                raise GraphjouleError(f"{path} holds blank lines alone; expected a header line and rows below it.")
-            num_lines, is_empty = lines.number, next(rows, None) is None
-        wanted = choose(header)
-        if has_quotes:  # pyarrow reads "a"b as ab
-            _check_rows(header)
-        if is_empty:
-            empty = pa.chunked_array([], pa.string())
-            return Table(header, dict.fromkeys(wanted.text, empty), {n: np.empty(0) for n in wanted.numbers}, 0)
-        return _read_columns(header, wanted, num_lines, lines.delimiter)
-    except OSError as error:
-        raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
-
-
-def _read_columns(header: Header, wanted: Wanted, num_lines: int, delimiter: str) -> Table:
-    """The wanted columns below the header's lines."""
-
-    def read(number_type: pa.DataType) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
-        types = dict.fromkeys(wanted.text, pa.string()) | dict.fromkeys(wanted.numbers, number_type)
-        content = pyarrow.csv.read_csv(
-            header.path,
-            pyarrow.csv.ReadOptions(
-                column_names=list(header.names),
-                skip_rows=num_lines,
-                block_size=LONGEST_LINE,  # pyarrow refuses a row that is longer than a block
-            ),
-            pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            pyarrow.csv.ConvertOptions(
-                # Without a column it would give no rows.
-                include_columns=list(types) or [header.names[0]],
-                column_types=types or {header.names[0]: pa.string()},
-                null_values=[],
-            ),
-        )
-        return content, {name: pc.utf8_trim_whitespace(content.column(name)) for name in wanted.text}
-
-    try:
-        content, text = read(pa.float64())
-        numbers = {name: content.column(name).to_numpy() for name in wanted.numbers}
-        if all(np.isfinite(values).all() for values in numbers.values()):
-            return Table(header, text, numbers, content.num_rows)
-        _check_rows(header)
-        content, text = read(pa.string())
-    except pa.ArrowInvalid:
-        _check_rows(header)
-        try:
-            content, text = read(pa.string())
-        except pa.ArrowInvalid as error:
-            raise GraphjouleError(f"{header.path} cannot be read: {' '.join(str(error).split())}.") from error
-    # A number that pyarrow does not read and Python does, such as one with a no-break space behind it; else an error.
-    as_text = {name: pc.utf8_trim_whitespace(content.column(name)) for name in wanted.numbers}
-    table = Table(header, text | as_text, {}, content.num_rows)
-    numbers = {name: table.numbers_of_text(name, wanted.hint) for name in wanted.numbers}
-    return Table(header, text, numbers, content.num_rows)
-
-
-def _open_csv(path: Path) -> TextIO:
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-def _check_text(path: Path) -> bool:
-    """Whether a file has quotes; refused if a byte anywhere is not UTF-8: pyarrow looks at wanted columns alone."""
-    has_quotes = False
-    try:
-        with _open_csv(path) as file:
-            while block := file.read(_BLOCK):
-                has_quotes = has_quotes or '"' in block
-    except UnicodeDecodeError:
-        _refuse_encoding(path)
-    return has_quotes
-
-
-class _Lines:
-    """The lines of a file with the number of the last one; one that is too long ends it, before it fills the memory."""
-
-    def __init__(self, file: TextIO, path: Path) -> None:
-        self._file, self.path = file, path
-        self.number, self.last, self.delimiter = 0, "", ""
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        self.last = self._file.readline(LONGEST_LINE)
-        self.number += 1
-        if not self.delimiter and self.last.strip():  # the header line
-            self.delimiter = _delimiter(self.last)
-        if len(self.last) == LONGEST_LINE and self.last[-1] not in "\r\n":
-            raise GraphjouleError(
-                f"{self.path}, line {self.number}, column {self.longest_column()}: the line is longer than "
-                f"{LONGEST_LINE:,} characters; this is no table of one node or edge a line."
-            )
-        if not self.last:
-            raise StopIteration
-        return self.last
-
-    def longest_column(self) -> int:
-        """Number of the column with the longest value in the last line, from 1."""
-        lengths = [len(value) for value in self.last.split(self.delimiter, _MOST_COLUMNS)]
-        return lengths.index(max(lengths)) + 1
-
-
-def _delimiter(header: str) -> str:
-    """The delimiter that gives a header line the most columns; of equal ones the first of comma, tab, semicolon.
-
-    >>> _delimiter("id;income (k, gross);label")
-    ';'
-    """
-    return max(_DELIMITERS, key=_outside_quotes(header).count)
-
-
-def _outside_quotes(line: str) -> str:
-    return "".join(line.split('"')[::2])  # every other piece
-
-
-def _rows(lines: _Lines) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the line it begins on: a quoted value may hold line breaks."""
-    first = next((line for line in lines if line.strip()), "")
-    start = lines.number
-    reader = csv.reader(chain((first,), lines), delimiter=lines.delimiter or _DELIMITERS[0], strict=True)
-    try:
-        for fields in reader:
-            if fields:
-                yield start, fields
-            start = lines.number + 1
-    except csv.Error as error:
-        if "field limit" in str(error):
-            raise GraphjouleError(
-                f"{lines.path}, line {start}, column {lines.longest_column()}: a value is longer than "
-                f"{csv.field_size_limit():,} characters; is a quote never closed?"
-            ) from error
-        raise GraphjouleError(f"{lines.path}, line {start}: the quotes cannot be read ({error}).") from error
-
-
-def _check_rows(header: Header) -> None:
-    """Refuse the first row whose quotes cannot be read or that has too few or too many values."""
-    width = len(header.names)
-    with _open_csv(header.path) as file:
-        for line, row in _rows(_Lines(file, header.path)):
-            if len(row) != width:
-                raise GraphjouleError(
-                    f"{header.path}, line {line}, column {min(len(row), width) + 1}: the row has {len(row)} values; "
-                    f"expected {width}, one for each column of the header."
-                )
-
-
-def _refuse_encoding(path: Path) -> NoReturn:
-    """Say on which line and in which column the first byte stands that is not UTF-8."""
-    delimiter, number = "", 0
-    names: tuple[str, ...] = ()
-    # Such a byte is read as a code of its own, which no UTF-8 text has.
-    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        while line := file.readline(LONGEST_LINE):
-            number += 1
-            if not delimiter and line.strip():
-                delimiter = _delimiter(line)
-                with suppress(csv.Error):
-                    names = tuple(name.strip() for name in next(csv.reader([line], delimiter=delimiter)))
-            if bad := re.search("[\udc80-\udcff]", line):
-                break
-    assert bad is not None
-    column = _outside_quotes(line[: bad.start()]).count(delimiter)
-    is_named = column < len(names) and names[column].isprintable()
-    shown = repr(names[column]) if is_named else str(column + 1)
-    raise GraphjouleError(
-        f"{path}, line {number}, column {shown}: the byte 0x{ord(bad[0]) - 0xDC00:02x} is not UTF-8; save the file as "
-        "UTF-8."
-    )
-
-
-# Parquet
-
-
-def _read_parquet(path: Path, choose: Choose) -> Table:
-    """Rows are counted instead of lines; null and, in text, NaN are blank."""
-    try:
-        with pq.ParquetFile(path) as file:
-            header = Header(path, tuple(file.schema_arrow.names))
-            wanted = choose(header)
-            content = file.read(columns=[*wanted.text, *wanted.numbers])
-            num_rows = file.metadata.num_rows
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, GraphjouleError):
-            raise
-        why = " ".join(str(error).split()).rstrip(".")
-        raise GraphjouleError(f"{path} is not a whole Parquet file: {why}.") from error
-    table = Table(header, {}, {}, num_rows, unit="row")
-    for name in wanted.text:
-        table.text[name] = _text(table, name, content.column(name))
-    for name in wanted.numbers:
-        table.numbers[name] = _numbers(table, name, content.column(name), wanted.hint)
-    return table
-
-
-def _text(table: Table, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values as a person would type them: text as it is, 7 as "7"."""
-    kind = _value_type(column)
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_number(kind) or pa.types.is_null(kind)):
-        table.refuse(0, name, f"{kind} values are neither text nor numbers.")
-    typed = ["" if value is None or value != value else str(value) for value in column.to_pylist()]
-    return pc.utf8_trim_whitespace(pa.chunked_array([typed], pa.string()))
-
-
-def _numbers(table: Table, name: str, column: pa.ChunkedArray, hint: str) -> np.ndarray:
-    kind = _value_type(column)
-    if not _is_number(kind):
-        row, value = next(((r, v) for r, v in enumerate(column.to_pylist()) if v is not None), (0, None))
-        table.refuse(row, name, f"{_fault(value)}{hint}.")
-    values = np.asarray(column.cast(kind).cast("float64", safe=False).to_numpy())  # a null becomes NaN
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if wrong.size:
-        table.refuse(int(wrong[0]), name, f"{_fault(column[int(wrong[0])].as_py())}{hint}.")
-    return values
-
-
-def _fault(value: Any) -> str:
-    """What is wrong with a value; text of digits in a text column is text all the same."""
-    fault = number_fault("" if value is None else str(value))
-    return f"{value!r} is text" if isinstance(value, str) and "finite" in fault else fault
-
-
-def _value_type(column: pa.ChunkedArray) -> pa.DataType:
-    """The type of the values, also where the file keeps every different one once."""
-    return column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))

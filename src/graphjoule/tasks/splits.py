@@ -274,7 +274,7 @@ def stratified_split(labels: Tensor, num_classes: int, percent_val: int, percent
     if not val.numel():
         raise GraphjouleError(
             f"No class has two labelled nodes, so that one could train and one validate; split {name!r} needs one "
-            'class that has. If the labels are measurements, say `task="regression"`.'
+            "class that has. If the labels are measurements, say `objective=regression`."
         )
     return Split(name, seed, train, val, test)
 

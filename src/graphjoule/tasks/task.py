@@ -1,8 +1,9 @@
-"""The one shape in which every source of data arrives: features, graph, labels and the splits it offers."""
+"""The one shape in which every source of data arrives: features, graph, targets and the splits it offers."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.objective import Classification, Objective, Regression
+from graphjoule.tasks.pooling import Pooling, PoolingName
 from graphjoule.tasks.splits import PARTS, RULES, Split, check_labelled, draw_split, is_rule, split_of_masks
 
 if TYPE_CHECKING:
@@ -33,17 +35,21 @@ about even here, while products and dropout touch a quarter of the entries at mo
 class Task:
     """A graph with features and targets, and what is asked of a model; checked when it is made.
 
+    A task about whole graphs is one graph of many parts without an edge between them, with a `pooling`: then targets,
+    splits and predictions are one per graph, and what is said below about nodes holds for graphs.
+
     Attributes:
         name: what the task is called in records and error sentences.
         features: finite floating-point matrix, dense or sparse, one row per node, as stored by its source.
         graph: the normalised operator.
-        targets: what is to be predicted for every node, in the form of its objective: of a classification int64, -1
-            where unknown; of a regression floating-point, NaN where unknown.
+        targets: what is to be predicted for every node, in the form of its objective: classes are int64, -1 where
+            unknown; numbers and several labels are floating-point, NaN where unknown.
         objective: the loss, the metrics, and which of them selects.
         fixed_splits: splits that came with the data.
         default_split: the split to use when none is asked for.
         node_ids: what the source calls every node, where it has names for them.
         source: the files it was read from, where they are the user's own.
+        pooling: which graph every node is of, where graphs are predicted; None where nodes are.
     """
 
     name: str
@@ -55,6 +61,7 @@ class Task:
     default_split: str = "per-class-20-30"
     node_ids: tuple[str, ...] | None = None
     source: Source | None = None
+    pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
         check_features(self.features)
@@ -63,37 +70,57 @@ class Task:
                 f"The features of task {self.name!r} have {self.features.size(0)} rows; "
                 f"expected {self.graph.num_nodes}, one per node of the graph."
             )
-        object.__setattr__(self, "targets", self.objective.check(self.targets, self.num_nodes, self.name))
+        if self.pooling is not None and self.pooling.batch.numel() != self.num_nodes:
+            raise GraphjouleError(
+                f"Task {self.name!r} has graph numbers for {self.pooling.batch.numel()} nodes; expected "
+                f"{self.num_nodes}, one per node."
+            )
+        checked = self.objective.check(self.targets, self.num_units, self.name, self.unit)
+        object.__setattr__(self, "targets", checked)
         for split in self.fixed_splits:
             check_labelled(split, self.objective.is_known(self.targets))
         self._check_split_name(self.default_split)
-        if self.node_ids is not None and len(self.node_ids) != self.num_nodes:
+        if self.node_ids is not None and len(self.node_ids) != self.num_units:
             raise GraphjouleError(
-                f"Task {self.name!r} has {len(self.node_ids)} node ids; expected {self.num_nodes}, one per node."
+                f"Task {self.name!r} has {len(self.node_ids)} {self.unit} ids; expected {self.num_units}, one per "
+                f"{self.unit}."
             )
 
     @classmethod
-    def from_data(cls, data: Data, *, name: str = "data", symmetrize: bool = False) -> Task:
+    def from_data(
+        cls,
+        data: Data | Sequence[Data],
+        *,
+        name: str = "data",
+        symmetrize: bool = False,
+        objective: Objective | None = None,
+        pooling: PoolingName = "mean",
+    ) -> Task:
         """A task from PyG's `Data` with ``x``, ``edge_index`` and ``y``, and ``edge_weight`` if there is one.
 
-        Integers in ``y`` are classes, floating-point numbers are targets of a regression.
+        From a `Batch`, or a list of `Data`, whose ``y`` has one row per graph, it is a task about graphs.
 
         If it has ``train_mask`` and ``val_mask``, they become the split ``public``, whose test part is empty without a
         ``test_mask``; any other choice of masks is refused.
 
         Args:
-            data: one homogeneous graph; it is not changed.
+            data: one homogeneous graph, or several; they are not changed.
             name: what to call the task.
             symmetrize: let every edge of a directed graph count in both directions.
+            objective: what is asked; by default integers in ``y`` are classes, floating-point numbers are targets of a
+                regression.
+            pooling: how outputs of nodes become those of graphs: "mean", "sum" or "max".
         """
+        if not hasattr(data, "edge_index"):
+            data = _joined(data)
         x, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
         check_features(x)
         if targets.dim() == 2 and targets.size(1) == 1:  # OGB keeps its labels as a column
             targets = targets.view(-1)
-        objective: Objective
-        if targets.is_floating_point():
+        pooled = _pooling(data, x.size(0), targets, pooling, name)
+        if objective is None and targets.is_floating_point():
             objective = Regression(targets.size(1) if targets.dim() == 2 else 1)
-        else:
+        elif objective is None:
             targets = as_int64(targets, f"The labels of task {name!r} have")
             objective = Classification.of(targets)
         weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
@@ -107,12 +134,32 @@ class Task:
             objective=objective,
             fixed_splits=(public,) if public else (),
             default_split="public" if public else cls.default_split,
+            pooling=pooled,
         )
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes, labelled or not."""
         return self.graph.num_nodes
+
+    @property
+    def num_units(self) -> int:
+        """Number of nodes, or of graphs where these are predicted, with a known target or not."""
+        return self.num_nodes if self.pooling is None else self.pooling.num_graphs
+
+    @property
+    def unit(self) -> str:
+        """What is predicted, for error sentences: "node" or "graph"."""
+        return "node" if self.pooling is None else "graph"
+
+    def readout(self, output: Tensor, center: Tensor | float = 0.0) -> Tensor:
+        """What a model's outputs of all nodes are for the objective: themselves, or one per graph.
+
+        Args:
+            output: shape ``[num_nodes, out_channels]``.
+            center: see `Pooling`.
+        """
+        return output if self.pooling is None else self.pooling(output, center)
 
     @property
     def num_features(self) -> int:
@@ -126,7 +173,7 @@ class Task:
 
     @property
     def is_known(self) -> Tensor:
-        """Which nodes have a target, bool, shape ``[num_nodes]``."""
+        """Which nodes have a target, or one of several, bool, shape ``[num_units]``."""
         return self.objective.is_known(self.targets)
 
     @property
@@ -164,6 +211,8 @@ class Task:
             objective=self.objective,
             sha256=self._sha256(),
             source=self.source,
+            num_graphs=None if self.pooling is None else self.pooling.num_graphs,
+            pooling=None if self.pooling is None else self.pooling.how,
         )
 
     def _sha256(self) -> str:
@@ -171,7 +220,10 @@ class Task:
         x = self.features
         features = (x.rowptr, x.col, x.value) if isinstance(x, SparseFeatures) else (x,)
         digest = hashlib.sha256()
-        for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.targets):
+        pooled: tuple[Tensor, ...] = () if self.pooling is None else (self.pooling.batch,)
+        if self.pooling is not None:
+            digest.update(self.pooling.how.encode())
+        for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.targets, *pooled):
             digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
             if tensor.numel():  # an empty one may have the stride 0, and then has no view as bytes
                 digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -180,7 +232,8 @@ class Task:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Task:
         """The same task on another device, or with features and graph of another dtype."""
         features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
-        return replace(self, features=features, graph=graph, targets=self.targets.to(device))
+        pooling = None if self.pooling is None else self.pooling.to(device)
+        return replace(self, features=features, graph=graph, targets=self.targets.to(device), pooling=pooling)
 
     def _several(self, name: str) -> list[Split]:
         """The fixed splits that a name without a number stands for."""
@@ -208,3 +261,33 @@ def _tensor(data: Data, key: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise GraphjouleError(f"The graph given as Data has no tensor {key!r}; expected x, edge_index and y.")
     return value.cpu()
+
+
+def _joined(graphs: Sequence[Data]) -> Data:
+    """Several graphs as one `Batch`."""
+    from torch_geometric.data import Batch
+
+    if not len(graphs):
+        raise GraphjouleError("The list of graphs is empty; at least one is needed.")
+    try:
+        return Batch.from_data_list(list(graphs))
+    except (KeyError, RuntimeError, ValueError, AttributeError, TypeError) as error:
+        raise GraphjouleError(
+            f"The {len(graphs)} graphs cannot be joined; expected Data with the same attributes each: {error}."
+        ) from error
+
+
+def _pooling(data: Data, num_nodes: int, targets: Tensor, how: PoolingName, name: str) -> Pooling | None:
+    """The pooling of a `Batch` whose ``y`` has one row per graph; None where it has one per node."""
+    batch = getattr(data, "batch", None)
+    if not isinstance(batch, Tensor):
+        return None
+    pooling = Pooling(batch.cpu(), how)
+    if len(targets) == pooling.num_graphs:
+        return pooling
+    if len(targets) != num_nodes:
+        raise GraphjouleError(
+            f"y of task {name!r} has {len(targets)} rows; expected {pooling.num_graphs}, one per graph, or "
+            f"{num_nodes}, one per node. A graph with several targets needs a y of shape [1, num_targets]."
+        )
+    return None

@@ -45,7 +45,6 @@ class EnergySettings(BaseModel):
 
     def __call__(self, model: nn.Module, graph: Propagation) -> EnergyConstraint:
         """The term for one model: on its ``convs.*`` where it has such layers, else on those that `Trace` watches."""
-        from graphjoule.terms.embeddings import graph_layers
         from graphjoule.terms.energy import EnergyConstraint
 
         return EnergyConstraint(model, graph, layers=graph_layers(model), **self.model_dump())
@@ -71,7 +70,6 @@ class OrthogonalSettings(BaseModel):
             GraphjouleError: no graph layer has a square weight. One or two layers with weights may have none because
                 they lead in and out; of them the penalty is zero.
         """
-        from graphjoule.terms.embeddings import graph_layers
         from graphjoule.terms.orthogonal import OrthogonalPenalty
         from graphjoule.trace.watch import watched_modules
 
@@ -84,6 +82,13 @@ class OrthogonalSettings(BaseModel):
                 "weight that could be pulled to the identity; leave it out or choose another model or depth."
             )
         return penalty
+
+
+def graph_layers(model: nn.Module) -> str | None:
+    """The pattern of a model's graph layers: ``convs.*`` where it has such a list, as ours have, else None."""
+    from torch import nn
+
+    return "convs.*" if isinstance(getattr(model, "convs", None), nn.ModuleList) else None
 
 
 def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:

@@ -1,8 +1,5 @@
 from .build import architecture_of as architecture_of
 from .build import build_model as build_model
-from .environment import describe_device as describe_device
-from .environment import resolve_device as resolve_device
-from .environment import versions as versions
 from .folder import RunFolder as RunFolder
 from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
@@ -15,8 +12,11 @@ from .records import Summary as Summary
 from .records import append_record as append_record
 from .records import read_records as read_records
 from .records import summarise as summarise
+from .records import versions as versions
 from .saving import load_model as load_model
 from .saving import save_model as save_model
 from .seed_batch import SeedBatch as SeedBatch
+from .trainer import describe_device as describe_device
 from .trainer import free_bytes as free_bytes
 from .trainer import is_out_of_memory as is_out_of_memory
+from .trainer import resolve_device as resolve_device

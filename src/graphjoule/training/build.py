@@ -6,14 +6,12 @@ import functools
 import hashlib
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
@@ -22,10 +20,9 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import MODELS, GraphModel, OutputScale
-from graphjoule.tasks.objective import Objective, Regression
+from graphjoule.tasks.objective import Objective
 from graphjoule.tasks.task import Task
-from graphjoule.trace.watch import watched_modules
-from graphjoule.training.recipe import ModelSettings, Recipe, explain
+from graphjoule.training.recipe import ModelSettings, Recipe, checked
 
 Builder = Callable[..., nn.Module]
 
@@ -49,7 +46,7 @@ class Architecture:
         meanwhile: torch's global generator is neither read nor moved. They are those that the constructor draws after
         `torch.manual_seed`, to the bit.
         """
-        with draws_from(Draws(seed)):
+        with Draws(seed):
             return self.make(in_channels, out_channels)
 
     def for_task(self, objective: Objective, in_channels: int, seed: int) -> GraphModel:
@@ -59,7 +56,7 @@ class Architecture:
 
 def in_units_of(objective: Objective, model: GraphModel) -> GraphModel:
     """A network that gives what an objective asks for: of a regression one that knows the unit of its targets."""
-    return OutputScale(model) if isinstance(objective, Regression) else model
+    return OutputScale(model) if objective.is_scaled else model
 
 
 def inner_network(model: nn.Module) -> nn.Module:
@@ -107,35 +104,28 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
             raise GraphjouleError(f"The options of {function.__name__} need their names: use num_layers=16 and so on.")
         if "num_layers" not in options:
             raise GraphjouleError(f"{function.__name__} needs num_layers; add it with functools.partial.")
-        own = {key: options.pop(key) for key in ("num_layers", "hidden_channels") if key in options}
-        return _of_the_zoo(_checked(name=name, options=options, **own))
+        own: dict[str, Any] = {key: options.pop(key) for key in ("num_layers", "hidden_channels") if key in options}
+        return _of_the_zoo(checked(ModelSettings, {"name": name, "options": options, **own}))
     make = functools.partial(_make_own, build, task)
-    with draws_from(Draws(0)):
+    with Draws(0):
         model = make(task.num_features, task.out_channels)
     depth, width = (options.get(key) for key in ("num_layers", "hidden_channels"))
     plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
-    settings = _checked(
-        name=qualified_name(function),
-        num_layers=depth if type(depth) is int and depth > 0 else _depth(model.module),
-        hidden_channels=width if type(width) is int and width > 0 else None,
-        options={key: value for key, value in plain.items() if key not in ModelSettings.model_fields}
+    if type(depth) is not int or depth < 1:
+        from graphjoule.trace.watch import watched_modules  # here: a training of ours needs no instruments
+
+        # The layers that pass messages; where nobody can see which do, those that a trace watches.
+        depth = sum(callable(getattr(m, "propagate", None)) for m in model.module.modules())
+        layers = watched_modules(model.module, None).values()
+        depth = depth or sum(not isinstance(m, nn.ModuleList | nn.Sequential | nn.ModuleDict) for m in layers) or 1
+    fields = {
+        "name": qualified_name(function),
+        "num_layers": depth,
+        "hidden_channels": width if type(width) is int and width > 0 else None,
+        "options": {key: value for key, value in plain.items() if key not in ModelSettings.model_fields}
         | {"architecture": hashlib.sha256(repr(model.module).encode()).hexdigest()[:16]},
-    )
-    return Architecture(settings, make)
-
-
-def _checked(**settings: Any) -> ModelSettings:
-    try:
-        return ModelSettings(**settings)
-    except ValidationError as error:
-        raise GraphjouleError(explain(error)[1]) from error
-
-
-def _depth(module: nn.Module) -> int:
-    """The number of layers that pass messages; where nobody can see which do, of those that a trace watches."""
-    passing = sum(callable(getattr(m, "propagate", None)) for m in module.modules())
-    layers = watched_modules(module, None).values()
-    return passing or max(1, sum(not isinstance(m, nn.ModuleList | nn.Sequential | nn.ModuleDict) for m in layers))
+    }
+    return Architecture(checked(ModelSettings, fields), make)
 
 
 def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -> OwnModel:
@@ -180,7 +170,6 @@ class OwnModel(GraphModel):
         out_channels: number of outputs.
     """
 
-    parameter_group_names = ("all",)
     is_stackable = False  # its random numbers come from torch, and nobody promises that vmap understands it
 
     def __init__(self, module: nn.Module, in_channels: int, out_channels: int) -> None:
@@ -238,14 +227,18 @@ _DRAW_INSIDE = {
 _GLOBAL_GENERATOR = threading.Lock()
 
 
-class Draws:
+class Draws(TorchFunctionMode):
     """Random numbers of one run: a generator for every kind of device, all from one seed.
+
+    ``with draws:`` lets all random numbers that torch draws within the block, in this thread alone, come from them. It
+    serves any module, also one made of torch's own layers, whose draws cannot be handed a generator.
 
     Args:
         seed: what the generators start from.
     """
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self._seed = seed
         self.generators: dict[str, torch.Generator] = {}
 
@@ -255,22 +248,6 @@ class Draws:
             where = "cpu" if device.type == "meta" else device
             self.generators[device.type] = torch.Generator(where).manual_seed(self._seed)
         return self.generators[device.type]
-
-
-@contextmanager
-def draws_from(draws: Draws) -> Iterator[None]:
-    """Let all random numbers that torch draws within the block, in this thread alone, come from `draws`.
-
-    It serves any module, also one made of torch's own layers, whose draws cannot be handed a generator.
-    """
-    with _DrawMode(draws):
-        yield
-
-
-class _DrawMode(TorchFunctionMode):
-    def __init__(self, draws: Draws) -> None:
-        super().__init__()
-        self._draws = draws
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -282,7 +259,7 @@ class _DrawMode(TorchFunctionMode):
             return self._borrowing_the_global_generator(func, args, kwargs)
         # `torch.nn.init` says generator=None
         if kwargs.get("generator") is None and ("generator" in kwargs or func in _TAKE_A_GENERATOR):
-            kwargs = {**kwargs, "generator": self._draws.on(_device(args, kwargs))}
+            kwargs = {**kwargs, "generator": self.on(_device(args, kwargs))}
         return func(*args, **kwargs)
 
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -291,7 +268,7 @@ class _DrawMode(TorchFunctionMode):
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         if not training or p == 0:
             return input
-        kept = torch.empty_like(input).bernoulli_(1 - p, generator=self._draws.on(input.device))
+        kept = torch.empty_like(input).bernoulli_(1 - p, generator=self.on(input.device))
         factor = kept / (1 - p) if p < 1 else kept
         return input.mul_(factor) if inplace else input * factor
 
@@ -301,7 +278,7 @@ class _DrawMode(TorchFunctionMode):
         Another thread that draws in this moment gets other numbers; for the functions above there is no better way.
         """
         device = _device(args, kwargs)
-        seed = int(torch.randint(2**62, (), generator=self._draws.on(torch.device("cpu"))))
+        seed = int(torch.randint(2**62, (), generator=self.on(torch.device("cpu"))))
         with _GLOBAL_GENERATOR, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             return func(*args, **kwargs)

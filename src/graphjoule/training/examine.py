@@ -16,8 +16,8 @@ from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
 from graphjoule.trace.limits import Limits, limits
 from graphjoule.training.build import inner_network
-from graphjoule.training.environment import resolve_device
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.trainer import resolve_device
 
 _FIRST_LAYER = "convs.0"  # every model of the zoo keeps its graph layers in the list `convs`
 
@@ -76,7 +76,14 @@ def examine(
         trace: TraceView = _with_gradients(model, x, given, measures, watch)
     else:
         trace = Trace.of(model, given.graph, (x, given.graph), measures, watch)
-    return Examination(trace, _diagnosis(trace), _limits(trace, recipe))
+    layers = graph_layers(trace)
+    rows: list[LayerTrace] = layers.layers or trace.layers
+    diagnosis = diagnose(RecordedTrace(rows, trace.measures)) if len(rows) > 1 else None
+    options = recipe.model.options
+    is_known = {"c_min", "c_max"} <= options.keys() and 0 < options["c_min"] < 1
+    has_initial = bool(layers.layers) and layers.layers[0].name != _FIRST_LAYER
+    has_limits = is_known and has_initial and "energy" in trace.measures
+    return Examination(trace, diagnosis, limits(layers, options["c_min"], options["c_max"]) if has_limits else None)
 
 
 def graph_layers(trace: TraceView) -> RecordedTrace:
@@ -105,17 +112,3 @@ def _with_gradients(
         for module, mode in modes.items():
             module.training = mode
     return trace
-
-
-def _diagnosis(trace: TraceView) -> Diagnosis | None:
-    rows: list[LayerTrace] = graph_layers(trace).layers or trace.layers
-    return diagnose(RecordedTrace(rows, trace.measures)) if len(rows) > 1 else None
-
-
-def _limits(trace: TraceView, recipe: Recipe) -> Limits | None:
-    layers = graph_layers(trace)
-    is_known = {"c_min", "c_max"} <= recipe.model.options.keys() and 0 < recipe.model.options["c_min"] < 1
-    has_initial = bool(layers.layers) and layers.layers[0].name != _FIRST_LAYER
-    if not (is_known and has_initial and "energy" in trace.measures):
-        return None
-    return limits(layers, recipe.model.options["c_min"], recipe.model.options["c_max"])

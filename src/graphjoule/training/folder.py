@@ -28,8 +28,7 @@ from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, append_record, read_records
-from graphjoule.training.saving import load_parameters, save_model
-from graphjoule.training.tensorfile import read_tensors, write_tensors
+from graphjoule.training.saving import load_parameters, read_tensors, save_model, write_tensors
 
 _LOCK_NAME = ".lock"
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
@@ -113,11 +112,9 @@ class RunFolder:
                 f"{self.path} was trained on other data: {data.name} has changed since; "
                 "choose another folder with `out`."
             )
-        if split_of is not None:
-            self._check_splits(before, split_of)
-
-    def _check_splits(self, before: About, split_of: Callable[[int], Split]) -> None:
-        """Refuse to go on where nodes that tested or validated would train now, in any run that the folder has."""
+        if split_of is None:
+            return
+        # Nodes that tested or validated, in any run that the folder has, must not train now.
         known = before.splits | {seed: record.split_sha256 for seed, record in self.records().items()}
         for seed, sha256 in known.items():
             if (split := split_of(seed)).sha256 != sha256:

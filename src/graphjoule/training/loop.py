@@ -123,7 +123,7 @@ def _step_of(batch: SeedBatch) -> Callable[[], None]:
 
 
 def _score_names(batch: SeedBatch) -> list[str]:
-    return ["loss", *(metric.name for metric in batch.objective.metrics)]
+    return ["loss", *(metric.name for metric in batch.watched)]
 
 
 def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
@@ -137,22 +137,30 @@ def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
 
 
 def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunResult:
-    """Close one run: read its curve, and now, for the first and only time, the test targets."""
+    """Close one run: read its curve, score all metrics, and read, for the first and only time, the test targets."""
     state: dict[str, Any] = {name: value[run].tolist() for name, value in batch.selection.state.items()}
     seed, epochs_run = batch.seeds[run], state["last_epoch"] + 1
     names = _score_names(batch)
     curves = batch.curve[run, :epochs_run].T.tolist()
-    failed, selected = state["failed"], state["best_epoch"] >= 0  # a run may fail before its first good epoch
+    selected = state["best_epoch"] >= 0  # a run may fail before its first good epoch
+    failure = describe_failure(batch, run) if state["failed"] else None
+    if not selected and failure is None:
+        failure = f"seed {seed}: {batch.recipe.train.select_on} is not defined on the validation nodes in any epoch"
     split = split_of[seed]
+    val, test = dict(zip(names, state["best"], strict=True)), None
+    if failure is None:
+        # What chose the epoch stays as it was then; the same pass again may round in another way.
+        again, test = batch.final_scores(run, split)
+        val = {name: val.get(name, score) for name, score in again.items()}
     return RunResult(
         seed=seed,
         split=split,
-        failure=describe_failure(batch, run) if failed else None,
+        failure=failure,
         curve=dict(zip(["train_loss", *(f"val_{name}" for name in names)], curves, strict=True)),
         epochs_run=epochs_run,
         selected_epoch=state["best_epoch"] if selected else None,
-        val=dict(zip(names, state["best"], strict=True)) if selected else None,
-        test=None if failed or not split.sizes[2] else batch.test_scores(run, split),
+        val=val if selected else None,
+        test=test,
         model=batch.selected_model(run),
     )
 
@@ -179,22 +187,18 @@ class CapturedStep:
             self._step()
             return
         self._calls += 1
-        if self._calls <= _WARM_UP_CALLS:
-            self._run_aside()
+        if self._calls <= _WARM_UP_CALLS:  # on a side stream, which capture asks of its warm-up
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                self._step()
+            torch.cuda.current_stream(self._device).wait_stream(stream)
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 self._step()
         self._graph.replay()
-
-    def _run_aside(self) -> None:
-        """Run on a side stream, which capture asks of its warm-up."""
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            self._step()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
 
 
 class StopRequest:
@@ -247,15 +251,9 @@ def describe_failure(batch: SeedBatch, run: int) -> str:
     """
     epoch = int(batch.selection.state["last_epoch"][run])
     model = batch.current_model(run).to(batch.task.targets.device)
-    layer = _first_bad_parameter(model) or _first_bad_output(batch, run, model, epoch) or "the loss"
+    parameter = next((name for name, value in model.named_parameters() if not torch.isfinite(value).all()), None)
+    layer = f"the parameter {parameter}" if parameter else _first_bad_output(batch, run, model, epoch) or "the loss"
     return f"seed {batch.seeds[run]}: the loss is not finite at epoch {epoch}; the first thing not finite is {layer}"
-
-
-def _first_bad_parameter(model: nn.Module) -> str | None:
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return f"the parameter {name}"
-    return None
 
 
 def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) -> str | None:
@@ -263,8 +261,12 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
     key = fold_in(batch.keys[run].to(batch.task.targets.device), epoch)
     for training in (True, False):
         seen: list[tuple[str, bool]] = []
+
+        def note(name: str, module: nn.Module, inputs: Any, output: Any, seen: list[Any] = seen) -> None:
+            seen.append((name, isinstance(output, Tensor) and not bool(torch.isfinite(output).all())))
+
         model.train(training)
-        handles = [m.register_forward_hook(partial(_note, seen, name)) for name, m in model.named_modules() if name]
+        handles = [m.register_forward_hook(partial(note, name)) for name, m in model.named_modules() if name]
         try:
             with batch._random_numbers():
                 model(batch.features, batch.task.graph, key=key)
@@ -277,7 +279,3 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
         if first := next((name for (name, _), bad in zip(seen, is_bad, strict=True) if bad), None):
             return f"the output of layer {first}"
     return None
-
-
-def _note(seen: list[tuple[str, bool]], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-    seen.append((name, isinstance(output, Tensor) and not bool(torch.isfinite(output).all())))

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from graphjoule.files import write_text
-from graphjoule.tasks.objective import Classification, Objective, Regression
+from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal, Regression
 
 
 def write_predictions(
@@ -19,9 +19,10 @@ def write_predictions(
     """Write a CSV file, whole or not at all.
 
     The first column is ``id``. Of a classification follow ``label``, the most probable class, ``given``, and
-    ``probability_CLASS`` for every class. Of a regression follow ``prediction``, or ``prediction_TARGET`` for every
-    target where they have names, and ``given``. ``given`` is true where the target was known, so that the model may
-    have learnt it.
+    ``probability_CLASS`` for every class; of several labels ``given`` and ``probability_LABEL`` for every label. Of a
+    regression follow ``prediction``, or ``prediction_TARGET`` for every target where they have names, and ``given``; of
+    ordered classes ``label``, the class whose rank is nearest, ``prediction``, the rank from 0, and ``given``.
+    ``given`` is true where a target was known, so that the model may have learnt it.
 
     Args:
         path: the file; its folder must exist.
@@ -44,6 +45,13 @@ def predictions_csv(ids: Sequence[str], predictions: Tensor, targets: Tensor, ob
     >>> print(predictions_csv(["a"], torch.tensor([[1.5]]), torch.tensor([1.4]), sizes), end="")
     id,prediction,given
     a,1.5,true
+    >>> likes, stars = MultiLabel(2, ("tea", "jam")), Ordinal(3, ("low", "middle", "high"))
+    >>> print(predictions_csv(["a"], torch.tensor([[0.5, 1]]), torch.tensor([[0, torch.nan]]), likes), end="")
+    id,given,probability_tea,probability_jam
+    a,true,0.5,1
+    >>> print(predictions_csv(["a"], torch.tensor([[1.75]]), torch.tensor([-1]), stars), end="")
+    id,label,prediction,given
+    a,high,1.75,false
     """
     # Nine digits: more than a float32 network means, and enough to tell two of its numbers apart.
     numbers = [[f"{value:.9g}" for value in row] for row in predictions.tolist()]
@@ -53,6 +61,14 @@ def predictions_csv(ids: Sequence[str], predictions: Tensor, targets: Tensor, ob
         head = ["id", "label", "given", *(f"probability_{name}" for name in names)]
         labels = [names[winner] for winner in predictions.argmax(dim=1).tolist()]
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
+    elif isinstance(objective, MultiLabel):
+        names = objective.labels
+        head = ["id", "given", *(f"probability_{name}" for name in names)]
+        rows = [[*row[:2], *row[2]] for row in zip(ids, known, numbers, strict=True)]
+    elif isinstance(objective, Ordinal):
+        names, head = objective.classes, ["id", "label", "prediction", "given"]
+        labels = [names[rank] for rank in predictions[:, 0].round().int().tolist()]
+        rows = [[*row[:2], *row[2], row[3]] for row in zip(ids, labels, numbers, known, strict=True)]
     else:
         names = _target_names(objective)
         head = ["id", *(f"prediction{name}" for name in names), "given"]

@@ -5,32 +5,79 @@ import hashlib
 import json
 import math
 import os
+import platform
 import statistics
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
+import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text, reason, sync_folder, without_nan
-from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
-from graphjoule.training.environment import versions
+from graphjoule.tasks.metrics import Metric
+from graphjoule.tasks.objective import OBJECTIVES, Classification
 from graphjoule.training.recipe import Recipe
+from graphjoule.version import __version__
 
 try:
     import fcntl
 except ImportError:  # Windows: one O_APPEND write is all the protection there is
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FORMAT", "Record", "Summary", "append_record", "read_records", "run_id", "summarise"]
-
 FORMAT: Final = 2
 """Of the records that are written; format 1, which knew classification alone, is read too."""
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
+    found = {
+        "graphjoule": __version__,
+        **({"commit": ours} if (ours := commit()) else {}),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
+        "numpy": metadata.version("numpy"),
+    }
+    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
+        found["torch_geometric"] = metadata.version("torch-geometric")
+    return found
+
+
+@cache
+def commit() -> str | None:
+    """The commit that this package was checked out or installed from, read from files; None where they do not say."""
+    try:
+        checkout = Path(__file__).parents[3]
+        if (checkout / "pyproject.toml").is_file():
+            return _head(checkout / ".git")
+        origin = metadata.distribution("graphjoule").read_text("direct_url.json")
+        return str(json.loads(origin or "{}")["vcs_info"]["commit_id"])
+    except (OSError, KeyError, ValueError, metadata.PackageNotFoundError):
+        return None
+
+
+def _head(git: Path) -> str | None:
+    """The commit of a checkout, or of one of several working trees of a repository."""
+    if git.is_file():
+        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head
+    name = head.removeprefix("ref: ")
+    shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+    for place in (git / name, shared / name):
+        if place.is_file():
+            return place.read_text().strip()
+    packed = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
+    return next((line[0] for line in packed if line[1:] == [name]), None)
 
 
 def _round(value: Any) -> Any:
@@ -124,8 +171,11 @@ class Record(BaseModel):
 
     @property
     def metric(self) -> Metric:
-        """The metric that tables and pages show."""
-        return OBJECTIVES[self.objective].metrics[0]
+        """The metric that tables and pages show: the one that selected the epoch, or the objective's first."""
+        train = self.recipe.get("train")
+        select_on = train.get("select_on") if isinstance(train, dict) else None
+        metrics = OBJECTIVES[self.objective].metrics
+        return next((metric for metric in metrics if metric.name == select_on), metrics[0])
 
     @property
     def val_score(self) -> float | None:
@@ -233,22 +283,19 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
             for number, line in enumerate(lines, start=1):
                 if line.isspace():
                     continue
-                try:
-                    yield _parse(line, f"{path}, line {number}")
-                except _BrokenLineError:
-                    if not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
-                        return
+                if (record := _parse(line, f"{path}, line {number}")) is not None:
+                    yield record
+                elif not line.endswith(b"\n"):  # stop: should its rest arrive now, it would look like a broken line
+                    return
+                else:
                     warnings.warn(f"{path}, line {number} is not a whole record and is left out.", stacklevel=2)
     except (OSError, EOFError, zlib.error) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise GraphjouleError(f"Cannot read records from {path}: {why}.") from error
 
 
-class _BrokenLineError(Exception):
-    pass
-
-
-def _parse(line: bytes, where: str) -> Record:
+def _parse(line: bytes, where: str) -> Record | None:
+    """The record of a line, None if it is not a whole one."""
     try:
         fields = json.loads(line.decode())
         if rb"\ud" in line.lower():  # half a character cannot be written to any page
@@ -260,8 +307,8 @@ def _parse(line: bytes, where: str) -> Record:
         return Record.model_validate(fields)
     except GraphjouleError:
         raise
-    except (ValueError, RecursionError) as error:  # not JSON, no record, an endless number, or brackets in brackets
-        raise _BrokenLineError from error
+    except (ValueError, RecursionError):  # not JSON, no record, an endless number, or brackets in brackets
+        return None
 
 
 @dataclass(frozen=True)
@@ -293,8 +340,8 @@ def summarise(records: Iterable[Record]) -> Summary:
     """Mean and spread of runs of one objective, each counted as often as it is given."""
     records = list(records)
     done = [record for record in records if record.status == "done"]
-    if len({record.objective for record in records}) > 1:
-        raise GraphjouleError("These runs have different objectives, so there is no mean over them.")
+    if len({(record.objective, record.metric.name) for record in records}) > 1:
+        raise GraphjouleError("These runs have different objectives or metrics, so there is no mean over them.")
     test = [score for record in done if (score := record.test_score) is not None]
     val = [score for record in done if (score := record.val_score) is not None]
     return Summary(

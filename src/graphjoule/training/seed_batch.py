@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,28 +19,40 @@ from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.objective import Objective
+from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
-from graphjoule.training.build import Architecture, Draws, draws_from, inner_network
-from graphjoule.training.optimizer import Layout, adam_step
+from graphjoule.training.build import Architecture, Draws, inner_network
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.selection import Selection
 
 TermBuilder = Callable[[nn.Module, Propagation], Term]
 
+_ALIGN = 16  # elements; every parameter starts on a 64-byte boundary, which matrix kernels like
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
+
 
 class TrainingLoss(nn.Module):
-    """A model with its loss and its terms in one forward, which is what `functional_call` can call.
+    """A model with its readout, its loss and its terms in one forward, which is what `functional_call` can call.
 
     Args:
         model: the model.
-        objective: the loss of every node.
+        task: what its outputs are read out to, and their loss.
+        factors: of the classes, see `Objective.class_factors`; each run has its own.
         terms: what is added, by name; they belong to this very model.
     """
 
-    def __init__(self, model: GraphModel, objective: Objective, terms: Mapping[str, Term] | None = None) -> None:
+    factors: Tensor
+
+    def __init__(self, model: GraphModel, task: Task, factors: Tensor, terms: Mapping[str, Term] | None = None) -> None:
         super().__init__()
-        self.model, self.objective, self.terms = model, objective, terms or {}
+        self.model, self.task, self.terms = model, task, terms or {}
+        self.register_buffer("factors", factors)
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """The loss of every node or graph, from its output and its target."""
+        factors = (self.factors,) if self.factors.numel() else ()
+        units = self.model.in_loss_units
+        return self.task.objective.loss(units(output), units(target), *factors)
 
     def forward(
         self,
@@ -54,8 +67,8 @@ class TrainingLoss(nn.Module):
 
         States are an argument because each run has its own; what becomes of them is for the caller to decide.
         """
-        output = self.model(x, graph, key=key)[index]
-        losses = self.objective.loss(self.model.in_loss_units(output), self.model.in_loss_units(target))
+        output = self.task.readout(self.model(x, graph, key=key), self.model.output_center)[index]
+        losses = self.losses(output, target)
         added, seen = losses.new_zeros(()), {}
         for name, state in (states or {}).items():
             value, seen[name] = self.terms[name].value(state)
@@ -89,8 +102,10 @@ class SeedBatch:
         buffers: of the model, by name, each with the run axis first.
         best_buffers: those of the selected epoch.
         states: of the terms, by name, each with the run axis first.
-        curve: training loss, validation loss and metrics of every epoch, NaN where there are none, shape
+        watched: the metrics of every epoch, see `Objective.watched`.
+        curve: training loss, validation loss and watched metrics of every epoch, NaN where there are none, shape
             ``[runs, epochs, 2 + metrics]``.
+        factors: what the loss of each class is multiplied with, shape ``[runs, ...]``; empty if by nothing.
         keys: what dropout is derived from, shape ``[runs, 2]``.
         train_index: training nodes, shape ``[runs, num_train]``; it lies where the graph does.
         val_index: validation nodes, shape ``[runs, num_val]``.
@@ -123,14 +138,17 @@ class SeedBatch:
             self.draws = Draws(int(fold_in(make_key(self.seeds[0]), 1)[0]) % 2**32)
             if isinstance(self.features, SparseFeatures):
                 self.features = self.features.to_dense()
+        self.factors = torch.stack(
+            [self.objective.class_factors(task.targets[self._split_of[seed].train], self._total) for seed in self.seeds]
+        )
         # Two copies, because changing the mode of some hundred modules twice an epoch takes a millisecond.
-        self._eval_loss = TrainingLoss(copy.deepcopy(self.model), self.objective).eval()
+        self._eval_loss = TrainingLoss(copy.deepcopy(self.model), task, self.factors[0]).eval()
         self.terms: dict[str, Term] = {"penalty": ModelPenalty(self.model)}
         for name, build in (terms or {}).items():
             self.terms[name] = build(inner_network(self.model), task.graph)
             if not isinstance(self.terms[name], Term):
                 raise GraphjouleError(f"{name} returned {type(self.terms[name]).__name__}; expected a Term.")
-        self._train_loss = TrainingLoss(self.model, self.objective, self.terms).train()
+        self._train_loss = TrainingLoss(self.model, task, self.factors[0], self.terms).train()
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
         self.buffers = {
@@ -143,7 +161,8 @@ class SeedBatch:
         self.states = self._initial_states(device)
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
-        width = 2 + len(self.objective.metrics)
+        self.watched = self.objective.watched(recipe.train.select_on)
+        width = 2 + len(self.watched)
         self.curve = torch.full((len(self.seeds), recipe.train.epochs, width), torch.nan, device=device)
         column, is_higher_better = self.objective.column(recipe.train.select_on)
         self.selection = Selection(
@@ -195,9 +214,9 @@ class SeedBatch:
             states[name] = one.to(device).repeat(len(self.seeds), *[1] * one.dim())
         return states
 
-    def _random_numbers(self) -> AbstractContextManager[None]:
+    def _random_numbers(self) -> AbstractContextManager[Any]:
         """Where torch's own random functions draw from: a network that is not stackable has a generator of its run."""
-        return nullcontext() if self.model.is_stackable else draws_from(self.draws)
+        return nullcontext() if self.model.is_stackable else self.draws
 
     # An epoch.
 
@@ -235,12 +254,17 @@ class SeedBatch:
         keys = fold_in(self.keys, self.epoch.int())
 
         def loss(
-            flat: Tensor, buffers: dict[str, Tensor], index: Tensor, key: Tensor, states: dict[str, Tensor]
+            flat: Tensor,
+            buffers: dict[str, Tensor],
+            factors: Tensor,
+            index: Tensor,
+            key: Tensor,
+            states: dict[str, Tensor],
         ) -> tuple[Tensor, dict[str, Tensor]]:
-            losses, _, added, seen = self._call(self._train_loss, flat, buffers, index, key, states)
+            losses, _, added, seen = self._call(self._train_loss, flat, buffers, factors, index, key, states)
             return self._mean_loss(losses, index) + self._share(added), seen
 
-        rows = self.parameters, self.buffers, self.train_index, keys, self.states
+        rows = self.parameters, self.buffers, self.factors, self.train_index, keys, self.states
         result: tuple[Tensor, dict[str, Tensor]] = _each_run(loss, *rows)
         return result
 
@@ -257,29 +281,44 @@ class SeedBatch:
 
     @torch.no_grad()
     def _validate(self) -> Tensor:
-        """Loss and metrics of every run on its validation nodes, shape ``[runs, 1 + metrics]``."""
+        """Loss and watched metrics of every run on its validation nodes, shape ``[runs, 1 + metrics]``."""
 
-        def sums(flat: Tensor, buffers: dict[str, Tensor], index: Tensor) -> Tensor:
-            losses, output, _, _ = self._call(self._eval_loss, flat, buffers, index)
-            return self._node_sums(self._statistics(losses, output, self._targets(index)), index)
+        def pieces(flat: Tensor, buffers: dict[str, Tensor], factors: Tensor, index: Tensor) -> tuple[Any, ...]:
+            losses, output, _, _ = self._call(self._eval_loss, flat, buffers, factors, index)
+            loss = self._node_sums(losses[:, None].double(), index)
+            return loss, *self._pieces(self.watched, output, self._targets(index))
 
         with self._random_numbers():
-            total = self._total(_each_run(sums, self.parameters, self.buffers, self.val_index))
-        return self._finish(total, self._counts[1]).to(self.curve.dtype)
+            found = _each_run(pieces, self.parameters, self.buffers, self.factors, self.val_index)
+        return self._finish(self.watched, self._counts[1], *found).to(self.curve.dtype)
 
-    def _statistics(self, losses: Tensor, output: Tensor, target: Tensor) -> Tensor:
-        """Of every node what losses and metrics are made from, shape ``[n, k]``, float64."""
-        output, target = self.model.centered(output), self.model.centered(target)
-        columns = [losses[:, None], *(metric.sums(output, target) for metric in self.objective.metrics)]
-        return torch.cat([column.double() for column in columns], dim=1)
+    def _pieces(
+        self, metrics: Sequence[Metric], output: Tensor, target: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What metrics are made from: the sums of those that add up, and the nodes themselves if one needs them."""
+        prediction = self.objective.prediction(output.double())
+        scored = self.objective.scored(prediction, target, self.model.centered)
+        sums = tuple(metric.of(*scored) for metric in metrics if metric.finish is not None)
+        return sums, scored if len(sums) < len(metrics) else ()
 
-    def _finish(self, sums: Tensor, count: int) -> Tensor:
-        """Loss and metrics from sums over nodes, shape ``[..., 1 + metrics]``."""
-        metrics = self.objective.metrics
+    def _finish(
+        self,
+        metrics: Sequence[Metric],
+        count: int,
+        loss: Tensor,
+        sums: tuple[Tensor, ...],
+        nodes: tuple[Tensor, ...],
+    ) -> Tensor:
+        """Loss and metrics, ``[runs, 1 + metrics]``, from the sum of losses and `_pieces` with the run axis first."""
         # Equal counts must be equal shares, or a tie would not be one: sums are whole before they are divided.
-        loss, *pieces = torch.split(sums, [1, *(m.num_sums(self.objective.out_channels) for m in metrics)], dim=-1)
-        scores = [m.finish(piece, count) for m, piece in zip(metrics, pieces, strict=True)]
-        return torch.stack([loss[..., 0] / count, *scores], dim=-1)
+        widths = [each.size(1) for each in (loss, *sums)]
+        loss, *totals = torch.split(self._total(torch.cat([loss, *sums], dim=1)), widths, dim=1)
+        nodes = tuple(self._all_nodes(each) for each in nodes)
+        scores = [loss[:, 0] / count]
+        for metric in metrics:
+            ready = metric.finish(totals.pop(0)) if metric.finish is not None else _each_run(metric.of, *nodes)
+            scores.append(ready)
+        return torch.stack(scores, dim=1)
 
     def _targets(self, index: Tensor) -> Tensor:
         return self.task.targets[index]
@@ -289,11 +328,13 @@ class SeedBatch:
         module: TrainingLoss,
         flat: Tensor,
         buffers: dict[str, Tensor],
+        factors: Tensor,
         index: Tensor,
         key: Tensor | None = None,
         states: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
+        state["factors"] = factors
         inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
         out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]] = functional_call(
             module, state, inputs, tie_weights=not self.model.is_stackable
@@ -310,25 +351,49 @@ class SeedBatch:
 
     @torch.no_grad()
     def selected_output(self, run: int) -> Tensor:
-        """Outputs for all nodes from one run's selected parameters, shape ``[num_nodes, out_channels]``."""
+        """Outputs for all nodes, or graphs, from one run's selected parameters, shape ``[n, out_channels]``."""
         model = self.selected_model(run).to(self.task.targets.device).eval()
         with self._random_numbers():
             output: Tensor = model(self.features, self.task.graph)
-        return output
+        return self.task.readout(output, model.output_center)
 
     @torch.no_grad()
-    def test_scores(self, run: int, split: Split) -> dict[str, float]:
-        """Loss and metrics of the selected parameters on the test nodes; nothing else reads their targets."""
-        index = split.test.to(self.task.targets.device)
-        output, model = self.selected_output(run)[index], self.selected_model(run)
-        names = ("loss", *(metric.name for metric in self.objective.metrics))
-        scores = self._scores_of(model.to(output.device), output, self._targets(index), split.sizes[2])
-        return dict(zip(names, scores.tolist(), strict=True))
+    def final_scores(self, run: int, split: Split) -> tuple[dict[str, float], dict[str, float] | None]:
+        """Loss and all metrics of the selected parameters on validation and test nodes; None without test nodes.
 
-    def _scores_of(self, model: GraphModel, output: Tensor, target: Tensor, count: int) -> Tensor:
-        """Loss and metrics of some nodes' outputs, `count` of them in all, shape ``[1 + metrics]``."""
-        losses = self.objective.loss(model.in_loss_units(output), model.in_loss_units(target))
-        return self._finish(self._total(self._statistics(losses, output, target).sum(dim=0)), count)
+        Nothing else reads the targets of test nodes.
+        """
+        metrics, device = self.objective.metrics, self.task.targets.device
+        output, model = self.selected_output(run), self.selected_model(run).to(device)
+        scores = []
+        for part, count in ((split.val, split.sizes[1]), (split.test, split.sizes[2])):
+            index = part.to(device)
+            target = self._targets(index)
+            found = self._scores_of(model, output[index], target, count, metrics, run) if count else None
+            names = ("loss", *(metric.name for metric in metrics))
+            scores.append(None if found is None else dict(zip(names, found.tolist(), strict=True)))
+        assert scores[0] is not None  # without validation nodes nothing trains
+        return scores[0], scores[1]
+
+    def _scores_of(
+        self,
+        model: GraphModel,
+        output: Tensor,
+        target: Tensor,
+        count: int,
+        metrics: Sequence[Metric] | None = None,
+        run: int = 0,
+    ) -> Tensor:
+        """Loss and metrics of some nodes' outputs, `count` of them in all; by default the watched metrics."""
+        metrics = self.watched if metrics is None else metrics
+        loss = TrainingLoss(model, self.task, self.factors[run].to(output.device)).losses(output, target)
+        sums, nodes = self._pieces(metrics, output, target)
+        found = loss.double().sum()[None], sums, nodes
+        return self._finish(metrics, count, *_nested(lambda each: each[None], found))[0]
+
+    def _all_nodes(self, rows: Tensor) -> Tensor:
+        """Rows of all nodes, shape ``[runs, n, ...]``."""
+        return rows
 
     def _total(self, sums: Tensor) -> Tensor:
         """Sums over all nodes."""
@@ -376,6 +441,8 @@ class SeedBatch:
         }
         if not self.model.is_stackable:
             state |= {f"draws.{kind}": g.get_state()[None] for kind, g in self.draws.generators.items()}
+        if self.factors.numel():
+            state["factors"] = self.factors
         for table in ("buffers", "best_buffers", "states"):
             state |= {f"{table}.{name}": value for name, value in getattr(self, table).items() if value.numel()}
         return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
@@ -390,6 +457,7 @@ class SeedBatch:
         new = {name: value.to(self.train_index.device, copy=True) for name, value in state.items()}
         self.seeds = new.pop("seed").tolist()
         self.states = {name: value[: len(self.seeds)] for name, value in self.states.items()}  # the empty ones
+        self.factors = self.factors[: len(self.seeds)]
         self.epoch = new.pop("epoch")[0].clone()
         for name, value in new.items():
             owner, _, key = name.partition(".")
@@ -414,3 +482,83 @@ def _nested(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _nested(function, one) for name, one in value.items()}
     return tuple(_nested(function, one) for one in value) if isinstance(value, tuple) else function(value)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter of a model stands in the flat vector of length `size`."""
+
+    shapes: dict[str, torch.Size]
+    offsets: dict[str, int]
+    size: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """The layout of a model's parameters, in the order of ``named_parameters()``."""
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        offsets, size = {}, 0
+        for name, shape in shapes.items():
+            offsets[name] = size
+            size += -(-shape.numel() // _ALIGN) * _ALIGN
+        return cls(shapes, offsets, size)
+
+    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
+        """One vector from named tensors; the gaps between them are zero."""
+        like = next(iter(values.values()))
+        flat = torch.zeros(self.size, dtype=like.dtype, device=like.device)
+        for name, start in self.offsets.items():
+            flat[start : start + self.shapes[name].numel()] = values[name].detach().flatten()
+        return flat
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Named views into one vector; differentiable, and its gradient is one concatenation."""
+        ends = [*list(self.offsets.values())[1:], self.size]
+        pieces = torch.split(flat, [end - start for start, end in zip(self.offsets.values(), ends, strict=True)])
+        return {
+            name: (piece if len(piece) == shape.numel() else piece[: shape.numel()]).view(shape)
+            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+        }
+
+    def spread(self, value_of: Mapping[str, float]) -> Tensor:
+        """A vector that repeats one number over each parameter: a setting per parameter, such as weight decay."""
+        flat = torch.zeros(self.size)
+        for name, start in self.offsets.items():
+            flat[start : start + self.shapes[name].numel()] = value_of[name]
+        return flat
+
+
+@torch.no_grad()
+def adam_step(
+    parameters: Tensor,
+    gradient: Tensor,
+    moment1: Tensor,
+    moment2: Tensor,
+    step: Tensor,
+    lr: Tensor,
+    weight_decay: Tensor,
+    active: Tensor,
+) -> None:
+    """One step in place for every active run, with L2 decay as in `torch.optim.Adam`; an inactive run does not change.
+
+    Plain tensor operations instead of an optimiser object: the whole state is two matrices, which checkpoints, drops
+    and resumes like the parameters themselves, and the step can be captured in a CUDA graph.
+
+    Args:
+        parameters: shape ``[runs, size]``.
+        gradient: shape ``[runs, size]``; not finite in a run that has failed.
+        moment1: running mean of the gradient.
+        moment2: running mean of its square.
+        step: number of this step, from 1, a scalar tensor.
+        lr: learning rate of every element, shape ``[size]``; zero freezes it.
+        weight_decay: L2 factor of every element, shape ``[size]``.
+        active: bool, shape ``[runs]``.
+    """
+    gradient = torch.where(active[:, None], gradient + weight_decay * parameters, 0.0)
+    moment1.lerp_(gradient, 1 - _BETA1)
+    moment2.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+    step = step.double()  # in float32, 1 - 0.999 alone would be off by 6e-5
+    correction1 = 1 - _BETA1**step
+    correction2 = (1 - _BETA2**step).sqrt()
+    denominator = (moment2.sqrt() / correction2).add_(_EPS)
+    update = (moment1 / denominator).mul_(lr / correction1)
+    parameters.sub_(torch.where(active[:, None], update, 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +15,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
-from graphjoule.training.build import Architecture, Draws, draws_from
-from graphjoule.training.environment import describe_device
+from graphjoule.training.build import Architecture, Draws
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress, RunResult, train
 from graphjoule.training.recipe import Recipe
@@ -70,12 +70,28 @@ class Trainer:
             raise GraphjouleError(
                 f"The split {self.recipe.data.split!r} of {self.task.name} has no validation nodes to select by."
             )
+        self._check_selectable()
         self._built: dict[int, GraphModel] = {}
         self._next: SeedBatch | None = None
 
     def check(self) -> None:
         """Refuse what cannot be trained together; here all can."""
         self.task.objective.column(self.recipe.train.select_on)
+
+    def _check_selectable(self) -> None:
+        """Refuse a metric that the validation targets do not define, whatever is predicted."""
+        objective, select_on = self.task.objective, self.recipe.train.select_on
+        for metric in objective.watched(select_on):
+            for seed, split in self.split_of.items():
+                if metric.finish is not None or split.val.numel() != split.sizes[1]:  # a part has not all of them
+                    continue
+                targets = self.task.targets[split.val]
+                nothing = torch.zeros(len(targets), objective.out_channels, device=targets.device)
+                if bool(metric.value(*objective.scored(objective.prediction(nothing), targets)).isnan()):
+                    raise GraphjouleError(
+                        f"select_on is {select_on!r}, which needs validation {self.task.unit}s of both kinds for a "
+                        f"class or label; those of seed {seed} have none. Choose another split or metric."
+                    )
 
     def make_batch(self, seeds: list[int]) -> SeedBatch:
         """The state of some runs before their first epoch."""
@@ -99,11 +115,14 @@ class Trainer:
         planned = {*self.records, *(seed for group in self.groups for seed in group)}
         new = [seed for seed in self.seeds if seed not in planned]
         at_once = self.most_at_once(runs_at_once, new[0]) if new else 1
-        self.groups = [*self.groups, *(c for alike in self._alike(new) for c in _chunks(alike, at_once))]
+        alike: dict[tuple[int, int], list[int]] = {}  # only seeds whose splits have the same sizes share a matrix
+        for seed in new:
+            alike.setdefault(self.split_of[seed].sizes[:2], []).append(seed)
+        self.groups = [*self.groups, *(chunk for seeds in alike.values() for chunk in _chunks(seeds, at_once))]
         if (first := self._next_group()) is not None:
             self._next = self.make_batch(first)
             if not (model := self._next.model).is_stackable:  # what a user's module returns only a call can tell
-                with torch.no_grad(), draws_from(Draws(0)):
+                with torch.no_grad(), Draws(0):
                     model.eval()(self._next.features, self.task.graph)
                 model.train()
 
@@ -120,14 +139,11 @@ class Trainer:
             self.folder.write_card()
 
     def most_at_once(self, asked: int | None, seed: int) -> int:
-        """How many runs train together; the model of `seed`, one of them, says how much memory one takes."""
+        """How many runs train together: by default all that fit in free memory, each as large as that of `seed`."""
         if self.recipe.model.is_own:
             return 1
-        return asked or self._runs_that_fit(seed)
-
-    def _runs_that_fit(self, seed: int) -> int:
-        """How many runs fit in the device's free memory."""
-        device = self.task.targets.device
+        if asked:
+            return asked
         model = self.architecture.for_task(self.task.objective, self.task.num_features, seed)
         self._built[seed] = model
         like = next(model.parameters())
@@ -137,7 +153,7 @@ class Trainer:
         activation = self.task.num_nodes * model.hidden_channels * like.itemsize
         parameters = sum(parameter.nbytes for parameter in model.parameters())
         per_run = activation * kept + parameters * _COPIES_OF_PARAMETERS
-        return max(1, min(len(self.seeds), int(_SHARE * free_bytes(device) / per_run)))
+        return max(1, min(len(self.seeds), int(_SHARE * free_bytes(self.task.targets.device) / per_run)))
 
     @property
     def backend(self) -> str:
@@ -149,13 +165,6 @@ class Trainer:
     def can_fuse(self, backend: str) -> bool:
         """Whether a backend fuses layers on this graph."""
         return backend != "reference"
-
-    def _alike(self, seeds: list[int]) -> list[list[int]]:
-        """Seeds whose splits have the same sizes, together: only they can be rows of one matrix."""
-        by_size: dict[tuple[int, int], list[int]] = {}
-        for seed in seeds:
-            by_size.setdefault(self.split_of[seed].sizes[:2], []).append(seed)
-        return list(by_size.values())
 
     def _plan(self, groups: list[list[int]]) -> None:
         """Note which seeds train together, in the folder too: after a kill they must be the same."""
@@ -258,12 +267,13 @@ class Trainer:
 
     def all_models(self) -> list[GraphModel]:
         """The models in the order of the seeds; those of an earlier call are read from the folder."""
-        return [self.models.get(seed) or self._model_before(seed) for seed in self.seeds]
-
-    def _model_before(self, seed: int) -> GraphModel:
-        assert self.folder is not None  # only a folder has runs of an earlier call
-        like = self.architecture.for_task(self.task.objective, self.task.num_features, seed)
-        return self.folder.load_model(seed, like)
+        models = dict(self.models)
+        for seed in self.seeds:
+            if seed not in models:
+                assert self.folder is not None  # only a folder has runs of an earlier call
+                like = self.architecture.for_task(self.task.objective, self.task.num_features, seed)
+                models[seed] = self.folder.load_model(seed, like)
+        return [models[seed] for seed in self.seeds]
 
 
 class _ShareClock:
@@ -284,12 +294,44 @@ def _chunks(seeds: list[int], size: int) -> list[list[int]]:
     return [seeds[start : start + size] for start in range(0, len(seeds), size)]
 
 
+def describe_device(device: torch.device) -> str:
+    """The device in words: the GPU's name, or "cpu (2 threads)"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "cpu":
+        threads = torch.get_num_threads()
+        return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
+    return str(device)
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device behind "auto", "cpu" or "cuda"; a CUDA device that is not there is refused."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise GraphjouleError(f"device is {device!r}; choose one of auto, cpu, cuda.") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise GraphjouleError(f"device is {str(device)!r}; choose one of auto, cpu, cuda.")
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise GraphjouleError("device is 'cuda', but torch finds no CUDA device here; choose cpu or auto.")
+    return resolved
+
+
 def free_bytes(device: torch.device) -> int:
-    """Memory that can still be had on a device."""
+    """Memory that can still be had on a device; of a CPU's also what a control group leaves of its limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    limits = [limit for limit in (_available_ram(), _container_limit()) if limit is not None]
-    return min(limits, default=4 * 2**30)
+    free = []
+    with suppress(OSError):  # not Linux
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError):  # no control group
+        folder = Path("/sys/fs/cgroup")
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        free += [] if limit == "max" else [max(0, int(limit) - int(used))]
+    return min(free, default=4 * 2**30)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -306,21 +348,3 @@ def peak_bytes(device: torch.device) -> int:
     except ImportError:  # Windows
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _available_ram() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # not Linux
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
-
-
-def _container_limit() -> int | None:
-    """What a control group leaves of its limit, where there is one."""
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return None
-    return None if limit == "max" else max(0, int(limit) - int(used))

@@ -10,26 +10,20 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import check_free, ensure_folder, reason, without_nan, write_json, write_text
 from graphjoule.trace.plots import MissingLibraryError, save_figure
-from graphjoule.training.recipe import Recipe
-from graphjoule.tuning.queue import attempts_of, is_over, num_begun
+from graphjoule.training.recipe import Recipe, recipe_text
+from graphjoule.tuning.queue import attempts_of, is_over
 from graphjoule.tuning.ranges import spelled, with_settings
 from graphjoule.tuning.storage import SearchStorage, differences, import_optuna, quiet
-from graphjoule.tuning.validation import metric_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["Outcome", "Row", "check_folder", "mark_folder", "read_outcome", "recipe_text", "write_outcome"]
+__all__ = ["Outcome", "Row", "read_outcome", "recipe_text"]
 
 RECIPE_NAME = "best.toml"
 SEARCH_NAME = "search.json"
-_TRIALS_NAME = "trials.csv"
-_PICTURE_NAMES = {"importance": "importance.png", "parallel": "parallel.png"}
 _REMEDY = "choose another folder with `out`"
 _FEWEST_TRIALS = 4  # below, a share of the variance is noise
 _WORST_SHOWN = 0.9  # of the trials; the axis of the values ends there, for a loss that diverged would stretch it
@@ -66,7 +60,8 @@ class Outcome:
         rows: the trials that are over, in the order of their slots.
         direction: "minimize" or "maximize".
         recipe: where the search began.
-        importance: the share of each setting in how much the trials differ, largest first; empty if there are too few.
+        importance: the share of each setting in how much the trials differ, largest first; they sum to 1. Empty with
+            fewer than four trials, or where all are worth the same.
         study: Optuna's, for its own plots and tools.
     """
 
@@ -75,6 +70,11 @@ class Outcome:
     recipe: Recipe
     importance: Mapping[str, float]
     study: Any = None
+
+    @property
+    def metric(self) -> str:
+        """The validation metric by which trials are compared, as `Row.metrics` calls it."""
+        return f"val_{self.recipe.train.select_on}"
 
     @property
     def ranked(self) -> list[Row]:
@@ -98,14 +98,15 @@ class Outcome:
 
     def table(self) -> str:
         """All trials as CSV, a setting per column."""
-        names = list(dict.fromkeys(name for row in self.rows for name in row.params))
-        metrics = list(dict.fromkeys(name for row in self.rows for name in row.metrics))
+        names = dict.fromkeys(name for row in self.rows for name in row.params)
+        metrics = dict.fromkeys(name for row in self.rows for name in row.metrics)
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["trial", *names, "value", *metrics, "seconds", "num_attempts", "failure"])
+        heads = ["trial", *names, "value", *metrics, "seconds", "num_attempts", "failure"]
+        writer = csv.DictWriter(text, heads, lineterminator="\n")
+        writer.writeheader()
         for row in self.rows:
-            params, means = [row.params.get(name) for name in names], [row.metrics.get(name) for name in metrics]
-            writer.writerow([row.slot, *params, row.value, *means, row.seconds, row.num_attempts, row.failure])
+            own = {name: getattr(row, name) for name in ("value", "seconds", "num_attempts", "failure")}
+            writer.writerow({"trial": row.slot, **row.params, **row.metrics, **own})
         return text.getvalue()
 
 
@@ -116,81 +117,28 @@ def read_outcome(storage: SearchStorage, recipe: Recipe) -> Outcome:
         storage: the search.
         recipe: where the search began.
     """
-    attempts = attempts_of(storage.trials())
-    last = {slot: tries[-1] for slot, tries in attempts.items()}
-    rows = [_row(slot, trial, num_begun(slot, attempts)) for slot, trial in last.items() if is_over(trial)]
-    is_higher_better = storage.study.direction.name == "MAXIMIZE"
-    importance = _measure_importance(storage.study, rows)
-    return Outcome(rows, "maximize" if is_higher_better else "minimize", recipe, importance, storage.study)
+    rows = []
+    for slot, tries in attempts_of(storage.trials()).items():
+        trial, known = tries[-1], tries[-1].user_attrs
+        if is_over(trial):
+            has_failed = trial.value is None
+            failure = known.get("failure", f"its worker died, {len(tries)} times") if has_failed else None
+            runs = {} if has_failed else known.get("metrics", {})
+            metrics = {name: statistics.fmean(values) for name, values in runs.items()}
+            seconds = float(known.get("seconds", 0.0))
+            rows.append(Row(slot, dict(trial.params), trial.value, failure, metrics, seconds, len(tries)))
+    importance, done = {}, [row for row in rows if row.value is not None]
+    if len(done) >= _FEWEST_TRIALS and len({row.value for row in done}) > 1:
+        params = list(done[0].params)  # trials of another program may have others
+        found = import_optuna().importance.get_param_importances(storage.study, evaluator=_evaluator(), params=params)
+        importance = dict(found)
+    direction: Any = storage.study.direction.name.lower()
+    return Outcome(rows, direction, recipe, importance, storage.study)
 
 
-def _row(slot: int, trial: Any, num_attempts: int) -> Row:
-    known, has_failed = trial.user_attrs, trial.value is None
-    failure = known.get("failure", f"its worker died, {num_attempts} times") if has_failed else None
-    runs = {} if has_failed else known.get("metrics", {})
-    metrics = {name: statistics.fmean(values) for name, values in runs.items()}
-    seconds = float(known.get("seconds", 0.0))
-    return Row(slot, dict(trial.params), trial.value, failure, metrics, seconds, num_attempts)
-
-
-def _measure_importance(study: Any, rows: Sequence[Row]) -> dict[str, float]:
-    """How much of the difference between trials each setting explains, by functional ANOVA on a random forest.
-
-    The shares sum to 1. With fewer than four trials, or trials that are all worth the same, there are none.
-    """
-    done = [row for row in rows if row.value is not None]
-    if len(done) < _FEWEST_TRIALS or len({row.value for row in done}) == 1:
-        return {}
-    importance, params = import_optuna().importance, list(done[0].params)  # trials of another program may have others
-    evaluator = importance.FanovaImportanceEvaluator(seed=0)
-    return dict(importance.get_param_importances(study, evaluator=evaluator, params=params))
-
-
-# The best settings as a recipe file that `load_recipe` reads.
-
-_CHOSEN = ("model.name", "data.name", "model.num_layers")
-_TABLES = {"paper": "paper", "released code": "released_code"}  # what was overridden becomes ours
-
-
-def recipe_text(recipe: Recipe, *, searched: Collection[str] = (), header: Sequence[str] = ()) -> str:
-    """One block of TOML with the settings of a recipe, for its dataset and depth.
-
-    Settings keep the source that the recipe gives them, except those that were overridden or searched: those are ours.
-    Defaults are left out, for a file that names them would call them ours.
-
-    Args:
-        recipe: what to write.
-        searched: the settings that a search found, marked so.
-        header: lines for the comment on top.
-
-    Returns:
-        The text; `load_recipe` reads the same settings from it.
-    """
-    found = {name for key in searched for name in spelled(recipe, key)}
-    tables: dict[str, list[str]] = {}
-    for key, value in recipe.settings().items():
-        if key in _CHOSEN or value is None:  # TOML cannot write None, and None is the default wherever it is allowed
-            continue
-        if recipe.sources.get(key) == "default" and key not in found:
-            continue
-        table = "ours" if key in found else _TABLES.get(recipe.sources.get(key, "ours"), "ours")
-        line = f"{key} = {toml_value(value)}{' # searched' if key in found else ''}"
-        tables.setdefault(table, []).append(line)
-    lines = [*(f"# {line}".rstrip() for line in header), *([""] if header else []), "[[block]]"]
-    lines += [f"dataset = {toml_value(recipe.data.name)}"]
-    lines += [f"{end} = {recipe.model.num_layers}" for end in ("min_layers", "max_layers")]
-    for table, settings in tables.items():
-        lines += [f"[block.{table}]", *settings]
-    return "\n".join(lines) + "\n"
-
-
-def toml_value(value: Any) -> str:
-    """A setting's value as TOML spells it; numbers keep every digit.
-
-    >>> toml_value(True), toml_value(1e-05), toml_value("srelu")
-    ('true', '1e-05', '"srelu"')
-    """
-    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
+def _evaluator() -> Any:
+    """Functional ANOVA on a random forest: how much of the difference between trials each setting explains."""
+    return import_optuna().importance.FanovaImportanceEvaluator(seed=0)
 
 
 # The folder that a search leaves.
@@ -245,23 +193,24 @@ def write_outcome(outcome: Outcome, folder: Path, *, header: Sequence[str] = ())
         The files by what they are, and a sentence for each picture that could not be drawn.
     """
     ensure_folder(folder)
-    files = {"recipe": folder / RECIPE_NAME, "trials": folder / _TRIALS_NAME}
+    files = {"recipe": folder / RECIPE_NAME, "trials": folder / "trials.csv"}
     write_text(files["trials"], outcome.table())
-    write_text(files["recipe"], recipe_text(outcome.best_recipe, searched=outcome.best.params, header=header))
+    best = outcome.best_recipe
+    searched = [name for key in outcome.best.params for name in spelled(best, key)]
+    write_text(files["recipe"], recipe_text(best, searched=searched, header=header))
     missing: list[str] = []
-    for name, draw in (("importance", _draw_importance), ("parallel", _draw_parallel)):
+    for name, plot in (("importance", _plot_importance), ("parallel", _plot_parallel)):
         try:
-            _draw(draw, outcome, folder / _PICTURE_NAMES[name])
+            _draw(plot, outcome, folder / f"{name}.png")
+            files[name] = folder / f"{name}.png"
         except GraphjouleError as error:
             if isinstance(error.__cause__, OSError):
                 raise
             missing.append(str(error))
-        else:
-            files[name] = folder / _PICTURE_NAMES[name]
     return files, list(dict.fromkeys(missing))
 
 
-def _draw(plot: Callable[[Any, Outcome], Figure], outcome: Outcome, path: Path) -> None:
+def _draw(plot: Callable[[Any, Outcome], Any], outcome: Outcome, path: Path) -> None:
     """Save one of Optuna's plots; they change matplotlib's settings, which are put back."""
     try:
         import matplotlib
@@ -272,28 +221,24 @@ def _draw(plot: Callable[[Any, Outcome], Figure], outcome: Outcome, path: Path) 
         ) from error
     with quiet(), matplotlib.rc_context({"savefig.bbox": "tight"}):
         warnings.simplefilter("ignore", UserWarning)  # of an axis with a single value; `quiet` ends it
-        figure = plot(import_optuna().visualization.matplotlib, outcome)
+        figure = plot(import_optuna().visualization.matplotlib, outcome).figure
         try:
             save_figure(figure, path)
         finally:
             pyplot.close(figure)
 
 
-def _draw_importance(plots: Any, outcome: Outcome) -> Figure:
+def _plot_importance(plots: Any, outcome: Outcome) -> Any:
     if not outcome.importance:
         raise GraphjouleError("There are too few trials, or all are worth the same: no importance can be computed.")
-    evaluator = import_optuna().importance.FanovaImportanceEvaluator(seed=0)  # as above, for the same shares
-    axes = plots.plot_param_importances(outcome.study, evaluator=evaluator, target_name=metric_of(outcome.recipe))
-    figure: Figure = axes.figure
-    return figure
+    return plots.plot_param_importances(outcome.study, evaluator=_evaluator(), target_name=outcome.metric)
 
 
-def _draw_parallel(plots: Any, outcome: Outcome) -> Figure:
+def _plot_parallel(plots: Any, outcome: Outcome) -> Any:
     """A line per trial through its settings to its value, the darker the better."""
     ranked = outcome.ranked
     worst = ranked[int(_WORST_SHOWN * (len(ranked) - 1))].value
     clip = (lambda trial: min(trial.value, worst)) if outcome.direction == "minimize" else None
-    axes = plots.plot_parallel_coordinate(outcome.study, target=clip, target_name=metric_of(outcome.recipe))
-    figure: Figure = axes.figure
-    figure.set_size_inches(3.0 + 1.35 * len(outcome.best.params), 4.6)
-    return figure
+    axes = plots.plot_parallel_coordinate(outcome.study, target=clip, target_name=outcome.metric)
+    axes.figure.set_size_inches(3.0 + 1.35 * len(outcome.best.params), 4.6)
+    return axes

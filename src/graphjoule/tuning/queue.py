@@ -18,9 +18,7 @@ import numpy as np
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tuning.ranges import Range, count_settings
-from graphjoule.tuning.storage import SearchStorage, import_optuna, quiet
-
-__all__ = ["MOST_DEATHS", "TrialQueue", "attempts_of", "slot_of"]
+from graphjoule.tuning.storage import SearchStorage, import_optuna, quiet, sentences
 
 _STOPPED = "stopped"
 MOST_DEATHS = 8
@@ -50,12 +48,10 @@ class TrialQueue:
         self.num_trials = min(num_trials, count_settings(ranges) or num_trials)
         self._distributions = {name: found.distribution() for name, found in ranges.items()}
         self._seed, self._first = seed, dict(first or {})
-        self._draft: Any = None  # a study in memory, where settings are drawn
-        self._copied: set[int] = set()  # the numbers of the trials with a result that it has
 
     def is_finished(self) -> bool:
         """Whether every slot has its result."""
-        attempts = self._attempts()
+        attempts = attempts_of(self.storage.trials())
         return all(slot in attempts and is_over(attempts[slot][-1]) for slot in range(self.num_trials))
 
     @contextmanager
@@ -67,7 +63,7 @@ class TrialQueue:
         trial = None
         with ExitStack() as held:
             try:
-                with self.storage.leases.turn():
+                with sentences(self.storage.ref), self.storage.leases.turn():
                     trial = self._take()
                     if trial is not None:
                         held.enter_context(self.storage.leases.hold(trial))
@@ -84,50 +80,46 @@ class TrialQueue:
         Returns:
             False if the worker had been taken for dead and the trial given to another.
         """
-        # The facts come first, so that a trial with a result has them.
-        if facts and not self.storage.note(trial, facts):
-            return False
-        return self.storage.tell(trial.number, "PRUNED" if value is None else "COMPLETE", value)
+        return self.storage.end(trial, "PRUNED" if value is None else "COMPLETE", value, facts)
 
     def put_back(self, trial: Any) -> bool:
         """Give up a trial of ours, for the next attempt; a trial that is over stays as it is."""
-        return self.storage.note(trial, {_STOPPED: True}) and self.storage.tell(trial.number, "FAIL")
+        return self.storage.end(trial, "FAIL", facts={_STOPPED: True})
 
     def _take(self) -> Any:
         """Start the next trial; None if there is none to start."""
+        optuna, storage = import_optuna(), self.storage
         while True:
-            self._bury()
-            attempts = self._attempts()
+            for tries in attempts_of(storage.trials()).values():  # end the trials of workers that are gone
+                if _state(tries[-1]) == "RUNNING" and storage.leases.is_dead(tries[-1]):
+                    deaths = sum(_STOPPED not in one.user_attrs for one in tries)
+                    storage.end(tries[-1], "FAIL" if deaths < MOST_DEATHS else "PRUNED")
+            trials = storage.trials()
+            attempts = attempts_of(trials)
             if all(_state(tries[-1]) != "WAITING" for tries in attempts.values()):
                 slots = range(self.num_trials)
                 slot = next((s for s in slots if s not in attempts or _state(attempts[s][-1]) == "FAIL"), None)
                 if slot is None:
                     return None
-                self._submit(slot, attempts)
-            if any(slot_of(one) < 0 and _state(one) == "WAITING" for one in self.storage.trials()):
-                ref = self.storage.ref  # Optuna would start that one for us
-                raise GraphjouleError(
-                    f"Another program has queued a trial in the search {ref.name!r} in {ref}; choose another `name`."
+                tries = attempts.get(slot, [])
+                storage.study.add_trial(
+                    optuna.create_trial(
+                        state=optuna.trial.TrialState.WAITING,
+                        params=tries[0].params if tries else self._draw(slot, attempts),
+                        distributions=self._distributions,
+                        user_attrs={"slot": slot, "attempt": len(tries)},
+                    )
                 )
-            trial = self.storage.ask()
-            if self._counts(trial):
+            if any(slot_of(one) < 0 and _state(one) == "WAITING" for one in trials):  # Optuna would start it for us
+                raise GraphjouleError(
+                    f"Another program has queued a trial in the search {storage.ref.name!r} in {storage.ref}; choose "
+                    "another `name`."
+                )
+            trial = storage.study.ask()  # the first that is queued; if none is, Optuna starts one without settings
+            counted = attempts_of(storage.trials()).get(slot_of(trial), [])
+            if counted and counted[-1].number == trial.number:
                 return trial
-            self.storage.tell(trial.number, "FAIL")
-
-    def _bury(self) -> None:
-        """End the running trials of workers that are gone, so that they can be put back."""
-        for tries in self._attempts().values():
-            trial = tries[-1]
-            if _state(trial) == "RUNNING" and self.storage.leases.is_dead(trial):
-                deaths = sum(_STOPPED not in one.user_attrs for one in tries)
-                self.storage.tell(trial.number, "FAIL" if deaths < MOST_DEATHS else "PRUNED")
-
-    def _submit(self, slot: int, attempts: Mapping[int, Sequence[Any]]) -> None:
-        """Queue the next attempt of a slot: with the settings it had, unless an earlier trial has them."""
-        tries, owners = attempts.get(slot, []), _owners(attempts)
-        drawn = [one for one in tries if one.params.keys() == self._distributions.keys() and owners[_key(one)] == slot]
-        params = drawn[0].params if drawn else self._draw(slot, attempts)
-        self.storage.add(params, self._distributions, {"slot": slot, "attempt": len(tries)})
+            storage.end(trial, "FAIL")
 
     def _draw(self, slot: int, attempts: Mapping[int, Sequence[Any]]) -> dict[str, Any]:
         """Settings for a slot that no other slot has, by TPE from the search's seed and the slot.
@@ -137,15 +129,11 @@ class TrialQueue:
         """
         optuna = import_optuna()
         seed = int(np.random.SeedSequence([self._seed, slot]).generate_state(1)[0])
-        trials, taken = _in_order(attempts), _owners(attempts)
+        trials = sorted((one for tries in attempts.values() for one in tries), key=lambda one: int(one.number))
+        taken = {_key(one) for one in trials}
         with quiet():
-            if self._draft is None:
-                self._draft = optuna.create_study(direction=self.storage.study.direction)
-            draft = self._draft
-            draft.add_trials([one for one in trials if is_over(one) and one.number not in self._copied])
-            self._copied |= {one.number for one in trials if is_over(one)}
-            num_lasting = len(draft.get_trials(deepcopy=False))
-            draft.add_trials([one for one in trials if _state(one) == "RUNNING"])
+            draft = optuna.create_study(direction=self.storage.study.direction)
+            draft.add_trials([one for one in trials if is_over(one) or _state(one) == "RUNNING"])
             if slot == 0 and self._first:
                 draft.enqueue_trial(self._first)
             # Several settings are drawn together, and those that others are trying count as bad: they are not repeated.
@@ -154,36 +142,25 @@ class TrialQueue:
             draft.sampler = optuna.samplers.RandomSampler(seed=seed)  # the last of few settings TPE finds by luck only
             while _key(trial) in taken:
                 trial = draft.ask(self._distributions)
-            for number in range(num_lasting, trial.number + 1):  # the next draw shall not see these
-                draft.tell(number, state=optuna.trial.TrialState.FAIL)
         return dict(trial.params)
-
-    def _counts(self, trial: Any) -> bool:
-        """Whether a trial that just began is the first with its slot and attempt, and its settings are its own."""
-        slot, attempts = slot_of(trial), self._attempts()
-        return slot >= 0 and attempts[slot][-1].number == trial.number and _owners(attempts)[_key(trial)] == slot
-
-    def _attempts(self) -> dict[int, list[Any]]:
-        return attempts_of(self.storage.trials())
 
 
 def attempts_of(trials: Sequence[Any]) -> dict[int, list[Any]]:
     """The trials that count, by slot in the order of their attempts.
 
+    Of two with the same slot and attempt the first counts, and so it does of two slots with the same settings.
+
     Args:
         trials: all that a storage holds, in the order of their numbers.
     """
-    found: dict[int, dict[int, Any]] = {}
+    found: dict[int, list[Any]] = {}
+    owners: dict[Any, int] = {}
     for trial in trials:
-        if (slot := slot_of(trial)) >= 0:
-            found.setdefault(slot, {}).setdefault(trial.user_attrs["attempt"], trial)
-    return {slot: [tries[attempt] for attempt in sorted(tries)] for slot, tries in sorted(found.items())}
-
-
-def num_begun(slot: int, attempts: Mapping[int, Sequence[Any]]) -> int:
-    """How many times the training of a slot was begun; a trial with the settings of an earlier one is never trained."""
-    owners = _owners(attempts)
-    return sum(owners[_key(trial)] == slot for trial in attempts[slot])
+        slot = slot_of(trial)
+        is_first = slot >= 0 and trial.user_attrs["attempt"] == len(found.get(slot, []))
+        if is_first and owners.setdefault(_key(trial), slot) == slot:
+            found.setdefault(slot, []).append(trial)
+    return dict(sorted(found.items()))
 
 
 def slot_of(trial: Any) -> int:
@@ -194,18 +171,6 @@ def slot_of(trial: Any) -> int:
 def is_over(trial: Any) -> bool:
     """Whether a trial has its result: a value, or that there cannot be one."""
     return _state(trial) in ("COMPLETE", "PRUNED")
-
-
-def _owners(attempts: Mapping[int, Sequence[Any]]) -> dict[Any, int]:
-    """The slot of the first trial with certain settings, by these settings."""
-    owners: dict[Any, int] = {}
-    for trial in _in_order(attempts):
-        owners.setdefault(_key(trial), slot_of(trial))
-    return owners
-
-
-def _in_order(attempts: Mapping[int, Sequence[Any]]) -> list[Any]:
-    return sorted((one for tries in attempts.values() for one in tries), key=lambda one: int(one.number))
 
 
 def _key(trial: Any) -> tuple[Any, ...]:

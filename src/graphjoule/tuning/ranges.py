@@ -12,23 +12,8 @@ from typing import Any
 from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.nn import MODELS
 from graphjoule.terms import TERMS
-from graphjoule.training.recipe import Recipe
-from graphjoule.training.settings import parse_overrides, resolve, setting_names
+from graphjoule.training.recipe import Recipe, parse_overrides, resolve, setting_names
 from graphjoule.tuning.storage import import_optuna
-
-__all__ = [
-    "Choices",
-    "Interval",
-    "Range",
-    "count_settings",
-    "default_ranges",
-    "fit_ranges",
-    "own_values",
-    "parse_range",
-    "parse_ranges",
-    "spelled",
-    "with_settings",
-]
 
 # What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.
 _ARGUMENTS = ("model", "dataset", "num_layers", "layers", "seeds", "constraint")
@@ -45,6 +30,9 @@ class Interval:
         high: the largest value.
         log: whether every factor is as likely as any other, rather than every difference.
         is_whole: whether only whole numbers are meant.
+
+    >>> Interval(1e-4, 0.1, log=True).text, Interval(16, 64, is_whole=True).num_values, Interval(0.1, 0.5).contains(0.2)
+    ('0.0001..0.1:log', 49, True)
     """
 
     low: float
@@ -54,11 +42,7 @@ class Interval:
 
     @property
     def text(self) -> str:
-        """As it is typed.
-
-        >>> Interval(1e-4, 0.1, log=True).text, Interval(16, 64, is_whole=True).text
-        ('0.0001..0.1:log', '16..64')
-        """
+        """As it is typed."""
         return f"{self.low!r}..{self.high!r}{':log' if self.log else ''}"
 
     @property
@@ -66,22 +50,14 @@ class Interval:
         """The values that are tried before a search begins."""
         return (self.low, self.high)
 
-    def contains(self, value: Any) -> bool:
-        """Whether it could be drawn.
-
-        >>> Interval(0.1, 0.5).contains(0.2), Interval(0.1, 0.5).contains("relu")
-        (True, False)
-        """
-        return isinstance(value, int | float) and self.low <= value <= self.high
-
     @property
     def num_values(self) -> int | None:
-        """How many values there are; None where they cannot be counted.
-
-        >>> Interval(16, 64, is_whole=True).num_values, Interval(0.1, 0.5).num_values
-        (49, None)
-        """
+        """How many values there are; None where they cannot be counted."""
         return int(self.high) - int(self.low) + 1 if self.is_whole else None
+
+    def contains(self, value: Any) -> bool:
+        """Whether it could be drawn."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
 
     def distribution(self) -> Any:
         """The same for Optuna."""
@@ -92,17 +68,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values, none nearer to another."""
+    """Some values, none nearer to another; for the rest see `Interval`.
+
+    >>> Choices(("srelu", True, 16)).text
+    'srelu,true,16'
+    """
 
     values: tuple[Any, ...]
 
     @property
     def text(self) -> str:
-        """As it is typed.
-
-        >>> Choices(("srelu", True, 16)).text
-        'srelu,true,16'
-        """
+        """As it is typed."""
         return ",".join(str(value).lower() if isinstance(value, bool) else str(value) for value in self.values)
 
     @property
@@ -110,14 +86,14 @@ class Choices:
         """The values that are tried before a search begins: all of them."""
         return self.values
 
-    def contains(self, value: Any) -> bool:
-        """Whether it could be drawn."""
-        return value in self.values
-
     @property
     def num_values(self) -> int:
         """How many values there are."""
         return len(set(self.values))
+
+    def contains(self, value: Any) -> bool:
+        """Whether it could be drawn."""
+        return value in self.values
 
     def distribution(self) -> Any:
         """The same for Optuna."""
@@ -134,8 +110,8 @@ def count_settings(ranges: Mapping[str, Range]) -> int | None:
     6
     >>> count_settings(parse_ranges(["batch_norm=true,false", "lr=0.1..0.2"]))
     """
-    counts = [found.num_values for found in ranges.values()]
-    return None if None in counts else math.prod(count for count in counts if count is not None)
+    counts = [count for found in ranges.values() if (count := found.num_values) is not None]
+    return math.prod(counts) if len(counts) == len(ranges) else None
 
 
 def parse_ranges(texts: Iterable[str]) -> dict[str, Range]:
@@ -157,47 +133,38 @@ def parse_range(text: str) -> tuple[str, Range]:
     ('activation', Choices(values=('srelu', 'relu')))
     """
     key, equals, value = (part.strip() for part in text.partition("="))
+    wrong = f"{text!r} is not a range: "
     if not key or not equals or not value:
-        raise GraphjouleError(f"{text!r} is not a range: {_EXPECTED}.")
+        raise GraphjouleError(f"{wrong}{_EXPECTED}.")
     if ".." in value:
-        return key, _parse_interval(value, text)
-    return key, _parse_choices(key, value, text)
-
-
-def _parse_interval(value: str, text: str) -> Interval:
-    bounds, _, scale = value.partition(":")
-    low, high = (_number(part, text) for part in bounds.split("..", 1))
-    if scale.strip() not in ("", "log"):
-        raise GraphjouleError(f"{text!r} is not a range: after the colon it says {scale.strip()!r}, expected log.")
-    if not low < high:
-        raise GraphjouleError(f"{text!r} is not a range: {low!r} is not below {high!r}.")
-    if scale and low <= 0:
-        raise GraphjouleError(f"{text!r} is not a range: on a logarithmic scale {low!r} must be above 0.")
-    return Interval(low, high, log=bool(scale))
-
-
-def _number(part: str, text: str) -> float:
-    try:
-        number = float(part)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise GraphjouleError(f"{text!r} is not a range: {part.strip()!r} is not a number; {_EXPECTED}.")
-    return number
-
-
-def _parse_choices(key: str, value: str, text: str) -> Choices:
+        bounds, _, scale = value.partition(":")
+        ends = []
+        for part in bounds.split("..", 1):
+            try:
+                ends.append(float(part))
+            except ValueError:
+                ends.append(math.nan)
+            if not math.isfinite(ends[-1]):
+                raise GraphjouleError(f"{wrong}{part.strip()!r} is not a number; {_EXPECTED}.")
+        low, high = ends
+        if scale.strip() not in ("", "log"):
+            raise GraphjouleError(f"{wrong}after the colon it says {scale.strip()!r}, expected log.")
+        if not low < high:
+            raise GraphjouleError(f"{wrong}{low!r} is not below {high!r}.")
+        if scale and low <= 0:
+            raise GraphjouleError(f"{wrong}on a logarithmic scale {low!r} must be above 0.")
+        return key, Interval(low, high, log=bool(scale))
     parts = value.split(",")
     if len(parts) < 2:
-        raise GraphjouleError(f"{text!r} is not a range: there is nothing to choose; {_EXPECTED}, or set `{text}`.")
+        raise GraphjouleError(f"{wrong}there is nothing to choose; {_EXPECTED}, or set `{text}`.")
     if not all(part.strip() for part in parts):
-        raise GraphjouleError(f"{text!r} is not a range: a choice is empty; {_EXPECTED}.")
+        raise GraphjouleError(f"{wrong}a choice is empty; {_EXPECTED}.")
     values = [parse_overrides([f"{key}={part}"])[key] for part in parts]
     if any(not isinstance(one, bool | int | float | str) for one in values):
-        raise GraphjouleError(f"{text!r} is not a range: expected numbers, words, true or false.")
+        raise GraphjouleError(f"{wrong}expected numbers, words, true or false.")
     if len(set(values)) != len(values):  # 1 and 1.0 too, which Optuna cannot tell apart
-        raise GraphjouleError(f"{text!r} is not a range: a choice is there twice.")
-    return Choices(tuple(values))
+        raise GraphjouleError(f"{wrong}a choice is there twice.")
+    return key, Choices(tuple(values))
 
 
 def default_ranges(model: str) -> dict[str, Range]:
@@ -262,10 +229,12 @@ def with_settings(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
 def own_values(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """The recipe's own values of what is searched, where they are within the ranges: the first trial's."""
-    settings = recipe.settings()
-    values = {key: {settings.get(name) for name in spelled(recipe, key)} for key in ranges}
-    found = {key: next(iter(several)) for key, several in values.items() if len(several) == 1}
-    return {key: value for key, value in found.items() if ranges[key].contains(value)}
+    settings, found = recipe.settings(), {}
+    for key, given in ranges.items():
+        first, *others = (settings.get(name) for name in spelled(recipe, key))
+        if all(other == first for other in others) and given.contains(first):
+            found[key] = first
+    return found
 
 
 def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
@@ -278,54 +247,49 @@ def fit_ranges(recipe: Recipe, ranges: Mapping[str, Range]) -> dict[str, Range]:
         recipe: what is searched from.
         ranges: a range by the name of each setting.
     """
-    if not ranges:
-        raise GraphjouleError("There is nothing to search: give at least one range, such as lr=1e-4..1e-1:log.")
-    fitted = {key: _typed(recipe, key, given) for key, given in ranges.items()}
-    own = {name: key for key in ranges for name in spelled(recipe, key)[:1] if len(spelled(recipe, key)) == 1}
-    for key in ranges:
-        others = [own.get(name, key) for name in spelled(recipe, key)]
-        if key not in others:
-            raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(others)}: give one.")
-    for key, found in fitted.items():
-        for end in found.ends:
-            _check_end(recipe, fitted, key, end)
-    return fitted
-
-
-def _typed(recipe: Recipe, key: str, given: Range) -> Range:
-    if key.rpartition(".")[2] in _ARGUMENTS or spelled(recipe, key)[0].startswith(_CHOSEN):
-        raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
-    value = recipe.settings().get(spelled(recipe, key)[0])
-    if isinstance(given, Choices):
-        return given
-    if isinstance(value, bool | str):
-        raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes choices, such as {key}=one,another.")
-    if not isinstance(value, int):
-        return given
-    if not (float(given.low).is_integer() and float(given.high).is_integer()):
-        raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes whole numbers.")
-    return replace(given, low=int(given.low), high=int(given.high), is_whole=True)
-
-
-def _check_end(recipe: Recipe, ranges: Mapping[str, Range], key: str, end: Any) -> None:
-    """Refuse a value that no network can be built with: not with the recipe's other values, nor at the others' ends."""
     import torch  # here, so that a range that cannot be read is refused at once
 
     from graphjoule.graph import Propagation
     from graphjoule.training.build import initialised
 
-    first, last = ({name: found.ends[place] for name, found in ranges.items()} for place in (0, -1))
+    if not ranges:
+        raise GraphjouleError("There is nothing to search: give at least one range, such as lr=1e-4..1e-1:log.")
+    names, settings, fitted = {}, recipe.settings(), dict(ranges)
+    for key, given in ranges.items():
+        names[key] = spelled(recipe, key) if key.rpartition(".")[2] not in _ARGUMENTS else [*_CHOSEN]
+        if names[key][0].startswith(_CHOSEN):
+            raise GraphjouleError(f"{key} is what a search is about, it cannot be searched; choose it beforehand.")
+        value = settings.get(names[key][0])
+        if isinstance(given, Interval) and isinstance(value, bool | str):
+            raise GraphjouleError(
+                f"{key}={given.text} cannot be searched: {key} takes choices, such as {key}=one,another."
+            )
+        if isinstance(given, Interval) and isinstance(value, int):
+            if not (float(given.low).is_integer() and float(given.high).is_integer()):
+                raise GraphjouleError(f"{key}={given.text} cannot be searched: {key} takes whole numbers.")
+            fitted[key] = replace(given, low=int(given.low), high=int(given.high), is_whole=True)
+    own = {several[0]: key for key, several in names.items() if len(several) == 1}
+    for key in ranges:
+        others = [own.get(name, key) for name in names[key]]
+        if key not in others:
+            raise GraphjouleError(f"{key} has two ranges, its own and that of {' and '.join(others)}: give one.")
+
+    # A value that no network can be built with, neither with the recipe's other values nor at the others' ends.
+    first, last = ({name: found.ends[place] for name, found in fitted.items()} for place in (0, -1))
     graph = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
-    said: GraphjouleError | None = None
-    for others in ({}, first, last):
-        try:
-            changed = with_settings(recipe, others | {key: end})
-            shallow = changed.model.model_copy(update={"num_layers": min(3, changed.model.num_layers)})
-            model = initialised(changed.model_copy(update={"model": shallow}), in_channels=2, out_channels=3, seed=0)
-            for term, settings in changed.terms.items():
-                TERMS[term](**settings)(model, graph)
-        except GraphjouleError as error:
-            said = said or error
+    for key, end in ((key, end) for key, found in fitted.items() for end in found.ends):
+        said: list[GraphjouleError] = []
+        for others_at in ({}, first, last):
+            try:
+                changed = with_settings(recipe, others_at | {key: end})
+                shallow = changed.model.model_copy(update={"num_layers": min(3, changed.model.num_layers)})
+                small = changed.model_copy(update={"model": shallow})
+                model = initialised(small, in_channels=2, out_channels=3, seed=0)
+                for term, options in changed.terms.items():
+                    TERMS[term](**options)(model, graph)
+                break
+            except GraphjouleError as error:
+                said.append(error)
         else:
-            return
-    raise GraphjouleError(f"{key}={ranges[key].text} cannot be searched: {said}") from said
+            raise GraphjouleError(f"{key}={fitted[key].text} cannot be searched: {said[0]}") from said[0]
+    return fitted

@@ -8,11 +8,9 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,19 +18,17 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.tasks import Task
+from graphjoule.tasks.objective import LOSS
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.queue import TrialQueue, slot_of
 from graphjoule.tuning.ranges import Range, default_ranges, fit_ranges, own_values, with_settings
 from graphjoule.tuning.storage import SearchStorage, StorageRef
-from graphjoule.tuning.validation import ValidationTask, direction_of, hide_test, metric_of, metrics_of
-
-__all__ = ["Evaluation", "Search", "Team", "TrialProgress", "evaluate", "run_team", "tune", "work"]
+from graphjoule.tuning.validation import ValidationTask, hide_test
 
 _POLL_SECONDS = 0.5  # how soon the trial of a worker that died is taken over
 _TEAM_POLL_SECONDS = 0.2
-_STOPPED = 130  # the exit code of a program that Ctrl-C has ended
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,8 @@ class Search:
 
     def open(self, ref: StorageRef, task: ValidationTask) -> SearchStorage:
         """Continue or begin the search in its storage."""
-        return ref.open(self.about(task), direction_of(self.recipe, task))
+        _, is_higher_better = task.objective.column(self.recipe.train.select_on)
+        return ref.open(self.about(task), "maximize" if is_higher_better else "minimize")
 
     def queue(self, storage: SearchStorage, num_trials: int) -> TrialQueue:
         """Its trials; the first has the recipe's own settings, so that the best is never worse than those."""
@@ -118,14 +115,19 @@ def evaluate(
         if isinstance(error.__cause__, OSError):
             raise
         return Evaluation(None, str(error), {})
-    runs = [metrics_of(record) for record in records]
-    metrics: dict[str, list[Any]] = {name: [run.get(name) for run in runs] for name in runs[0]}
-    facts: dict[str, Any] = {"metrics": metrics, "epochs_run": [record.epochs_run for record in records]}
-    facts["seconds"] = round(time.monotonic() - begin, 3)
+    shown = {LOSS, search.recipe.train.select_on, *(metric.name for metric in task.objective.tabled)}
+    metrics: dict[str, list[Any]] = {
+        f"val_{name}": [record.val.get(name) for record in records] for name in records[0].val if name in shown
+    }
+    facts = {
+        "metrics": metrics,
+        "epochs_run": [record.epochs_run for record in records],
+        "seconds": round(time.monotonic() - begin, 3),
+    }
     # Settings with which one seed in three diverges are not good, however well the other two do.
     if failures := [record.failure for record in records if record.failure]:
         return Evaluation(None, failures[0], facts)
-    return Evaluation(statistics.fmean(metrics[metric_of(search.recipe)]), None, facts)
+    return Evaluation(statistics.fmean(metrics[f"val_{search.recipe.train.select_on}"]), None, facts)
 
 
 def work(
@@ -155,17 +157,12 @@ def work(
             if trial is not None:
                 slot = slot_of(trial)
                 on_progress(TrialProgress(slot))
-                found = evaluate(trial.params, partial(_show, on_progress, slot))
-                failure = {} if found.failure is None else {"failure": found.failure}
-                queue.finish(trial, found.value, found.facts | failure)
+                found = evaluate(trial.params, lambda training: on_progress(TrialProgress(slot, training)))  # noqa: B023
+                queue.finish(trial, found.value, found.facts | ({"failure": found.failure} if found.failure else {}))
                 on_progress(TrialProgress(slot))
                 continue
         on_progress(TrialProgress(None))
         time.sleep(_POLL_SECONDS)
-
-
-def _show(on_progress: Callable[[TrialProgress], None], slot: int, training: Progress) -> None:
-    on_progress(TrialProgress(slot, training))
 
 
 def tune(
@@ -250,7 +247,7 @@ class Team:
         """Work until all is done; the exit code shows the parent how it ended."""
         torch.set_num_threads(num_threads)
         # Before a training there is nothing to save: SIGTERM then does what Ctrl-C does.
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             task = hide_test(self.load(), self.search.recipe, self.search.seeds)
             queue = self.search.queue(self.search.open(self.ref, task), self.num_trials)
@@ -259,7 +256,7 @@ class Team:
             print(f"graphjoule: {error}", file=sys.stderr)
             sys.exit(2)
         except (TrainingInterrupted, KeyboardInterrupt):
-            sys.exit(_STOPPED)
+            sys.exit(130)
 
 
 def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lambda: None) -> list[int]:
@@ -279,32 +276,20 @@ def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lamb
     num_threads = max(1, torch.get_num_threads() // num_workers)
     context = multiprocessing.get_context("spawn")  # a fork would copy locks of threads that do not exist in it
     workers = [context.Process(target=team.run_worker, args=(num_threads, os.getpid())) for _ in range(num_workers)]
-    with _interruptible():
-        try:
-            for worker in workers:
-                worker.start()
-            while any(worker.is_alive() for worker in workers):
-                on_poll()
-                time.sleep(_TEAM_POLL_SECONDS)
-        except BaseException:
-            started = [worker for worker in workers if worker.pid is not None]
-            for worker in started:
-                worker.terminate()
-            for worker in started:
-                worker.join()
-            raise
-    return [worker.exitcode or 0 for worker in workers]
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, for a killed parent could not end its workers."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # a parent that is killed by it could not end its workers
     try:
-        yield
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers):
+            on_poll()
+            time.sleep(_TEAM_POLL_SECONDS)
     finally:
+        started = [worker for worker in workers if worker.pid is not None]
+        for worker in started:
+            worker.terminate()  # nothing happens to one that has ended
+        for worker in started:
+            worker.join()
         signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    return [worker.exitcode or 0 for worker in workers]

@@ -19,7 +19,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,6 @@ from filelock import FileLock
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, file_lock, reason
-
-__all__ = ["JournalLock", "LockLeases", "PulseLeases", "SearchStorage", "StorageRef", "differences", "import_optuna"]
 
 _ABOUT = "graphjoule"  # the study's attribute that says what it searches
 _BEGINNING = b'{"op_code":'  # of every line that Optuna writes
@@ -123,10 +121,18 @@ class StorageRef:
             direction: "minimize" or "maximize".
         """
         optuna = import_optuna()
-        with quiet(), _sentences(self):
-            leases: LockLeases | PulseLeases = PulseLeases()
+        leases: LockLeases | PulseLeases = PulseLeases()
+        with quiet(), sentences(self):
             if self.journal is not None:
-                backend, leases = _open_journal(self.journal, self.name)
+                if self.journal.exists() and (fault := _journal_fault(self.journal)):  # before anything is added
+                    raise GraphjouleError(f"{self} {fault}; choose another file with `storage`.")
+                ensure_folder(self.journal.parent)
+                self.journal.touch()
+                lock = JournalLock(self.journal)
+                with lock:  # cuts off half a line, which Optuna would read
+                    leases = LockLeases(self.journal.with_name(f"{self.journal.name}.leases") / self.name, lock)
+                journal = optuna.storages.journal
+                backend = journal.JournalStorage(journal.JournalFileBackend(str(self.journal), lock_obj=lock))
             else:
                 backend = _open_database(self) if self.is_url else optuna.storages.InMemoryStorage()
             try:  # `create_study` would add a line to the journal even where the study exists
@@ -152,17 +158,13 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     >>> differences({"seeds": [0], "lr": 0.1}, {"seeds": [0, 1], "lr": 0.1})
     ['seeds: [0] -> [0, 1]']
     """
-    absent = "nothing"
-    return [
-        f"{key}: {before.get(key, absent)} -> {now.get(key, absent)}"
-        for key in {**before, **now}
-        if before.get(key, absent) != now.get(key, absent)
-    ]
+    pairs = {key: (before.get(key, "nothing"), now.get(key, "nothing")) for key in {**before, **now}}
+    return [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]
 
 
 @dataclass(frozen=True)
 class SearchStorage:
-    """An open search: Optuna's study, whose faults are sentences here, and which trials have a live worker."""
+    """An open search: Optuna's study, and which of its trials have a live worker."""
 
     ref: StorageRef
     study: Any
@@ -170,90 +172,51 @@ class SearchStorage:
 
     def trials(self) -> list[Any]:
         """All trials in the order of their numbers, as Optuna's `FrozenTrial`."""
-        with _sentences(self.ref):
+        with sentences(self.ref):
             return list(self.study.get_trials(deepcopy=False))
 
-    def add(self, params: Mapping[str, Any], distributions: Mapping[str, Any], user_attrs: Mapping[str, Any]) -> None:
-        """Queue a trial with these settings."""
-        optuna = import_optuna()
-        with _sentences(self.ref):
-            self.study.add_trial(
-                optuna.create_trial(
-                    state=optuna.trial.TrialState.WAITING,
-                    params=dict(params),
-                    distributions=dict(distributions),
-                    user_attrs=dict(user_attrs),
-                )
-            )
-
-    def ask(self) -> Any:
-        """Start the first queued trial; if the queue is empty, Optuna starts one without settings."""
-        with _sentences(self.ref):
-            return self.study.ask()
-
-    def note(self, trial: Any, facts: Mapping[str, Any]) -> bool:
-        """Store facts with a running trial; False if another worker has ended it."""
-        try:
-            with _sentences(self.ref):
-                for name, value in facts.items():
-                    trial.set_user_attr(name, value)
-        except RuntimeError:  # Optuna's for a trial that has ended, in version 5 a subclass
-            return False
-        return True
-
-    def tell(self, number: int, state: str, value: float | None = None) -> bool:
-        """End a running trial; False if another worker has ended it otherwise."""
+    def end(self, trial: Any, state: str, value: float | None = None, facts: Mapping[str, Any] | None = None) -> bool:
+        """End a running trial with its facts; False if another worker has ended it otherwise."""
         wanted = import_optuna().trial.TrialState[state]
         try:
-            with quiet(), _sentences(self.ref):
-                ended = self.study.tell(number, value, state=wanted, skip_if_finished=True)
-        except RuntimeError:  # it ended between Optuna's check and its write
+            with quiet(), sentences(self.ref):
+                for name, fact in (facts or {}).items():  # first, so that a trial with a result has them
+                    trial.set_user_attr(name, fact)
+                ended = self.study.tell(trial.number, value, state=wanted, skip_if_finished=True)
+        except RuntimeError:  # Optuna's for a trial that has ended, in version 5 a subclass
             return False
         return bool(ended.state == wanted and (value is None or ended.value == value))
 
 
 @contextmanager
-def _sentences(ref: StorageRef) -> Iterator[None]:
-    """Turn whatever a storage raises about itself into a sentence; errors of ours pass."""
+def sentences(ref: StorageRef) -> Iterator[None]:
+    """Turn whatever a storage raises about itself into a sentence; other errors pass."""
     try:
         yield
     except GraphjouleError:
         raise
-    except OSError as error:
+    except (OSError, NotImplementedError) as error:
         what = f"{ref} as the journal of a search" if ref.journal else str(ref)
-        raise GraphjouleError(f"Cannot use {what}: {reason(error)}.") from error
+        why = reason(error) if isinstance(error, OSError) else "this disk has no locks"
+        raise GraphjouleError(f"Cannot use {what}: {why}.") from error
     except Exception as error:
-        if ref.is_url and type(error).__module__.startswith(("sqlalchemy", "optuna")):
-            if isinstance(error, RuntimeError):  # a trial that has ended
-                raise
-            raise GraphjouleError(_database_fault(ref, error)) from error
         if ref.journal is not None and (fault := _journal_fault(ref.journal)):
-            raise GraphjouleError(f"{ref} is not a journal of a search, or it is damaged: {fault}.") from error
-        raise
+            raise GraphjouleError(f"{ref} {fault}.") from error
+        is_of_database = ref.is_url and type(error).__module__.startswith(("sqlalchemy", "optuna"))
+        if not is_of_database or isinstance(error, RuntimeError):  # the second is for a trial that has ended
+            raise
+        raise GraphjouleError(_database_fault(ref, error)) from error
 
 
 # A journal file.
-
-
-def _open_journal(path: Path, name: str) -> tuple[Any, LockLeases]:
-    journal = import_optuna().storages.journal
-    if path.exists() and (odd := _odd_line(path)):  # before anything is added to it, or cut off
-        why = "is not a journal of a search" if odd == 1 else f"is damaged: line {odd} cannot be read"
-        raise GraphjouleError(f"{path} {why}; choose another file with `storage`.")
-    ensure_folder(path.parent)
-    path.touch()
-    lock = JournalLock(path)
-    lock.acquire()
-    lock.release()
-    leases = LockLeases(path.with_name(f"{path.name}.leases") / name)
-    return journal.JournalStorage(journal.JournalFileBackend(str(path), lock_obj=lock)), leases
 
 
 class JournalLock:
     """The lock that Optuna takes before it adds a line, as the `lock_obj` of its journal.
 
     Whoever takes it cuts off a last line without an end: nobody has read that line. A journal that was removed,
-    replaced or cut short since the last time is refused, for Optuna would add to it and lose all that was there.
+    replaced or cut short since the last time is refused, for Optuna would add to it and lose all that was there. Who
+    has it can take it again: a block with the lock is a worker's turn.
 
     Args:
         journal: the journal file, which exists.
@@ -268,7 +231,19 @@ class JournalLock:
         """Wait until no other worker adds a line."""
         self._lock.acquire(poll_interval=_POLL_SECONDS)
         try:
-            self._check_and_repair()
+            with self._journal.open("r+b") as file:
+                size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+                if self._seen is not None and (inode != self._seen[1] or size < self._seen[0]):
+                    raise GraphjouleError(
+                        f"{self._journal} was emptied, cut short or replaced while the search was running; put the "
+                        "file back, or begin again in another `storage`."
+                    )
+                file.seek(max(0, size - 1))
+                if size and file.read(1) != b"\n":
+                    file.seek(0)
+                    size = file.read().rfind(b"\n") + 1
+                    file.truncate(size)
+                self._seen = (size, inode)
         except BaseException:
             self._lock.release()
             raise
@@ -278,25 +253,16 @@ class JournalLock:
         """Let the next worker add a line."""
         self._lock.release()
 
-    def _check_and_repair(self) -> None:
-        with self._journal.open("r+b") as file:
-            size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
-            if self._seen is not None and (inode != self._seen[1] or size < self._seen[0]):
-                raise GraphjouleError(
-                    f"{self._journal} was emptied, cut short or replaced while the search was running; put the file "
-                    "back, or begin again in another `storage`."
-                )
-            if size:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    file.seek(0)
-                    size = file.read().rfind(b"\n") + 1
-                    file.truncate(size)
-            self._seen = (size, inode)
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
 
 
-def _odd_line(path: Path) -> int | None:
-    """The number of the first line that Optuna has not written; None if there is none. The last one may be cut off."""
+def _journal_fault(path: Path) -> str | None:
+    """What is wrong with a journal, its last line apart, which may be cut off; None if it can be read."""
+    journal, line = import_optuna().storages.journal, b""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -305,77 +271,68 @@ def _odd_line(path: Path) -> int | None:
                 is_entry = False
             is_torn = not line.endswith(b"\n") and (line.startswith(_BEGINNING) or _BEGINNING.startswith(line))
             if not (is_entry or is_torn):
-                return number
-    return None
-
-
-def _journal_fault(path: Path) -> str | None:
-    """What is wrong with a journal that cannot be read; None if it can."""
-    journal = import_optuna().storages.journal
+                return "is not a journal of a search" if number == 1 else f"is damaged: line {number} cannot be read"
     try:
-        if odd := _odd_line(path):
-            return f"line {odd} cannot be read"
-        journal.JournalStorage(journal.JournalFileBackend(str(path)))
+        if line.endswith(b"\n"):
+            journal.JournalStorage(journal.JournalFileBackend(str(path)))
     except Exception as error:  # whatever Optuna meets in a line that looks like its own
-        return f"a line cannot be used ({type(error).__name__}: {error})"
+        return f"is damaged: a line cannot be used ({type(error).__name__}: {error})"
     return None
 
 
 # A database.
 
 
-def _open_database(ref: StorageRef, *, is_second_try: bool = False) -> Any:
-    try:
-        return import_optuna().storages.RDBStorage(ref.storage)
-    except ImportError as error:
-        missing = error.__cause__ or error.__context__ or error  # Optuna's own error does not name the module
-        said = str(missing).partition("\n")[0].rstrip(".")
-        # A driver of PostgreSQL without its library does not name a module.
-        module = getattr(missing, "name", None) or ("psycopg" if str(ref).startswith("postgresql") else "")
-        module = module.partition(".")[0]
-        remedy = f": pip install {_PACKAGES.get(module, module)}" if module else ""
-        raise GraphjouleError(
-            f"Cannot use {ref}: the package that talks to such a database is not installed ({said}){remedy}."
-        ) from error
-    except Exception as error:  # every driver has errors of its own, all of them about this one database
-        if not is_second_try:  # two workers that come first create the tables at the same moment, and one of them fails
+def _open_database(ref: StorageRef) -> Any:
+    for is_last in (False, True):
+        try:
+            return import_optuna().storages.RDBStorage(ref.storage)
+        except ImportError as error:
+            missing = error.__cause__ or error.__context__ or error  # Optuna's own error does not name the module
+            said = str(missing).partition("\n")[0].rstrip(".")
+            # A driver of PostgreSQL without its library does not name a module.
+            module = getattr(missing, "name", None) or ("psycopg" if str(ref).startswith("postgresql") else "")
+            module = module.partition(".")[0]
+            remedy = f": pip install {_PACKAGES.get(module, module)}" if module else ""
+            raise GraphjouleError(
+                f"Cannot use {ref}: the package that talks to such a database is not installed ({said}){remedy}."
+            ) from error
+        except Exception as error:  # every driver has errors of its own, all of them about this one database
+            if is_last:
+                raise GraphjouleError(_database_fault(ref, error)) from error
+            # Two workers that come first create the tables at the same moment, and one of them fails.
             time.sleep(_SECOND_TRY_SECONDS)
-            return _open_database(ref, is_second_try=True)
-        raise GraphjouleError(_database_fault(ref, error)) from error
+    return None
 
 
 def _database_fault(ref: StorageRef, error: Exception) -> str:
     cause = error.__cause__ if type(error).__module__.startswith("optuna") and error.__cause__ else error
-    lines: Sequence[str] = str(getattr(cause, "orig", None) or cause).strip().splitlines()
-    return f"Cannot use {ref}: {lines[0].rstrip('.') if lines else type(error).__name__}."
+    said = str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0].rstrip(".")
+    return f"Cannot use {ref}: {said or type(error).__name__}."
 
 
 # Which trials have a live worker.
 
 
+@dataclass(frozen=True)
 class LockLeases:
     """A lock file per trial; the system releases a lock when its holder dies, so a death is seen at once.
 
-    Args:
+    Attributes:
         folder: where the lock files are; on a disk that all workers see and that has file locks.
+        lock: held for a turn.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    folder: Path
+    lock: JournalLock
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[Any]:
         """While it lasts, no other worker takes a trial or puts one back: a trial that just began has no lock yet."""
-        while True:
-            with file_lock(self._folder / "turn.lock") as is_ours:
-                if is_ours:
-                    yield
-                    return
-            time.sleep(_POLL_SECONDS)
+        return self.lock
 
     def hold(self, trial: Any) -> AbstractContextManager[Any]:
         """Show that this process works on a trial."""
-        return file_lock(self._folder / f"trial-{trial.number}.lock")
+        return file_lock(self.folder / f"trial-{trial.number}.lock")
 
     def is_dead(self, trial: Any) -> bool:
         """Whether the worker of a running trial is gone: nobody holds the lock."""
@@ -394,8 +351,6 @@ class PulseLeases:
             not counted, for by then another worker has the trial.
     """
 
-    KEY = "pulse"
-
     def __init__(self, every: float = 15.0, patience: float = 120.0) -> None:
         self._every, self._patience = every, patience
         self._seen: dict[int, tuple[int | None, float]] = {}
@@ -408,7 +363,20 @@ class PulseLeases:
     def hold(self, trial: Any) -> Iterator[None]:
         """Raise the trial's number until the block ends."""
         is_over = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(trial, is_over), daemon=True)
+
+        def beat() -> None:
+            count = 0
+            while not is_over.is_set():
+                try:
+                    trial.set_user_attr("pulse", count)
+                except RuntimeError:  # another worker has ended the trial
+                    return
+                except Exception:  # a storage that fails for a moment costs a beat, not the training
+                    pass
+                count += 1
+                is_over.wait(self._every)
+
+        thread = threading.Thread(target=beat, daemon=True)
         thread.start()
         try:
             yield
@@ -418,21 +386,7 @@ class PulseLeases:
 
     def is_dead(self, trial: Any) -> bool:
         """Whether its number has stood still for `patience` seconds while we watched."""
-        pulse, now = trial.user_attrs.get(self.KEY), time.monotonic()
-        seen, since = self._seen.get(trial.number, (None, now))
-        if trial.number not in self._seen or pulse != seen:
+        pulse, now = trial.user_attrs.get("pulse"), time.monotonic()
+        if trial.number not in self._seen or self._seen[trial.number][0] != pulse:
             self._seen[trial.number] = (pulse, now)
-            return False
-        return now - since > self._patience
-
-    def _beat(self, trial: Any, is_over: threading.Event) -> None:
-        count = 0
-        while not is_over.is_set():
-            try:
-                trial.set_user_attr(self.KEY, count)
-            except Exception as error:
-                if isinstance(error, RuntimeError):  # another worker has ended the trial
-                    return
-                # A storage that fails for a moment costs a beat, not the training.
-            count += 1
-            is_over.wait(self._every)
+        return now - self._seen[trial.number][1] > self._patience

@@ -1,35 +1,16 @@
-"""What a search may see: the task without test nodes and their labels, and the validation metric that selects."""
+"""What a search may see: the task without test nodes and their labels."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks import Split, Task
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.records import Record
-
-__all__ = ["ValidationTask", "direction_of", "hide_test", "metric_of", "metrics_of"]
-
-
-def metric_of(recipe: Recipe) -> str:
-    """The validation metric by which trials are compared, as `metrics_of` calls it."""
-    return f"val_{recipe.train.select_on}"
-
-
-def metrics_of(record: Record) -> dict[str, Any]:
-    """The loss and the metrics of a run on the validation nodes."""
-    return {f"val_{name}": value for name, value in record.val.items()}
-
-
-def direction_of(recipe: Recipe, task: Task) -> Literal["minimize", "maximize"]:
-    """Which way is better, as the task's objective says."""
-    return "maximize" if task.objective.column(recipe.train.select_on)[1] else "minimize"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +61,12 @@ def hide_test(task: Task, recipe: Recipe, seeds: Sequence[int]) -> ValidationTas
     keys = list(dict.fromkeys(seed if recipe.data.split_seed is None else recipe.data.split_seed for seed in seeds))
     whole = [task.split(recipe.data.split, key) for key in keys]
     splits = {key: replace(split, test=split.test[:0]) for key, split in zip(keys, whole, strict=True)}
-    seen = torch.zeros(task.num_nodes, dtype=torch.bool, device=task.targets.device)
+    seen = torch.zeros(len(task.targets), dtype=torch.bool, device=task.targets.device)
     for split in splits.values():
         seen[split.train] = seen[split.val] = True
     fixed = {split.name: split for split in splits.values() if split.seed is None}
     targets = task.targets.clone()
     targets[~seen] = float("nan") if targets.is_floating_point() else -1
     fields = {name: getattr(task, name) for name in Task.__dataclass_fields__}
-    fields |= {"targets": targets, "default_split": recipe.data.split}
-    fields["fixed_splits"] = tuple(fixed.values())
+    fields |= {"targets": targets, "default_split": recipe.data.split, "fixed_splits": tuple(fixed.values())}
     return ValidationTask(**fields, splits=splits, has_test=any(split.test.numel() for split in whole))

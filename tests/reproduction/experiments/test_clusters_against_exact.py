@@ -3,7 +3,7 @@
 import torch
 
 from graphjoule.fitting import fit
-from graphjoule.parallel import clusters
+from graphjoule.graph import Propagation
 from reproduction.experiments import clusters_against_exact as benchmark
 from tests.graphs import random_edges
 from tests.training import small_recipe, small_task
@@ -23,13 +23,13 @@ def test_it_is_there_for_the_other_side_alone_and_test_labels_are_not_recorded(m
     seen = []
 
     def train(task, given, settings):
-        seen.append(clusters.induced_graph)
+        seen.append(Propagation.induced)
         records = fit(small_recipe("gcn", epochs=2, **settings), task, [0], device="cpu").records
         return {"test_accuracy": [0.5], "val_loss": [record.val["loss"] for record in records]}
 
     monkeypatch.setattr(benchmark, "train", train)
     given = type("Given", (), {"against": "renormalised"})()
     record = benchmark.compare(small_task(), given, {"train.clusters.parts": 6, "train.clusters.method": "blocks"})
-    assert seen == [benchmark.renormalised_graph, clusters.induced_graph]
+    assert seen == [benchmark.renormalised_graph, Propagation.induced]
     assert record["renormalised"]["val_loss"] != record["clusters"]["val_loss"]
     assert set(record["clusters"]) == set(record["renormalised"]) == {"val_loss"}

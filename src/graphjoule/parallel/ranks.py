@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import IO
 
 import torch
@@ -26,7 +27,7 @@ import torch.distributed as dist
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.parallel.group import ProcessGroup
-from graphjoule.training.environment import resolve_device
+from graphjoule.training import resolve_device
 from graphjoule.training.loop import StopRequest, deferred_interrupt
 
 LOST = 75
@@ -61,7 +62,11 @@ class Ending:
 
     def sentence(self, size: int) -> str:
         """What happened, for the user of a training of `size` processes."""
-        how = f"was killed by {_signal_name(-self.code)}" if self.code < 0 else f"ended with exit code {self.code}"
+        if self.code < 0:
+            names = {int(known): known.name for known in signal.Signals}
+            how = f"was killed by {names.get(-self.code, f'signal {-self.code}')}"
+        else:
+            how = f"ended with exit code {self.code}"
         words = f" ({self.last_words})" if self.last_words else ""
         return f"process {self.rank} of {size} {how}{words}, so the others were ended"
 
@@ -84,24 +89,30 @@ def launch(command: Sequence[str], num_processes: int) -> Ending:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     with ExitStack() as stack, deferred_interrupt() as stop:
         outputs: list[IO[bytes]] = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
+        environment = _environment(num_processes, store.port)
         processes = [
-            stack.enter_context(_started(command, rank, num_processes, store.port, outputs[rank]))
-            for rank in range(num_processes)
+            stack.enter_context(_started(command, rank, environment, output)) for rank, output in enumerate(outputs)
         ]
         ended_here = _wait(processes, stop, lambda: store.add(_READY, 0) >= num_processes)
         if ended_here is None:
             return Ending(STOPPED, is_early=True)
-        codes = [process.returncode for process in processes]
-        return _ending(codes, ended_here, outputs)
+        # Who decided it: not one that was ended from here, nor if possible one that only lost another.
+        failed = [rank for rank, process in enumerate(processes) if process.returncode and rank not in ended_here]
+        if not failed:
+            return Ending(0)
+        rank = next((rank for rank in failed if processes[rank].returncode != LOST), failed[0])
+        outputs[rank].seek(0)
+        lines = outputs[rank].read().decode(errors="replace").strip().splitlines()
+        return Ending(processes[rank].returncode, rank, lines[-1] if lines else "")
 
 
 @contextmanager
 def _started(
-    command: Sequence[str], rank: int, size: int, port: int, output: IO[bytes]
+    command: Sequence[str], rank: int, environment: dict[str, str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         command,
-        env=_environment(rank, size, port),
+        env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         stdin=subprocess.PIPE,
         stdout=None if rank == 0 else subprocess.DEVNULL,
         stderr=None if rank == 0 else output,
@@ -122,14 +133,12 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _environment(rank: int, size: int, port: int) -> dict[str, str]:
-    loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+def _environment(size: int, port: int) -> dict[str, str]:
+    """The variables of all processes, as torchrun would set them."""
     defaults = {"OMP_NUM_THREADS": str(max(1, num_cores() // size))}
-    if loopback:
+    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         defaults["GLOO_SOCKET_IFNAME"] = loopback
     own = {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
@@ -173,24 +182,6 @@ def _patience(codes: Sequence[int | None], *, is_stopping: bool) -> float:
     return _SAVE_SECONDS if is_stopping and ended == {STOPPED} else _GRACE_SECONDS
 
 
-def _ending(codes: Sequence[int], ended_here: set[int], outputs: Sequence[IO[bytes]]) -> Ending:
-    """Who decided it: not one that was ended from here, nor if possible one that only lost another."""
-    failed = [rank for rank, code in enumerate(codes) if code != 0 and rank not in ended_here]
-    if not failed:
-        return Ending(0)
-    rank = next((rank for rank in failed if codes[rank] != LOST), failed[0])
-    outputs[rank].seek(0)
-    lines = outputs[rank].read().decode(errors="replace").strip().splitlines()
-    return Ending(codes[rank], rank, lines[-1] if lines else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 class RankLostError(Exception):
     """Another process of the training is gone, so this one cannot go on; what was saved can be resumed."""
 
@@ -211,13 +202,27 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
     Raises:
         RankLostError: another process has died or does not answer.
     """
-    _check_environment()
+    missing = [name for name in _NEEDED if name not in os.environ]
+    if missing:
+        raise GraphjouleError(
+            f"To join other processes the environment variables {', '.join(_NEEDED)} are needed, but "
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; start it with torchrun."
+        )
+    said = os.environ.get(_TIMEOUT, "600")
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e9:
+        raise GraphjouleError(f"{_TIMEOUT} is {said!r}; expected a positive number of seconds.")
     where = _own_device(device)
     if os.environ.get(LIFELINE):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # but where an epoch's end can be waited for; see `say_ready`
+        # Nothing happens but where an epoch's end can be waited for, see `say_ready`. Not SIG_IGN: what a process was
+        # started to ignore, as under nohup, it ignores to its end, see `stop_signals`.
+        signal.signal(signal.SIGINT, lambda signum, frame: None)
         _end_with_the_launcher()
     try:
-        timeout = timedelta(seconds=_timeout_seconds())
+        timeout = timedelta(seconds=seconds)
         # Bound to its GPU, NCCL need not guess it from the rank, which is wrong on a second machine.
         bound = where if where.type == "cuda" else None
         dist.init_process_group("gloo" if bound is None else "nccl", timeout=timeout, device_id=bound)
@@ -233,8 +238,12 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
             dist.destroy_process_group()
 
 
+@cache
 def say_ready() -> None:
-    """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on."""
+    """Tell the launching process, where there is one, that an epoch is over: from now on Ctrl-C may be handed on.
+
+    It is said once, however often this is called.
+    """
     if os.environ.get(LIFELINE):
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -245,26 +254,6 @@ def is_lost(error: RuntimeError) -> bool:
     """Whether an error says that another process is gone: torch has a class for some, gloo only words."""
     words = str(error).lower()
     return isinstance(error, dist.DistError) or "gloo" in words or "connection" in words or "timed out" in words
-
-
-def _check_environment() -> None:
-    missing = [name for name in _NEEDED if name not in os.environ]
-    if missing:
-        raise GraphjouleError(
-            f"To join other processes the environment variables {', '.join(_NEEDED)} are needed, but "
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; start it with torchrun."
-        )
-
-
-def _timeout_seconds() -> float:
-    said = os.environ.get(_TIMEOUT, "600")
-    try:
-        seconds = float(said)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise GraphjouleError(f"{_TIMEOUT} is {said!r}; expected a positive number of seconds.")
-    return seconds
 
 
 def _own_device(device: str) -> torch.device:

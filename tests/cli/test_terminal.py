@@ -1,19 +1,24 @@
-"""A command line that cannot be read, and the ways out of a command."""
+"""A command line that cannot be read, the ways out of a command, and its progress."""
 
+import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import typer
 
+from graphjoule.cli import terminal
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
-from graphjoule.studies import FORMATS
-from graphjoule.training import TrainingInterrupted
+from graphjoule.studies import FORMATS, StudyProgress
+from graphjoule.training import Progress, TrainingInterrupted
 
-from . import run
+from . import Result, run
 
 study, trace = import_module("graphjoule.cli.study"), import_module("graphjoule.cli.trace")
 
@@ -86,8 +91,12 @@ REFUSED = [
     *([name, "--model", "gnn"] for name in ("train", "tune")),
     *([name, "--dataset", "coar"] for name in ("train", "tune", "audit")),
     ["partition", "--dataset", "coar", "--parts", "2", "--out", "parts"],
-    *([name, "--set", wrong] for name in ("train", "tune") for wrong in ("cmin=0.3", "lr=fast", "dropout=2", "c_min")),
-    *([name, "--set", wrong] for name in ("audit",) for wrong in ("cmin=0.3", "c_min=2")),
+    *(
+        [name, "--set", wrong]
+        for name in ("train", "tune")
+        for wrong in ("cmin=0.3", "lr=fast", "dropout=2", "beta=0.3", "c_min")
+    ),
+    *([name, "--set", wrong] for name in ("audit",) for wrong in ("cmin=0.3", "c_min=2", "beta=0.3")),
     *([name, "--seeds", "ten"] for name in ("train", "tune")),
     ["train", "--constraint", "hope"],
     ["train", "--parts", "parts"],
@@ -107,32 +116,55 @@ REFUSED = [
     ["study", "table1", "--format", "xml"],
     ["study", "table1", "--set", "lr=fast"],
 ]
+# One process for all command lines, because each new one takes half a second.
 WITHOUT_TORCH = """
-import sys
+import json, os, sys
+from dataclasses import asdict
 sys.modules["torch"] = None  # an import of it fails
-from graphjoule.cli import main
-main()
+from tests.cli import Result, run
+for line in sys.stdin:
+    folder, *arguments = json.loads(line)
+    os.chdir(folder)
+    try:
+        result = run(*arguments)
+    except Exception as error:
+        result = Result(1, "", repr(error))
+    print(json.dumps(asdict(result)), flush=True)
 """
 
 
-def run_without_torch(folder, *arguments):
-    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture(scope="module")
+def without_torch():
+    """Runs a command line in a folder, in a process that has no torch."""
+    command, root = [sys.executable, "-c", WITHOUT_TORCH], Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def answer(folder, *arguments):
+            print(json.dumps([str(folder), *arguments]), file=process.stdin, flush=True)
+            return Result(**json.loads(process.stdout.readline()))
+
+        yield answer
+        process.stdin.close()
+
+
+def test_in_that_process_torch_cannot_be_imported(tmp_path, without_torch):
+    result = without_torch(tmp_path, "demo")
+    assert (result.code, result.err) == (1, "ModuleNotFoundError('import of torch halted; None in sys.modules')")
 
 
 @pytest.mark.parametrize("arguments", ANSWERED, ids=" ".join)
-def test_what_can_be_read_is_shown_without_torch(tmp_path, arguments):
-    result = run_without_torch(tmp_path, *arguments)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout
+def test_what_can_be_read_is_shown_without_torch(tmp_path, without_torch, arguments):
+    result = without_torch(tmp_path, *arguments)
+    assert (result.code, result.err) == (0, "")
+    assert result.out
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
-def test_what_is_wrong_is_a_sentence_without_torch(tmp_path, arguments):
-    result = run_without_torch(tmp_path, *arguments)
-    assert (result.returncode, result.stdout) == (2, ""), result.stderr
-    assert result.stderr.startswith("graphjoule: ")
-    assert result.stderr.count("\n") == 1
+def test_what_is_wrong_is_a_sentence_without_torch(tmp_path, without_torch, arguments):
+    result = without_torch(tmp_path, *arguments)
+    assert (result.code, result.out) == (2, ""), result.err
+    assert result.err.startswith("graphjoule: ")
+    assert result.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -151,3 +183,51 @@ def test_a_signal_while_a_command_begins_is_a_sentence(monkeypatch, name):
     result = run("data")
     assert (result.code, result.out, result.err) == (130, "", "graphjoule: stopped.\n")
     assert signal.getsignal(number) is before
+
+
+# Progress.
+
+STATE = Progress(epoch=3, epochs=9, num_active=2, num_runs=4, train_loss=1.5, val={"loss": 0.25, "accuracy": 0.5})
+
+
+def test_off_a_terminal_progress_is_a_line_a_minute(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    with terminal.show_progress("egnn") as on_progress:
+        for _ in range(130):
+            now[0] += 1.0
+            on_progress(STATE)
+    line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val accuracy 0.500"
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.splitlines()) == ("", [line, line])
+
+
+def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    with terminal.show_progress("egnn") as on_progress:
+        on_progress(STATE)
+    captured = capsys.readouterr()
+    assert "epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250" in captured.err
+    assert captured.out == ""
+
+
+def test_before_the_first_validation_progress_says_nothing_of_one(monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_LINES", 0.0)
+    with terminal.show_progress("egnn") as on_progress:
+        on_progress(replace(STATE, val=dict.fromkeys(STATE.val, math.nan)))
+        on_progress(replace(STATE, val=STATE.val | {"loss": math.nan}))
+    start = "egnn: epoch 3/9, 2/4 runs, train loss 1.500"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [start, f"{start}, val loss nan, val accuracy 0.500"]  # a loss that broke is shown
+
+
+def test_a_study_prints_a_line_when_a_cell_begins(capsys):
+    with terminal.show_study("table1") as on_progress:
+        on_progress(StudyProgress("gcn, 2 layers, cora", 3, 9, 130.0))
+        on_progress(StudyProgress("gcn, 2 layers, cora", 3, 9, 120.0, STATE))
+        on_progress(StudyProgress(None, 4, 9, None))
+    assert capsys.readouterr().err.splitlines() == [
+        "table1: 3/9 runs, about 2 min left, gcn, 2 layers, cora",
+        "table1: 4/9 runs, waiting for another process that trains the rest",
+    ]

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from graphjoule.cli.processes import Job
+from graphjoule.cli.train import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import write_json
 from graphjoule.fitting import fit
-from graphjoule.parallel import load_part, write_partition
-from graphjoule.parallel.launch import LOST, Ending, _patience, launch
+from graphjoule.parallel import joined_processes, load_part, write_partition
+from graphjoule.parallel.ranks import LOST, Ending, _patience, launch
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model
@@ -91,11 +91,12 @@ def test_ten_kills_at_random_epochs(world, tmp_path):
 
 
 def test_bad_timeout_is_one_sentence(monkeypatch):
-    from graphjoule.parallel.launch import _timeout_seconds
-
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
     monkeypatch.setenv("GRAPHJOULE_RANK_TIMEOUT", "soon")
-    with pytest.raises(GraphjouleError, match="GRAPHJOULE_RANK_TIMEOUT is 'soon'; expected a positive number"):
-        _timeout_seconds()
+    sentence = "GRAPHJOULE_RANK_TIMEOUT is 'soon'; expected a positive number"
+    with pytest.raises(GraphjouleError, match=sentence), joined_processes("cpu"):
+        pass
 
 
 def test_the_ending_blames_the_process_that_failed_and_not_those_that_lost_it():
@@ -106,7 +107,7 @@ def test_the_ending_blames_the_process_that_failed_and_not_those_that_lost_it():
 
 
 def test_a_process_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(sys.modules["graphjoule.parallel.launch"], "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(sys.modules["graphjoule.parallel.ranks"], "_GRACE_SECONDS", 0.5)
     script = "import os, sys, time; time.sleep(100) if os.environ['RANK'] == '0' else sys.exit(4)"
     began = time.monotonic()
     assert launch([sys.executable, "-c", script], 2) == Ending(4, 1, "")
@@ -114,7 +115,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch):
 
 
 def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["graphjoule.parallel.launch"], "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(sys.modules["graphjoule.parallel.ranks"], "_GRACE_SECONDS", 0.2)
     script = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
@@ -125,7 +126,7 @@ def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others
         "        (folder / 'saved').touch()\n"
         "    os._exit(130)\n"
         "signal.signal(signal.SIGINT, stop)\n"
-        "from graphjoule.parallel.launch import say_ready\n"
+        "from graphjoule.parallel.ranks import say_ready\n"
         "say_ready()\n"
         "(folder / f'ready-{rank}').touch()\n"
         "time.sleep(60)\n"
@@ -182,12 +183,12 @@ def test_how_long_the_others_are_waited_for(codes, is_stopping, seconds):
 def test_ranks_end_with_their_launcher(tmp_path):
     script = (
         "import os, sys, time\n"
-        "from graphjoule.parallel.launch import _end_with_the_launcher\n"
+        "from graphjoule.parallel.ranks import _end_with_the_launcher\n"
         "_end_with_the_launcher()\n"
         f"open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').write(str(os.getpid()))\n"
         "time.sleep(300)\n"
     )
-    code = f"import sys; from graphjoule.parallel.launch import launch; launch([sys.executable, '-c', {script!r}], 2)"
+    code = f"import sys; from graphjoule.parallel.ranks import launch; launch([sys.executable, '-c', {script!r}], 2)"
     launcher = subprocess.Popen([sys.executable, "-c", code])
     deadline = time.monotonic() + 90
     while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:

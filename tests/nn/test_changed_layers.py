@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize, prune
 
-from graphjoule.nn import EGNN, GCNII, EGNNConv, GCNIIConv, SReLU, residual
+from graphjoule.nn import EGNN, GCNII, EGNNConv, GCNIIConv, SReLU, egnn
 from graphjoule.ops import dropout, make_key, split_key, use_backend
 from graphjoule.trace import Trace
 from tests.graphs import normal, random_edges
@@ -305,13 +305,13 @@ def test_what_a_hook_on_a_layers_norm_keeps_is_not_written_over():
 @pytest.fixture
 def stacked(monkeypatch) -> list[int]:
     """The depth of every stack that was called."""
-    depths, stack = [], residual.egnn_stack
+    depths, stack = [], egnn.egnn_stack
 
     def spy(*given, weights, **options):
         depths.append(len(weights))
         return stack(*given, weights=weights, **options)
 
-    monkeypatch.setattr(residual, "egnn_stack", spy)
+    monkeypatch.setattr(egnn, "egnn_stack", spy)
     return depths
 
 

@@ -1,0 +1,186 @@
+"""How values are written on a command line, and how a training, a study or a search shows where it is.
+
+Progress goes to standard error, so that standard output holds results alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphjoule.errors import GraphjouleError
+
+if TYPE_CHECKING:
+    from graphjoule.studies import StudyProgress
+    from graphjoule.training import Progress
+    from graphjoule.tuning.search import TrialProgress
+    from graphjoule.tuning.storage import SearchStorage
+
+_SECONDS_BETWEEN_LINES = 60.0
+
+
+# Options that several commands have, and their values.
+
+
+def _check_device(device: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):  # whether the device is there, torch says later
+        raise GraphjouleError(f"--device is {device!r}; choose one of auto, cpu, cuda.")
+    return device
+
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=_check_device)]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds from a count or a list.
+
+    >>> parse_seeds("3"), parse_seeds("3,7"), parse_seeds("3,")
+    ([0, 1, 2], [3, 7], [3])
+    """
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or (numbers[0] < 1 and "," not in text):
+        raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
+    if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
+        raise GraphjouleError(f"--seeds is {text!r}; expected different numbers from 0 to {2**32 - 1}.")
+    return numbers if "," in text else list(range(numbers[0]))
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Seeds as ``--seeds`` reads them: a number alone means how many.
+
+    >>> seeds_text([0, 1, 2]), seeds_text([3, 7]), seeds_text([7])
+    ('3', '3,7', '7,')
+    """
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def value_text(value: Any) -> str:
+    """A setting as ``--set`` reads it.
+
+    >>> value_text(None), value_text("relu"), value_text(True), value_text(0.5)
+    ('none', 'relu', 'true', '0.5')
+    """
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# Progress.
+
+
+@contextmanager
+def _display(title: str, noun: str = "", step: Hashable = None) -> Iterator[Callable[[int, int, str, Hashable], None]]:
+    """Gives a function of how many are done, how many there are, the state in words and the step.
+
+    On a terminal it is a bar. Elsewhere it prints a line when a step begins that is not the last one, and one a minute
+    within a step. With a `noun` it is about many trainings: what each logs about itself would come once for each and
+    tear the bar, so only warnings pass meanwhile.
+    """
+    logger, last = logging.getLogger("graphjoule"), time.monotonic()
+    before = logger.level
+
+    def show(done: int, total: int, state: str, at: Hashable) -> None:
+        nonlocal last, step
+        now = time.monotonic()
+        if at != step or now - last >= _SECONDS_BETWEEN_LINES:
+            last, step = now, at
+            typer.echo(f"{title}: {f'{done}/{total} {noun}, ' if noun else ''}{state}", err=True)
+
+    try:
+        if noun:
+            logger.setLevel(logging.WARNING)
+        if not sys.stderr.isatty():
+            yield show
+            return
+        from rich import progress as rich
+        from rich.console import Console
+
+        state = rich.TextColumn(f"{noun}, {{task.fields[state]}}" if noun else "{task.fields[state]}")
+        many = (rich.MofNCompleteColumn(), state, rich.TimeElapsedColumn())
+        columns = many if noun else (rich.TaskProgressColumn(), state, rich.TimeRemainingColumn())
+        first = (rich.TextColumn("{task.description}"), rich.BarColumn())
+        with rich.Progress(*first, *columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, state="", total=None)
+            yield lambda done, total, state, step: bar.update(task, completed=done, total=total, state=state)
+    finally:
+        logger.setLevel(before)
+
+
+@contextmanager
+def show_progress(title: str) -> Iterator[Callable[[Progress], None]]:
+    """Gives a callback for `fit`."""
+    with _display(title) as display:
+
+        def show(progress: Progress) -> None:
+            scores = progress.val if not all(map(math.isnan, progress.val.values())) else {}  # no validation yet
+            trained = (
+                f"epoch {progress.epoch}/{progress.epochs}, {progress.num_active}/{progress.num_runs} runs, "
+                f"train loss {progress.train_loss:.3f}"
+            )
+            state = ", ".join([trained, *(f"val {name} {score:.3f}" for name, score in scores.items())])
+            display(progress.epoch, progress.epochs, state, None)
+
+        yield show
+
+
+@contextmanager
+def show_study(name: str) -> Iterator[Callable[[StudyProgress], None]]:
+    """Gives a callback for `graphjoule.studies.work`."""
+    from graphjoule.studies import in_words
+
+    with _display(name, "runs", step="") as display:
+
+        def show(progress: StudyProgress) -> None:
+            left = "" if progress.seconds_left is None else f"about {in_words(progress.seconds_left)} left, "
+            epoch = f", epoch {progress.training.epoch}" if progress.training else ""
+            job = progress.job or "waiting for another process that trains the rest"
+            display(progress.num_done, progress.num_runs, f"{left}{job}{epoch}", progress.job)
+
+        yield show
+
+
+@contextmanager
+def show_search(storage: SearchStorage, num_trials: int) -> Iterator[Callable[[TrialProgress | None], None]]:
+    """Gives a callback for `graphjoule.tuning.work`, or to be called with None now and then."""
+    from graphjoule.tuning.queue import attempts_of, is_over
+
+    def state() -> tuple[int, str]:
+        over = [tries[-1] for tries in attempts_of(storage.trials()).values() if is_over(tries[-1])]
+        values = [trial.value for trial in over if trial.value is not None]
+        if not values:
+            return len(over), "none has a result yet"
+        return len(over), f"best {max(values) if storage.study.direction.name == 'MAXIMIZE' else min(values):.4f}"
+
+    with _display(storage.ref.name, "trials", step=state()[0]) as display:
+
+        def show(progress: TrialProgress | None) -> None:
+            training = progress.training if progress is not None else None
+            if training is not None and (training.epoch % 10 or not sys.stderr.isatty()):
+                return  # reading the storage takes time
+            num_over, best = state()
+            display(num_over, num_trials, f"{best}, epoch {training.epoch}" if training else best, num_over)
+
+        yield show

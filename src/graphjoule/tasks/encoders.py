@@ -1,0 +1,111 @@
+"""How columns of tables become features and edges, in numbers that a run folder keeps; imports no torch, no pyarrow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Direction = Literal["both", "mutual", "kept"]
+DIRECTIONS: dict[Direction, str] = {
+    "both": "every row counts in both directions",
+    "mutual": "only edges that stand in both directions count",
+    "kept": "rows count as they stand",
+}
+_EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class NumberColumn(BaseModel):
+    """A column of numbers, booleans or dates, standardised as ``(value - mean) / std``; a missing value becomes 0.
+
+    Attributes:
+        name: its name in the header.
+        mean: over all nodes of the training graph; a date counts in days since 1970.
+        std: the same nodes' standard deviation; 0 for a column that is constant, which becomes 0 everywhere. Where all
+            columns are constant, mean and std are such that each becomes 1 or -1.
+        kind: what it looked like.
+        dates: how dates are written where they are text, such as "D.M.Y".
+        has_missing: whether values were missing, which a feature of 0 and 1 then marks.
+    """
+
+    model_config = _EXACT
+
+    name: str
+    mean: float
+    std: float = Field(ge=0)
+    kind: Literal["number", "boolean", "date"] = "number"
+    dates: str | None = None
+    has_missing: bool = False
+
+
+class CategoryColumn(BaseModel):
+    """A text column, one feature of 0 or 1 for every category; a blank and an unknown value have none.
+
+    Attributes:
+        name: its name in the header.
+        categories: the values it has in the training graph, sorted; the most frequent ones where there are many.
+    """
+
+    model_config = _EXACT
+
+    name: str
+    categories: tuple[str, ...]
+
+
+class TextColumn(BaseModel):
+    """A column of free text, one feature of 0 or 1 for every word, in small letters.
+
+    Attributes:
+        name: its name in the header.
+        words: the words that occur in most rows of the training graph, sorted.
+    """
+
+    model_config = _EXACT
+
+    name: str
+    words: tuple[str, ...]
+
+
+Encoder = NumberColumn | CategoryColumn | TextColumn
+
+
+class TableColumns(BaseModel):
+    """How the columns of a table of nodes and a table of edges become a graph with features.
+
+    Attributes:
+        id: the nodes' names; None if they are called by their row's number.
+        label: what to predict; blank where unknown.
+        numbers: the features that are numbers, in the order of the model's input.
+        categories: the text features, whose columns follow those of `numbers`.
+        texts: free text, whose columns follow; last come those that mark missing numbers.
+        source: one end of an edge; None if there is no table of edges.
+        target: the other end.
+        weight: the edges' weights; None if every edge weighs 1.
+        edge_type: the edges' types, which are merged; None if there is one.
+        direction: what a row says of the other direction, see `DIRECTIONS`.
+        knn: neighbours per node where the graph is built from the features; None if there is a table of edges.
+    """
+
+    model_config = _EXACT
+
+    id: str | None
+    label: str
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...] = ()
+    texts: tuple[TextColumn, ...] = ()
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+    edge_type: str | None = None
+    direction: Direction = "both"
+    knn: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """One name for every input of the model; a category's is ``column=category``, a word's ``column:word``."""
+        return (
+            *(column.name for column in self.numbers),
+            *(f"{column.name}={category}" for column in self.categories for category in column.categories),
+            *(f"{column.name}:{word}" for column in self.texts for word in column.words),
+            *(f"{column.name} missing" for column in self.numbers if column.has_missing),
+        )

@@ -1,0 +1,66 @@
+"""What two tables say before anything is built from them."""
+
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.own_graph import TableOptions, check_tables, read_nodes
+
+NODES = """id,age,city,note,code,zip_code,price
+a,34,Rome,likes long walks at night,1,7,1.5
+b,,Oslo,plays chess and the piano,1,8,2.5
+c,29,Rome,never writes long letters,1,7,
+"""
+EDGES = "source,target\na,b\nb,c\nb,c\nc,zoe\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "edges.csv").write_text(EDGES)
+    return tmp_path
+
+
+def check(**options):
+    return check_tables("nodes.csv", "edges.csv", TableOptions(**({"label": "price"} | options)))
+
+
+def test_a_report_says_what_becomes_of_everything():
+    report = check(objective="regression")
+    assert [(found.name, found.kind, found.missing) for found in report.columns] == [
+        ("age", "number", 1),
+        ("city", "category", 0),
+        ("note", "text", 0),
+        ("code", "constant", 0),
+        ("zip_code", "number", 0),
+    ]
+    assert report.nodes == "nodes.csv: 3 nodes, called by 'id'"
+    assert report.target == "'price', regression; 2 known, 1 to predict"
+    assert report.edges.startswith("edges.csv: 4 rows, 1 row naming no node left out, 1 repeated row (counted once)")
+    assert report.warnings == (
+        "'code' is left out: every value is 1",
+        "'zip_code' is taken for a number, whatever its name says",
+    )
+    assert report.problems == ()
+
+
+def test_all_that_a_training_would_refuse_is_in_a_report(here):
+    (here / "nodes.csv").write_text(NODES.replace("c,29", "c,old").replace("Oslo", "1,5").replace("1,5", '"1,5"'))
+    (here / "edges.csv").write_text("source,target\na,y\nb,z\n")
+    report = check(features=["age", "city"])
+    assert report.target is None
+    assert report.edges is None
+    said = ("'old' is not a number", "2 different numbers in 2 labels; say `objective=regression`", "no node 'y'")
+    assert len(report.problems) == len(said)
+    assert all(part in problem for part, problem in zip(said, report.problems, strict=True))
+    with pytest.raises(GraphjouleError, match="'old' is not a number"):
+        read_nodes("nodes.csv", TableOptions(label="price"), has_edges=True)
+
+
+def test_a_table_whose_columns_are_all_left_out(here):
+    rows = "".join(f"n{i},name{i},{'xy'[i % 2]}\n" for i in range(40))
+    (here / "nodes.csv").write_text(f"id,name,label\n{rows}")
+    with pytest.raises(GraphjouleError, match="no column can be a feature: name is left out: 40 different values"):
+        read_nodes("nodes.csv", TableOptions(), has_edges=True)
+    named = read_nodes("nodes.csv", TableOptions(one_hot=["name"]), has_edges=True)
+    assert len(named.columns.feature_names) == 40
