@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +32,7 @@ from graphjoule.training.build import (
     qualified_name,
     user_module,
 )
+from graphjoule.training.callbacks import Callback, Listeners, TrainingJob
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import Recipe, checked, parameter_groups
@@ -80,6 +82,7 @@ def fit(
     runs_at_once: int | None = None,
     checkpoint_every: int = 50,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     group: Group | None = None,
 ) -> FitResult:
@@ -110,6 +113,8 @@ def fit(
             clusters. What `resume` goes on with stays together as it was.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called about once an epoch with the mean losses.
+        callbacks: what else listens, see `graphjoule.training.Callback`; what one raises is raised here once the runs
+            that are done and the epoch of the others are saved in `out`.
         should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
         group: the processes that share the steps on clusters, which the recipe must have; all of them make this call,
             with the whole task. By default those that hold the graph together.
@@ -151,6 +156,7 @@ def fit(
         from graphjoule.parallel.trainer import shared_training
 
         kind, folder_at = shared_training(recipe, task, group)
+    listeners = Listeners(callbacks, on_progress, should_stop)
     training = kind(
         architecture,
         recipe,
@@ -159,22 +165,27 @@ def fit(
         seeds,
         builders,
         checkpoint_every,
-        on_progress,
-        should_stop,
+        listeners.on_epoch,
+        listeners.should_stop,
+        listeners.on_run_end,
     )
+    if not training.is_first:
+        listeners.callbacks.clear()
     logger.info("%s", describe_backend(where))
-    if out is None:
-        training.prepare(runs_at_once)
+    path = None if out is None else Path(out)
+    if path is not None:
+        training.folder = folder_at(path)
+        training.folder.check(recipe, training.facts, training.draw_split, resume=resume)
+    training.prepare(runs_at_once)
+    for callback in listeners.callbacks:
+        callback.on_begin(TrainingJob(recipe, training.facts, training.seeds, where, path))
+    with listeners.heard(), nullcontext() if training.folder is None else training.folder.open():
         training.run()
-    else:
-        folder = training.folder = folder_at(out)
-        folder.check(recipe, training.facts, training.draw_split, resume=resume)
-        training.prepare(runs_at_once)
-        with folder.open():
-            training.run()
-    path = None if training.folder is None else training.folder.path
     models = [user_module(model) for model in training.all_models()]
-    return FitResult([training.records[seed] for seed in training.seeds], models, path)
+    result = FitResult([training.records[seed] for seed in training.seeds], models, path)
+    for callback in listeners.callbacks:
+        callback.on_end(result)
+    return result
 
 
 def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -> tuple[Recipe, Architecture]:

@@ -1,5 +1,10 @@
 from .build import architecture_of as architecture_of
 from .build import build_model as build_model
+from .callbacks import Callback as Callback
+from .callbacks import TensorBoard as TensorBoard
+from .callbacks import TrainingJob as TrainingJob
+from .export import export_model as export_model
+from .export import exported_program as exported_program
 from .folder import RunFolder as RunFolder
 from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
