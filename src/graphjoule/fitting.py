@@ -34,6 +34,7 @@ from graphjoule.training.build import (
 )
 from graphjoule.training.callbacks import Callback, Listeners, TrainingJob
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.hub import model_file
 from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import Recipe, checked, parameter_groups
 from graphjoule.training.records import Record, Summary, summarise
@@ -342,16 +343,23 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
     """The trained model of a run folder or of one model file, in evaluation mode; nothing in a file is executed.
 
     Args:
-        path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it.
+        path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it; or a folder
+            of ``graphjoule export --format hub``.
         device: "auto", "cpu" or "cuda", whatever it was trained on.
         seed: which run of a folder; by default the one that validated best.
 
     Returns:
         The model; it expects features scaled as in training, which ``graphjoule predict`` and `read_runs` take care of.
     """
-    where = resolve_device(device)
-    if seed is None and Path(path).is_dir():
-        folder, records = _finished(Path(path))
+    (model,) = read_run(path, seed=seed, device=device).models.values()
+    return model
+
+
+def read_run(path: str | Path, *, seed: int | None = None, device: str | torch.device = "cpu") -> TrainedRuns:
+    """One run of a folder, by default the one that validated best, or the one in a model file; see `read_runs`."""
+    where, path = resolve_device(device), model_file(Path(path))
+    if seed is None and path.is_dir():
+        folder, records = _finished(path)
         select_on = folder.about().recipe.train.select_on
         _, is_higher_better = OBJECTIVES[records[min(records)].objective].column(select_on)
 
@@ -360,19 +368,18 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
             return (float("inf") if score is None else -score if is_higher_better else score, seed)
 
         seed = min(records, key=rank)
-    (model,) = read_runs(path, seed=seed, device=where).models.values()
-    return model
+    return read_runs(path, seed=seed, device=where)
 
 
 def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.device = "cpu") -> TrainedRuns:
     """All finished runs of a folder, one of them, or the one in a model file.
 
     Args:
-        path: a run folder or a model file.
+        path: a run folder, a model file, or a folder of ``graphjoule export --format hub``, which holds one.
         seed: one run of a folder; by default all.
         device: where to put the models.
     """
-    path = Path(path)
+    path = model_file(Path(path))
     where = resolve_device(device)
     if not path.exists():
         raise GraphjouleError(f"There is no run {path}; expected a folder that graphjoule train made, or a model file.")

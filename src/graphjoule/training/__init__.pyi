@@ -6,6 +6,7 @@ from .callbacks import TrainingJob as TrainingJob
 from .export import export_model as export_model
 from .export import exported_program as exported_program
 from .folder import RunFolder as RunFolder
+from .hub import export_to_hub as export_to_hub
 from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
 from .loop import TrainingInterrupted as TrainingInterrupted

@@ -25,6 +25,7 @@ from graphjoule.ops.backend import use_backend
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Objective
+from graphjoule.tasks.pooling import Pooling
 from graphjoule.training.build import OwnModel
 
 ProgramFormat = Literal["onnx", "torch"]
@@ -86,7 +87,8 @@ def exported_program(
     with weights: self-loops are dropped, duplicates add up. A program cannot refuse with a sentence, so an edge list
     that `Propagation` would refuse makes all predictions NaN: one with a direction missing, a negative node, or a
     weight that is negative or not finite. A module that takes ``edge_index`` itself gets it as it is; for it
-    self-loops, duplicates and weights of zero are refused in the same way.
+    self-loops, duplicates and weights of zero are refused in the same way. Of a task about whole graphs the program
+    takes one graph and gives one row.
 
     Args:
         model: see `export_model`; it is left on its device, in evaluation mode.
@@ -102,9 +104,10 @@ def exported_program(
         >>> program.module()(torch.zeros(3, task.num_features), one_edge, torch.ones(2)).shape
         torch.Size([3, 10])
     """
-    network = model if isinstance(model, GraphModel) else OwnModel(model, data.num_features, data.objective.out_channels)
+    network = as_graph_model(model, data).eval()
     like = next(network.parameters())
-    predictor = _Predictor(network.eval(), data.objective, normalize_features)
+    pooling = data.pooling.how if isinstance(data.pooling, Pooling) else data.pooling
+    predictor = _Predictor(network, data.objective, normalize_features, pooling)
     # A path of five nodes: sizes 0 and 1 would be taken for constants.
     edges = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4], [1, 0, 2, 1, 3, 2, 4, 3]], device=like.device)
     features = torch.zeros(5, data.num_features, dtype=like.dtype, device=like.device)
@@ -127,18 +130,29 @@ def exported_program(
     return program
 
 
-class _Predictor(nn.Module):
-    """From features and an edge list to what `graphjoule.predict` says."""
+def as_graph_model(model: nn.Module, data: Task | TaskFacts) -> GraphModel:
+    """A model of ours as it is, a module of the user's behind the same calls."""
+    return model if isinstance(model, GraphModel) else OwnModel(model, data.num_features, data.objective.out_channels)
 
-    def __init__(self, model: GraphModel, objective: Objective, normalize_features: bool) -> None:
+
+class _Predictor(nn.Module):
+    """From features and an edge list to what ``graphjoule predict`` says; of a task about graphs, about one graph."""
+
+    def __init__(
+        self, model: GraphModel, objective: Objective, normalize_features: bool, pooling: str | None = None
+    ) -> None:
         super().__init__()
-        self.model, self.objective, self.normalize_features = model, objective, normalize_features
+        self.model, self.objective = model, objective
+        self.normalize_features, self.pooling = normalize_features, pooling
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
         graph = EdgeList(edge_index, edge_weight, x)
-        features = normalize_rows(x) if self.normalize_features else x
-        prediction = self.objective.prediction(self.model(features, graph).double())
-        return torch.where(graph.is_valid(), prediction, torch.nan)
+        output = self.model(normalize_rows(x) if self.normalize_features else x, graph).double()
+        if self.pooling is not None:
+            output = output - self.model.output_center
+            pooled = {"mean": output.mean, "sum": output.sum, "max": output.amax}[self.pooling](dim=0, keepdim=True)
+            output = pooled + self.model.output_center
+        return torch.where(graph.is_valid(), self.objective.prediction(output), torch.nan)
 
 
 class EdgeList(Propagation):
@@ -213,7 +227,8 @@ class EdgeList(Propagation):
         )
         if self._is_read:
             key = torch.sort(row * self.num_nodes + col).values
-            num_wrong = num_wrong + (row == col).sum() + (given == 0).sum() + (key[1:] == key[:-1]).sum()
+            num_twice = (torch.cat([key, row.new_full((1,), -1)]) == torch.cat([row.new_full((1,), -2), key])).sum()
+            num_wrong = num_wrong + num_twice + (row == col).sum() + (given == 0).sum()
         return num_wrong == 0
 
 
@@ -241,9 +256,24 @@ def _onnx_bytes(program: torch.export.ExportedProgram, about: str, name: str) ->
             f"{name} adds up by index_add or index_put, which onnxruntime computes wrongly in several threads; use "
             "scatter_add in the module, or `format=torch`."
         )
+    _keep_for_users(model.graph)
     model.metadata_props.add(key="graphjoule", value=about)
     content: bytes = model.SerializeToString()
     return content
+
+
+def _keep_for_users(graph: Any) -> None:
+    """Name the sizes of inputs and outputs, and drop the exporter's notes on every step."""
+    x, edge_index, _ = graph.input
+    sizes = [x.type.tensor_type.shape.dim[0].dim_param, edge_index.type.tensor_type.shape.dim[1].dim_param]
+    names = dict(zip(sizes, ("num_nodes", "num_edges"), strict=True))
+    for value in (*graph.input, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                dim.dim_param = names[dim.dim_param]
+    for field in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
+        field.ClearField("metadata_props")
+    graph.ClearField("value_info")
 
 
 def _reduces(node: Any) -> bool:
@@ -258,12 +288,14 @@ def _first_line(error: Exception) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep what the exporter says to its developers away from users: deprecations, packages that it does not need."""
-    logger = logging.getLogger("torch")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
