@@ -17,7 +17,6 @@ from graphjoule.nn import MODELS
 from graphjoule.ops import propagate
 from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import Classification
 from graphjoule.training import export
 from graphjoule.training.export import EdgeList, export_model, exported_program
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
@@ -252,12 +251,12 @@ def test_a_module_that_reads_edges_itself_gets_clean_ones_or_says_nan(index, wei
 
 
 def test_a_module_that_looks_at_the_graph_is_refused():
-    with pytest.raises(GraphjouleError, match="Picky cannot be exported: .*no branches that depend on the graph"):
+    with pytest.raises(GraphjouleError, match=r"Picky cannot be exported: .*no branches that depend on the graph"):
         exported_program(Picky(7, 3), TASK)
 
 
 def test_sums_that_onnxruntime_gets_wrong_are_refused(tmp_path):
-    with pytest.raises(GraphjouleError, match="ByIndexAdd adds up by index_add .* use scatter_add"):
+    with pytest.raises(GraphjouleError, match=r"ByIndexAdd adds up by index_add .* use scatter_add"):
         export_model(ByIndexAdd(7, 3), TASK, tmp_path / "m.onnx")
     assert not list(tmp_path.iterdir())
     export_model(ByIndexAdd(7, 3), TASK, tmp_path / "m.pt2", format="torch")

@@ -88,7 +88,7 @@ def test_a_folder_that_holds_something_is_left_alone(run, tmp_path):
 
 
 def test_a_seed_of_a_hub_folder_is_refused(run):
-    with pytest.raises(GraphjouleError, match="model.safetensors is one model"):
+    with pytest.raises(GraphjouleError, match=r"model.safetensors is one model"):
         load(run[2], seed=1)
 
 

@@ -77,7 +77,7 @@ def export(
             model,
             found.data,
             out,
-            format=format.value,
+            format="onnx" if format is _Format.onnx else "torch",
             normalize_features=found.recipe.data.normalize_features,
             about=describe_model(found.recipe, chosen, found.data),
         )

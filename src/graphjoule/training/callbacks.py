@@ -197,4 +197,4 @@ class TensorBoard(Callback):
         from torch.utils.tensorboard import SummaryWriter
 
         # Flushed often: a training that is killed does not close it.
-        return SummaryWriter(str(self.folder / name), flush_secs=5)  # type: ignore[no-untyped-call]
+        return SummaryWriter(str(self.folder / name), flush_secs=5)

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -164,6 +163,11 @@ class EdgeList(Propagation):
         x: the features, which say how many nodes there are.
     """
 
+    _diagonal: Tensor
+    _edges: tuple[Tensor, Tensor, Tensor]  # as they are, their weights, and those without self-loops
+    _places: dict[int, Tensor]  # row of every entry of a message, by the width of messages
+    _is_read: list[bool]  # not empty where a module has looked at the edges
+
     def __init__(self, edge_index: Tensor, edge_weight: Tensor, x: Tensor) -> None:
         row, col = edge_index[0], edge_index[1]
         given = edge_weight.double()
@@ -182,19 +186,23 @@ class EdgeList(Propagation):
 
     @property
     def num_nodes(self) -> int:
+        """Number of nodes."""
         return self.degree.size(0)
 
     @property
-    def is_weighted(self) -> bool:  # type: ignore[override]
+    def is_weighted(self) -> bool:
+        """Yes: weights are an input."""
         return True
 
     @property
-    def edge_index(self) -> Tensor:  # type: ignore[override]
+    def edge_index(self) -> Tensor:
+        """The edges that went in, which from now on must be clean, see `is_valid`."""
         self._is_read.append(True)
         return self._edges[0]
 
     @property
-    def edge_weight(self) -> Tensor:  # type: ignore[override]
+    def edge_weight(self) -> Tensor:
+        """Their weights."""
         return self._edges[1].to(self.dtype)
 
     def product(self, x: Tensor) -> Tensor:
