@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +33,9 @@ from graphjoule.training.build import (
     user_module,
 )
 from graphjoule.training.calibration import Calibration, check_coverage
+from graphjoule.training.callbacks import Callback, Listeners, TrainingJob
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.hub import model_file
 from graphjoule.training.loop import Progress
 from graphjoule.training.recipe import Recipe, checked, parameter_groups
 from graphjoule.training.records import Record, Summary, summarise
@@ -81,6 +84,7 @@ def fit(
     runs_at_once: int | None = None,
     checkpoint_every: int = 50,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     group: Group | None = None,
 ) -> FitResult:
@@ -111,6 +115,8 @@ def fit(
             clusters. What `resume` goes on with stays together as it was.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called about once an epoch with the mean losses.
+        callbacks: what else listens, see `graphjoule.training.Callback`; what one raises is raised here once the runs
+            that are done and the epoch of the others are saved in `out`.
         should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
         group: the processes that share the steps on clusters, which the recipe must have; all of them make this call,
             with the whole task. By default those that hold the graph together.
@@ -152,6 +158,7 @@ def fit(
         from graphjoule.parallel.trainer import shared_training
 
         kind, folder_at = shared_training(recipe, task, group)
+    listeners = Listeners(callbacks, on_progress, should_stop)
     training = kind(
         architecture,
         recipe,
@@ -160,22 +167,27 @@ def fit(
         seeds,
         builders,
         checkpoint_every,
-        on_progress,
-        should_stop,
+        listeners.on_epoch,
+        listeners.should_stop,
+        listeners.on_run_end,
     )
+    if not training.is_first:
+        listeners.callbacks.clear()
     logger.info("%s", describe_backend(where))
-    if out is None:
-        training.prepare(runs_at_once)
+    path = None if out is None else Path(out)
+    if path is not None:
+        training.folder = folder_at(path)
+        training.folder.check(recipe, training.facts, training.draw_split, resume=resume)
+    training.prepare(runs_at_once)
+    for callback in listeners.callbacks:
+        callback.on_begin(TrainingJob(recipe, training.facts, training.seeds, where, path))
+    with listeners.heard(), nullcontext() if training.folder is None else training.folder.open():
         training.run()
-    else:
-        folder = training.folder = folder_at(out)
-        folder.check(recipe, training.facts, training.draw_split, resume=resume)
-        training.prepare(runs_at_once)
-        with folder.open():
-            training.run()
-    path = None if training.folder is None else training.folder.path
     models = [user_module(model) for model in training.all_models()]
-    return FitResult([training.records[seed] for seed in training.seeds], models, path)
+    result = FitResult([training.records[seed] for seed in training.seeds], models, path)
+    for callback in listeners.callbacks:
+        callback.on_end(result)
+    return result
 
 
 def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -> tuple[Recipe, Architecture]:
@@ -389,16 +401,23 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
     """The trained model of a run folder or of one model file, in evaluation mode; nothing in a file is executed.
 
     Args:
-        path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it.
+        path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it; or a folder
+            of ``graphjoule export --format hub``.
         device: "auto", "cpu" or "cuda", whatever it was trained on.
         seed: which run of a folder; by default the one that validated best.
 
     Returns:
         The model; it expects features scaled as in training, which ``graphjoule predict`` and `read_runs` take care of.
     """
-    where = resolve_device(device)
-    if seed is None and Path(path).is_dir():
-        folder, records = _finished(Path(path))
+    (model,) = read_run(path, seed=seed, device=device).models.values()
+    return model
+
+
+def read_run(path: str | Path, *, seed: int | None = None, device: str | torch.device = "cpu") -> TrainedRuns:
+    """One run of a folder, by default the one that validated best, or the one in a model file; see `read_runs`."""
+    where, path = resolve_device(device), model_file(Path(path))
+    if seed is None and path.is_dir():
+        folder, records = _finished(path)
         select_on = folder.about().recipe.train.select_on
         _, is_higher_better = OBJECTIVES[records[min(records)].objective].column(select_on)
 
@@ -407,19 +426,18 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
             return (float("inf") if score is None else -score if is_higher_better else score, seed)
 
         seed = min(records, key=rank)
-    (model,) = read_runs(path, seed=seed, device=where).models.values()
-    return model
+    return read_runs(path, seed=seed, device=where)
 
 
 def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.device = "cpu") -> TrainedRuns:
     """All finished runs of a folder, one of them, or the one in a model file.
 
     Args:
-        path: a run folder or a model file.
+        path: a run folder, a model file, or a folder of ``graphjoule export --format hub``, which holds one.
         seed: one run of a folder; by default all.
         device: where to put the models.
     """
-    path = Path(path)
+    path = model_file(Path(path))
     where = resolve_device(device)
     if not path.exists():
         raise GraphjouleError(f"There is no run {path}; expected a folder that graphjoule train made, or a model file.")

@@ -35,6 +35,7 @@ __all__ = ["app", "main", "missing_commands", "study_commands"]
 _COMMANDS = {
     "train": "Train a model on a dataset, or on your own graph: all seeds in one program.",
     "predict": "Write every node's prediction as CSV.",
+    "export": "Write a trained model as ONNX, as a torch.export program, or as a folder for a model hub.",
     "trace": "Measure a network layer by layer, and say what is wrong with it.",
     "report": "Write one HTML page on a run, or on a folder of runs.",
     "data": "List the datasets.",

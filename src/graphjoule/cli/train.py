@@ -85,6 +85,9 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard into this folder too.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a model on a dataset: all seeds in one program, validation selects, the test split is read once.
@@ -106,6 +109,8 @@ def train(
     - `graphjoule train --dataset pubmed --layers 64 --processes 2` trains the same, each process with half the graph
 
     - `graphjoule train --dataset cora --layers 8 --class-weights balanced --select-on macro_f1`
+
+    - `graphjoule train --dataset cora --seeds 5 --tensorboard curves` to watch with `tensorboard --logdir curves`
 
     - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
 
@@ -147,6 +152,10 @@ def train(
     resolve_device(device)
     if source.test_fraction is not None:
         stratified_rule(source.test_fraction)
+    if tensorboard is not None:
+        from graphjoule.training import TensorBoard
+
+        TensorBoard(tensorboard)
     if out is not None and not distributed:  # of many processes the first looks at the folder, for all
         check_folder(out, recipe, resume=resume)
     job = Job(
@@ -156,6 +165,7 @@ def train(
         out=out,
         resume=resume,
         checkpoint_every=checkpoint_every,
+        tensorboard=tensorboard,
         source=source,
         is_json=json,
     )
@@ -225,6 +235,7 @@ class Job(BaseModel):
         out: the run folder; None makes a new one under ``runs/``.
         resume: whether to go on with what it holds.
         checkpoint_every: epochs between two checkpoints.
+        tensorboard: folder for TensorBoard's curves; None writes none.
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
     """
@@ -235,6 +246,7 @@ class Job(BaseModel):
     out: Path | None
     resume: bool
     checkpoint_every: int
+    tensorboard: Path | None = None
     source: GraphSource = GraphSource()
     is_json: bool = False
 
@@ -254,7 +266,7 @@ class Job(BaseModel):
             on_epoch: called when there is progress.
         """
         from graphjoule.fitting import fit
-        from graphjoule.training import deferred_interrupt
+        from graphjoule.training import TensorBoard, deferred_interrupt
 
         recipe = self.recipe.with_split_of(task)
 
@@ -279,6 +291,7 @@ class Job(BaseModel):
                 resume=self.resume,
                 checkpoint_every=self.checkpoint_every,
                 on_progress=on_progress,
+                callbacks=[] if self.tensorboard is None else [TensorBoard(self.tensorboard)],
                 should_stop=lambda: stop.requested,
                 group=group,
             )

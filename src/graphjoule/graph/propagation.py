@@ -157,6 +157,14 @@ class Propagation(Nodes):
         """
         return x
 
+    def product(self, x: Tensor) -> Tensor:
+        """``P X`` in plain torch, shape ``[num_nodes, channels]``; `graphjoule.ops.propagate` chooses faster ways.
+
+        Args:
+            x: features of all nodes that the columns name, shape ``[num_columns, channels]``.
+        """
+        return torch.mm(self.matrix, x)
+
     def mixed(self, a: float, alpha: float) -> Tensor:
         """The entries of ``a P + alpha I``, which has the pattern of ``P``, to be read only.
 

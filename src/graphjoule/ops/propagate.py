@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
@@ -45,5 +44,5 @@ def plain_product(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 
     if backend == "cpu":
         value = graph.value if (a, alpha) == (1.0, 0.0) else graph.mixed(a, alpha)
         return each_run(lambda run: csr_product(graph.rowptr, graph.col, value, run), reached)
-    product = each_run(lambda run: torch.mm(graph.matrix, run), reached)
+    product = each_run(graph.product, reached)
     return product if (a, alpha) == (1.0, 0.0) else a * product + alpha * x

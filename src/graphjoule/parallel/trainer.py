@@ -69,6 +69,11 @@ class SharedTrainer(Trainer):
             )
 
     @property
+    def is_first(self) -> bool:
+        """See `Trainer.is_first`."""
+        return self.group.is_first
+
+    @property
     def can_halve(self) -> bool:  # type: ignore[override]
         """Processes cannot change their plan while the others wait in the middle of an epoch."""
         return self.group.size == 1

@@ -3,7 +3,13 @@ from .build import build_model as build_model
 from .calibration import Calibration as Calibration
 from .calibration import prediction_intervals as prediction_intervals
 from .calibration import prediction_sets as prediction_sets
+from .callbacks import Callback as Callback
+from .callbacks import TensorBoard as TensorBoard
+from .callbacks import TrainingJob as TrainingJob
+from .export import export_model as export_model
+from .export import exported_program as exported_program
 from .folder import RunFolder as RunFolder
+from .hub import export_to_hub as export_to_hub
 from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
 from .loop import TrainingInterrupted as TrainingInterrupted

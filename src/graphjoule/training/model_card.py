@@ -19,13 +19,14 @@ from graphjoule.training.records import Record, summarise
 _MOST_CLASSES = 50
 
 
-def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None) -> str:
-    """The card of a run folder.
+def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None, only_model: str | None = None) -> str:
+    """The card of a run folder, or of a folder with one model alone.
 
     Args:
         recipe: the settings of all runs.
         records: one per seed, in any order.
         data: what was trained on; None in a folder that does not say.
+        only_model: name of the model's file where the folder holds nothing else of the training.
 
     Returns:
         Markdown; the same files give the same text.
@@ -45,6 +46,7 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         is_regression=data is not None and data.objective.is_scaled,
         devices=list(dict.fromkeys(record.device for record in records)),
         counted=counted,
+        only_model=only_model,
         directions=DIRECTIONS,
     )
 

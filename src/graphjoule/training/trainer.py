@@ -42,6 +42,7 @@ class Trainer:
         checkpoint_every: epochs between two checkpoints.
         on_progress: called about once an epoch.
         should_stop: asked after every epoch.
+        on_run_end: called when a run's model and record are written.
         folder: where records, models and checkpoints go; None writes nothing.
         groups: seeds that train together.
         records: what is done, by seed.
@@ -57,6 +58,7 @@ class Trainer:
     checkpoint_every: int = 50
     on_progress: Callable[[Progress], None] = lambda progress: None
     should_stop: Callable[[], bool] = lambda: False
+    on_run_end: Callable[[Record], None] = lambda record: None
     folder: RunFolder | None = None
     groups: list[list[int]] = field(default_factory=list)
     records: dict[int, Record] = field(default_factory=dict)
@@ -258,6 +260,12 @@ class Trainer:
             self.folder.add(result, record, self.recipe, self.facts)
         self.records[result.seed] = record
         self.models[result.seed] = result.model.eval()
+        self.on_run_end(record)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that speaks for all."""
+        return True
 
     def describe_device(self) -> str:
         """Where it was trained, in words."""

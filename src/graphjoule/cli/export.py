@@ -1,0 +1,87 @@
+"""``graphjoule export``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphjoule.cli.terminal import Json
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import check_free, json_text
+
+
+class _Format(StrEnum):
+    onnx = "onnx"
+    torch = "torch"
+    hub = "hub"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `graphjoule train`, or a model file.")],
+    out: Annotated[
+        Path, typer.Option(help="The file to write, such as model.onnx or model.pt2; for hub a new folder.")
+    ],
+    format: Annotated[_Format, typer.Option(help="onnx, torch (for torch.export.load) or hub (a folder).")],
+    seed: Annotated[int | None, typer.Option(help="Which run; by default the one that validated best.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a trained model so that it predicts elsewhere; onnx and torch need no graphjoule there.
+
+    Examples:
+
+    - `graphjoule export runs/cora-egnn-64 --format onnx --out cora.onnx`
+
+    - `graphjoule export runs/cora-egnn-64 --seed 3 --format torch --out cora.pt2`
+
+    - `graphjoule export runs/cora-egnn-64 --format hub --out cora-egnn` writes a folder that `huggingface_hub` uploads
+    """
+    if not run.exists():
+        raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
+    if format is _Format.hub:
+        if not run.is_dir():
+            raise GraphjouleError(f"{run} is a model file; for --format hub name its run folder, which has its scores.")
+        if out.exists() and not out.is_dir():
+            raise GraphjouleError(f"--out is {out}, which is a file; --format hub writes a folder.")
+        check_free(out)
+    elif not out.absolute().parent.is_dir():
+        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
+    elif out.is_dir():
+        raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / 'model.onnx'}.")
+    elif out.exists() and not force:
+        raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
+    elif format is _Format.torch and out.suffix != ".pt2":
+        raise GraphjouleError(f"--out is {out}; torch.export.load reads files whose name ends in .pt2.")
+
+    from graphjoule.fitting import read_run
+    from graphjoule.training.export import check_onnx, export_model
+    from graphjoule.training.folder import RunFolder
+    from graphjoule.training.hub import describe_model, export_to_hub
+
+    if format is _Format.onnx:
+        check_onnx()
+    found = read_run(run, seed=seed)
+    ((chosen, model),) = found.models.items()
+    if found.data is None:
+        raise GraphjouleError(f"{run} does not say what it was trained on: an older version wrote it; train it again.")
+    if format is _Format.hub:
+        record = RunFolder(run).records().get(chosen)
+        if record is None:
+            raise GraphjouleError(f"{run} was exported before and has no records; copy the folder as it is.")
+        export_to_hub(out, model, found.recipe, record, found.data, found.calibrations.get(chosen))
+    else:
+        export_model(
+            model,
+            found.data,
+            out,
+            format="onnx" if format is _Format.onnx else "torch",
+            normalize_features=found.recipe.data.normalize_features,
+            about=describe_model(found.recipe, chosen, found.data),
+        )
+    if json:
+        typer.echo(json_text({"format": format.value, "seed": chosen, "out": str(out)}))
+    else:
+        typer.echo(f"seed {chosen} of {run}: {out}")

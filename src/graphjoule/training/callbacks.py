@@ -1,0 +1,200 @@
+"""What may listen to a training: the base class `Callback`, and `TensorBoard`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.tasks.facts import TaskFacts
+from graphjoule.training.loop import Progress, TrainingInterrupted
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from graphjoule.fitting import FitResult
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What a call of `fit` is about to train.
+
+    Attributes:
+        recipe: every setting.
+        data: what it trains on, in numbers.
+        seeds: one run each; some may be done already where a training goes on.
+        device: where steps are computed.
+        folder: where records, models and checkpoints go; None writes nothing.
+    """
+
+    recipe: Recipe
+    data: TaskFacts
+    seeds: list[int]
+    device: torch.device
+    folder: Path | None
+
+
+class Callback:
+    """Listens to a training: ``fit(..., callbacks=[MyCallback()])`` calls what a subclass overrides.
+
+    Where many processes train together, the first one calls them. What a callback raises ends the training and is
+    raised by `fit`, but nothing is lost where `fit` has an ``out``: the runs that are done are recorded before, and of
+    the others the epoch is saved first, so that ``resume=True`` goes on from there.
+
+    Example:
+        >>> class Longest(Callback):
+        ...     epochs = 0
+        ...     def on_run_end(self, record):
+        ...         self.epochs = max(self.epochs, record.epochs_run)
+        >>> from graphjoule import fit, load_recipe, load_task
+        >>> longest = Longest()
+        >>> recipe = load_recipe("gcn", "digits", 2, {"epochs": 3})
+        >>> result = fit(recipe, load_task("digits"), device="cpu", callbacks=[longest])
+        >>> longest.epochs
+        3
+    """
+
+    def on_begin(self, job: TrainingJob) -> None:
+        """Before the first epoch; nothing has been written yet."""
+
+    def on_epoch(self, progress: Progress) -> None:
+        """About once an epoch, on a GPU every ten: means over the runs that train together now."""
+
+    def on_run_end(self, record: Record) -> None:
+        """A run of this call is over, failed or done; its model and record are written. The record has its curve."""
+
+    def on_end(self, result: FitResult) -> None:
+        """All runs are over."""
+
+
+class Listeners:
+    """The callbacks of one call of `fit`; what one of them raises waits until the state is saved.
+
+    Args:
+        callbacks: what listens.
+        on_progress: one more that listens to epochs.
+        should_stop: whether somebody else asks the training to stop.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        on_progress: Callable[[Progress], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise GraphjouleError(
+                    f"callbacks has a {type(callback).__name__}; expected objects of a subclass of "
+                    "graphjoule.training.Callback."
+                )
+        self.callbacks = list(callbacks)
+        self._on_progress, self._should_stop = on_progress, should_stop
+        self._error: Exception | None = None
+
+    def on_epoch(self, progress: Progress) -> None:
+        """Tell all of an epoch; what `on_progress` raises is not held back."""
+        self._on_progress(progress)
+        self._call([callback.on_epoch for callback in self.callbacks], progress)
+
+    def on_run_end(self, record: Record) -> None:
+        """Tell all of a run that is over."""
+        self._call([callback.on_run_end for callback in self.callbacks], record)
+
+    def _call(self, functions: Sequence[Callable[[Any], None]], argument: Any) -> None:
+        if self._error is None:
+            try:
+                for function in functions:
+                    function(argument)
+            except Exception as error:
+                self._error = error
+
+    def should_stop(self) -> bool:
+        """Whether somebody asks the training to stop, or a callback has failed."""
+        return self._error is not None or self._should_stop()
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Train within the block: what a callback has raised is raised at its end, where everything is saved."""
+        try:
+            yield
+        except TrainingInterrupted as stopped:
+            if self._error is None:
+                raise
+            self._error.add_note(f"graphjoule: a callback raised this; the training {stopped}.")
+        if self._error is not None:
+            raise self._error
+
+
+class TensorBoard(Callback):
+    """Writes curves for TensorBoard: ``seed-N`` for every run once it is over, and the mean of all while they train.
+
+    It needs the package of the extra ``tensorboard``; ``tensorboard --logdir FOLDER`` shows what is there.
+
+    Args:
+        folder: where to write; made when there is something to write.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        try:
+            import torch.utils.tensorboard  # noqa: F401
+        except ImportError as error:
+            raise GraphjouleError(
+                "Writing for TensorBoard needs tensorboard, which is not installed: pip install "
+                "'graphjoule[tensorboard]'."
+            ) from error
+        if self.folder.exists() and not self.folder.is_dir():
+            raise GraphjouleError(f"Cannot write for TensorBoard into {self.folder}: it is a file; name a folder.")
+        self._mean: SummaryWriter | None = None
+        self._group, self._epoch = 1, 0
+
+    def on_begin(self, job: TrainingJob) -> None:
+        """Begin with the first group of seeds."""
+        self._group, self._epoch = 1, 0
+
+    def on_epoch(self, progress: Progress) -> None:
+        """Write the means, of seeds that train after others as a curve of their own."""
+        if progress.epoch <= self._epoch:
+            self._close()
+            self._group += 1
+        self._epoch = progress.epoch
+        if self._mean is None:
+            self._mean = self._writer("mean" if self._group == 1 else f"mean-{self._group}")
+        scores = {"train_loss": progress.train_loss, **{f"val_{name}": value for name, value in progress.val.items()}}
+        for name, value in scores.items():
+            if math.isfinite(value):
+                self._mean.add_scalar(name, value, progress.epoch)
+
+    def on_run_end(self, record: Record) -> None:
+        """Write the whole curve of a run."""
+        writer = self._writer(f"seed-{record.seed}")
+        for name, values in record.curve.items():
+            for epoch, value in enumerate(values, start=1):
+                if value is not None:  # was not finite, or not validated
+                    writer.add_scalar(name, value, epoch)
+        writer.close()
+
+    def on_end(self, result: FitResult) -> None:
+        """Close the files."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._mean is not None:
+            self._mean.close()
+            self._mean = None
+
+    def _writer(self, name: str) -> SummaryWriter:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Flushed often: a training that is killed does not close it.
+        return SummaryWriter(str(self.folder / name), flush_secs=5)

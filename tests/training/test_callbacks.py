@@ -1,0 +1,174 @@
+import math
+import sys
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
+from graphjoule.training import Callback, TensorBoard, TrainingInterrupted, read_records
+
+from . import assert_same_training, small_recipe, small_task
+
+RECIPE = small_recipe("gcn", epochs=6)
+TASK = small_task()
+
+
+class Log(Callback):
+    """Writes down all that it hears."""
+
+    def __init__(self):
+        self.heard = []
+
+    def on_begin(self, job):
+        self.job = job
+        self.heard.append("begin")
+
+    def on_epoch(self, progress):
+        self.heard.append(progress.epoch)
+
+    def on_run_end(self, record):
+        self.heard.append(f"seed {record.seed}")
+
+    def on_end(self, result):
+        self.result = result
+        self.heard.append("end")
+
+
+class Broken(Callback):
+    """Raises at one epoch, or at the end of a run."""
+
+    def __init__(self, epoch=None, seed=None):
+        self.epoch, self.seed = epoch, seed
+
+    def on_epoch(self, progress):
+        if progress.epoch == self.epoch:
+            raise OSError("the disk is full")
+
+    def on_run_end(self, record):
+        if record.seed == self.seed:
+            raise OSError("the disk is full")
+
+
+def test_callbacks_hear_all_in_order(tmp_path):
+    log, epochs = Log(), []
+    result = fit(
+        RECIPE,
+        TASK,
+        [0, 1, 2],
+        out=tmp_path / "run",
+        runs_at_once=2,
+        callbacks=[log, Callback()],
+        on_progress=lambda progress: epochs.append(progress.epoch),
+    )
+    group = [*range(1, 7)]
+    assert log.heard == ["begin", *group, "seed 0", "seed 1", *group, "seed 2", "end"]
+    assert epochs == 2 * group
+    assert log.result is result
+    job = log.job
+    assert (job.seeds, job.folder, job.device.type) == ([0, 1, 2], tmp_path / "run", "cpu")
+    assert (job.recipe.model.name, job.data.num_nodes) == ("gcn", 30)
+
+
+def test_a_record_is_written_before_anybody_hears_of_its_run(tmp_path):
+    class Reader(Callback):
+        seen: tuple = ()
+
+        def on_run_end(self, record):
+            assert (tmp_path / f"model-seed-{record.seed}.safetensors").exists()
+            self.seen = (*self.seen, record in read_records(tmp_path / "records.jsonl"))
+
+    reader = Reader()
+    fit(RECIPE, TASK, [0, 1], out=tmp_path, callbacks=[reader])
+    assert reader.seen == (True, True)
+
+
+@pytest.mark.parametrize("broken", [Broken(epoch=3), Broken(epoch=6), Broken(seed=1), Broken(seed=2)], ids=vars)
+def test_what_a_callback_raises_comes_out_once_the_training_is_saved(tmp_path, broken):
+    fit(RECIPE, TASK, [0, 1, 2], out=tmp_path / "whole", runs_at_once=2)
+    path, epochs = tmp_path / "run", []
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        fit(RECIPE, TASK, [0, 1, 2], out=path, runs_at_once=2, callbacks=[broken])
+    trained = 3 if broken.epoch == 3 else 7 if broken.seed != 2 else 12  # the group after it stops after its first
+    notes = getattr(caught.value, "__notes__", [])
+    assert notes == (
+        []
+        if trained == 12
+        else [f"graphjoule: a callback raised this; the training stopped after epoch {trained % 6}."]
+    )
+    fit(RECIPE, TASK, [0, 1, 2], out=path, runs_at_once=2, resume=True, on_progress=epochs.append)
+    assert len(epochs) == 12 - trained
+    assert_same_training(path, tmp_path / "whole")
+
+
+def test_after_an_error_nobody_is_called_again(tmp_path):
+    log = Log()
+    with pytest.raises(OSError, match="full"):
+        fit(RECIPE, TASK, out=tmp_path, callbacks=[Broken(epoch=2), log])
+    assert log.heard == ["begin", 1]
+
+
+def test_an_error_at_the_beginning_leaves_nothing(tmp_path):
+    class Unwilling(Callback):
+        def on_begin(self, job):
+            raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today"):
+        fit(RECIPE, TASK, out=tmp_path / "run", callbacks=[Unwilling()])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stop_on_request_stays_one(tmp_path):
+    log = Log()
+    with pytest.raises(TrainingInterrupted):
+        fit(RECIPE, TASK, out=tmp_path, callbacks=[log], should_stop=lambda: 2 in log.heard)
+    assert log.heard == ["begin", 1, 2]
+
+
+def test_what_is_no_callback_is_refused():
+    with pytest.raises(GraphjouleError, match=r"callbacks has a function; expected objects of a subclass of graphj"):
+        fit(RECIPE, TASK, callbacks=[lambda progress: None])
+
+
+# TensorBoard
+
+
+def scalars(folder, name):
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {event.step: event.value for event in events.Scalars(name)}
+
+
+def test_tensorboard_shows_every_seed_and_the_mean(tmp_path):
+    result = fit(RECIPE, TASK, [3, 5], callbacks=[TensorBoard(tmp_path / "curves")])
+    assert {path.name for path in (tmp_path / "curves").iterdir()} == {"mean", "seed-3", "seed-5"}
+    curves = []
+    for record in result.records:
+        for name in ("train_loss", "val_loss", "val_accuracy"):
+            found = scalars(tmp_path / "curves" / f"seed-{record.seed}", name)
+            assert found == pytest.approx(dict(enumerate(record.curve[name], start=1)), rel=1e-5)
+        curves.append(record.curve["train_loss"])
+    mean = {epoch: (a + b) / 2 for epoch, (a, b) in enumerate(zip(*curves, strict=True), start=1)}
+    assert scalars(tmp_path / "curves" / "mean", "train_loss") == pytest.approx(mean, rel=1e-5)
+
+
+def test_groups_of_seeds_have_means_of_their_own(tmp_path):
+    fit(RECIPE, TASK, [0, 1], runs_at_once=1, callbacks=[TensorBoard(tmp_path)])
+    assert {path.name for path in tmp_path.iterdir()} == {"mean", "mean-2", "seed-0", "seed-1"}
+    assert list(scalars(tmp_path / "mean-2", "val_loss")) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_not_finite_is_no_point(tmp_path):
+    recipe = small_recipe("gcn", epochs=6, lr=1e38)
+    (record,) = fit(recipe, TASK, callbacks=[TensorBoard(tmp_path)]).records
+    assert record.status == "failed"
+    assert all(math.isfinite(value) for value in scalars(tmp_path / "seed-0", "train_loss").values())
+
+
+def test_tensorboard_says_what_it_needs(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(GraphjouleError, match="file: it is a file; name a folder"):
+        TensorBoard(tmp_path / "file")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(GraphjouleError, match=r"needs tensorboard, .* pip install 'graphjoule\[tensorboard\]'"):
+        TensorBoard(tmp_path / "curves")
