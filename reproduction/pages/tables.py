@@ -153,12 +153,31 @@ def depth_table() -> str:
     return "\n".join(lines)
 
 
+def million_table() -> str:
+    """A million nodes from Parquet: time and memory of every command."""
+    report = json.loads((RESULTS / "million/two-cores.json").read_text())
+    lines = ["| command | time | processor time | peak memory |", "|---|---|---|---|"]
+    for name, part in report["parts"].items():
+        epochs = f", {report['epochs']} epochs" if name == "train" else ""
+        lines.append(
+            f"| {name}{epochs} | {minutes(part['seconds'])} | {minutes(part['processor_seconds'])} | "
+            f"{part['peak_gib']:.1f} GiB |"
+        )
+    return "\n".join(lines)
+
+
+def minutes(seconds: float) -> str:
+    """Seconds in words, in minutes from two of them on."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
 TABLES = {
     "accuracy": accuracy_table,
     **{dataset: partial(dataset_table, dataset) for dataset in CELLS},
     "backends": backends_table,
     "bench": bench_table,
     "depth": depth_table,
+    "million": million_table,
     "overhead": overhead_table,
 }
 DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md")
