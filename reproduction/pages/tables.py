@@ -158,11 +158,10 @@ def million_table() -> str:
     report = json.loads((RESULTS / "million/two-cores.json").read_text())
     lines = ["| command | time | processor time | peak memory |", "|---|---|---|---|"]
     for name, part in report["parts"].items():
-        epochs = f", {report['epochs']} epochs" if name == "train" else ""
-        lines.append(
-            f"| {name}{epochs} | {minutes(part['seconds'])} | {minutes(part['processor_seconds'])} | "
-            f"{part['peak_gib']:.1f} GiB |"
-        )
+        times = minutes(part["seconds"])
+        if name == "train":
+            times += f", of which {report['epochs']} epochs took {minutes(report['epochs_seconds'])}"
+        lines.append(f"| {name} | {times} | {minutes(part['processor_seconds'])} | {part['peak_gib']:.1f} GiB |")
     return "\n".join(lines)
 
 
