@@ -1,7 +1,11 @@
 """The examples run, and say what they are there to show."""
 
+import json
+import re
 import runpy
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -29,3 +33,62 @@ def test_models_of_pyg_train_through_fit(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["GAT", "GraphSAGE"]
     assert all(float(line.split()[1]) > 85 for line in lines)
+
+
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def code_cells(path):
+    """The code of a notebook, a text per cell."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def run_notebook(path, monkeypatch, folder):
+    """Run all cells in order, in one namespace and in an empty folder, as Jupyter would; returns the namespace."""
+    pytest.importorskip("matplotlib").use("agg")
+    monkeypatch.chdir(folder)
+    names = {"__name__": "__main__"}
+    for number, code in enumerate(code_cells(path), start=1):
+        exec(compile(code, f"{path.name}, cell {number}", "exec"), names)
+    return names
+
+
+def test_from_a_csv_to_a_decision(monkeypatch, tmp_path, capsys):
+    names = run_notebook(EXAMPLES / "own_csv_to_decision.ipynb", monkeypatch, tmp_path)
+    said = capsys.readouterr().out
+    assert "one feature for each of 3 categories; " in said  # the check of the tables
+    assert names["record"].test["macro_f1"] > 0.7
+    assert re.search(r"^ *leaves( +\d\.\d\d){3} +\d+$", said, flags=re.MULTILINE)  # scores by class
+    assert [row["given"] for row in names["now"]] == ["false"] * 40
+    assert names["hits"] > 3 * names["by_chance"]  # calling whom the model names is better than chance
+    assert len(names["calls"]) == 10
+
+
+def test_a_deep_model_of_ones_own_is_mended(monkeypatch, tmp_path, capsys):
+    names = run_notebook(EXAMPLES / "own_pyg_model_mended.ipynb", monkeypatch, tmp_path)
+    assert "over-smoothing by norm collapse" in capsys.readouterr().out
+    accuracies = {name: accuracy for name, (_, accuracy) in names["trained"].items()}
+    assert names["shallow"][1] > 85
+    assert accuracies.pop("as it was") < 40
+    assert min(accuracies.values()) > 60
+    assert (tmp_path / "energies.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_is_plain(path):
+    text = path.read_text(encoding="utf-8")
+    notebook = json.loads(text)
+    assert (notebook["nbformat"], notebook["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    cells = notebook["cells"]
+    assert len({cell["id"] for cell in cells}) == len(cells)
+    assert cells[0]["cell_type"] == "markdown"
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None), "strip the outputs"
+    assert not re.search(r"/(home|tmp|root|work|Users)/", text)
+    assert not any(line.startswith(("!", "%")) for code in code_cells(path) for line in code.splitlines())
+
+
+def test_every_notebook_is_run():
+    assert [path.name for path in NOTEBOOKS] == ["own_csv_to_decision.ipynb", "own_pyg_model_mended.ipynb"]

@@ -153,6 +153,23 @@ def depth_table() -> str:
     return "\n".join(lines)
 
 
+def million_table() -> str:
+    """A million nodes from Parquet: time and memory of every command."""
+    report = json.loads((RESULTS / "million/two-cores.json").read_text())
+    lines = ["| command | time | processor time | peak memory |", "|---|---|---|---|"]
+    for name, part in report["parts"].items():
+        times = minutes(part["seconds"])
+        if name == "train":
+            times += f", of which {report['epochs']} epochs took {minutes(report['epochs_seconds'])}"
+        lines.append(f"| {name} | {times} | {minutes(part['processor_seconds'])} | {part['peak_gib']:.1f} GiB |")
+    return "\n".join(lines)
+
+
+def minutes(seconds: float) -> str:
+    """Seconds in words, in minutes from two of them on."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
 FAULTS = ("kill before", "kill after", "kill in the middle", "ENOSPC", "EIO", "EROFS")
 
 
@@ -204,6 +221,7 @@ TABLES = {
     "backends": backends_table,
     "bench": bench_table,
     "depth": depth_table,
+    "million": million_table,
     "overhead": overhead_table,
 }
 DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md")
