@@ -297,9 +297,13 @@ def test_a_split_without_train_or_validation_nodes_is_refused(tmp_path):
     refused(tmp_path, "Unknown split 'pubic' for task 'small'", small_recipe(split="pubic"))
 
 
-def test_settings_that_the_model_refuses_are_refused_before_the_folder_is_made(tmp_path):
-    """What is out of range by itself is refused when the recipe is made, see tests/nn/test_table.py."""
-    refused(tmp_path, "beta is 0.3; it must be between 0 and c_min, which is 0.2", small_recipe(beta=0.3))
+def test_what_the_model_refuses_is_refused_before_the_folder_is_made(tmp_path):
+    """Settings of our own networks are refused when the recipe is made, see tests/nn/test_table.py."""
+
+    def build(task):
+        raise GraphjouleError("width is 3; it must be even.")
+
+    refused(tmp_path, "width is 3; it must be even", build)
 
 
 @pytest.mark.parametrize("device", ["tpu", "meta", "cpuu", "mps"])

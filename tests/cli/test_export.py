@@ -54,10 +54,11 @@ def test_torch_writes_the_run_that_validated_best(trained, tmp_path):
 def test_a_hub_folder_can_be_predicted_with_and_exported_again(trained, tmp_path):
     folder = tmp_path / "hub"
     assert run("export", trained, "--format", "hub", "--out", folder, "--seed", 1).code == 0
-    asked = ("--coverage", 0.8, "--device", "cpu")
-    assert run("predict", folder, "--out", tmp_path / "hub.csv", *asked).code == 0
+    assert run("predict", folder, "--out", tmp_path / "hub.csv", "--device", "cpu").code == 0
     predicted(trained, 1, tmp_path / "run.csv")
     assert (tmp_path / "hub.csv").read_text() == (tmp_path / "run.csv").read_text()
+    assert run("predict", folder, "--out", tmp_path / "sure.csv", "--coverage", 0.8).code == 0
+    assert "set" in (tmp_path / "sure.csv").read_text().splitlines()[0].split(",")
     assert run("export", folder, "--format", "torch", "--out", tmp_path / "m.pt2").code == 0
     assert "has no records; copy the folder" in refused(
         tmp_path, "export", folder, "--format", "hub", "--out", tmp_path / "again"
