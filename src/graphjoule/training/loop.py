@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.tasks import Split
+from graphjoule.training.evaluation import Predicted
 from graphjoule.training.seed_batch import SeedBatch
 
 # How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue, unless an
@@ -59,7 +60,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came out of one run. The test scores are the only thing that saw a test target."""
+    """What came out of one run. The test scores and `predicted` are all that saw a test target."""
 
     seed: int
     split: Split
@@ -70,6 +71,7 @@ class RunResult:
     val: dict[str, float] | None
     test: dict[str, float] | None
     model: GraphModel
+    predicted: dict[str, Predicted] = field(default_factory=dict)
 
 
 def train(
@@ -147,10 +149,10 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
     if not selected and failure is None:
         failure = f"seed {seed}: {batch.recipe.train.select_on} is not defined on the validation nodes in any epoch"
     split = split_of[seed]
-    val, test = dict(zip(names, state["best"], strict=True)), None
+    val, test, predicted = dict(zip(names, state["best"], strict=True)), None, {}
     if failure is None:
         # What chose the epoch stays as it was then; the same pass again may round in another way.
-        again, test = batch.final_scores(run, split)
+        again, test, predicted = batch.final_scores(run, split)
         val = {name: val.get(name, score) for name, score in again.items()}
     return RunResult(
         seed=seed,
@@ -162,6 +164,7 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
         val=val if selected else None,
         test=test,
         model=batch.selected_model(run),
+        predicted=predicted,
     )
 
 
