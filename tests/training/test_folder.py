@@ -87,7 +87,8 @@ def refuses(path, task, match, **options):
 
 def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_else(finished):
     models = [f"model-seed-{seed}.safetensors" for seed in SEEDS]
-    assert list(contents(finished)) == [".lock", "MODEL_CARD.md", *models, "records.jsonl", "run.json"]
+    expected = [".lock", "MODEL_CARD.md", "evaluation.safetensors", *models, "records.jsonl", "run.json"]
+    assert list(contents(finished)) == expected
     assert contents(finished)[".lock"] == b""
     assert sorted(r.seed for r in read_records(finished / "records.jsonl")) == SEEDS
     assert len({r.epochs_run for r in read_records(finished / "records.jsonl")}) > 1

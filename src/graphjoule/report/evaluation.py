@@ -1,10 +1,11 @@
-"""What a practitioner looks at: tables, curves and pictures of the best run's predictions, from its evaluation alone."""
+"""What a practitioner looks at: tables, curves and pictures of the best run's predictions, from its evaluation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ _MOST_TARGETS = 4  # of a regression, two charts each
 _MOST_ROWS = 100  # classes of a table
 _CURVE_POINTS = 100
 _GREY = "p10"
+_FEW = 5  # predictions of a bin; the accuracy of fewer says nothing
 _SCATTER_POINTS = 1500
 
 
@@ -243,7 +245,7 @@ def _thinned(x: Array, y: Array) -> tuple[list[float], list[float]]:
 
 
 def reliability(sample: _Sample) -> tuple[Array, Array, Array, float] | None:
-    """Of every bin its share of nodes, mean confidence and accuracy, and the expected calibration error.
+    """Of every bin its number of predictions, mean confidence and accuracy, and the expected calibration error.
 
     Of several labels the bins hold all labels, and the error is the mean over labels; None for numbers.
     """
@@ -269,7 +271,7 @@ def reliability(sample: _Sample) -> tuple[Array, Array, Array, float] | None:
         errors.append(float(np.abs(own[2] - own[1]).sum() / own[0].sum()))
         totals += own
     with np.errstate(invalid="ignore"):
-        return totals[0] / totals[0].sum(), totals[1] / totals[0], totals[2] / totals[0], float(np.mean(errors))
+        return totals[0], totals[1] / totals[0], totals[2] / totals[0], float(np.mean(errors))
 
 
 def reliability_charts(sample: _Sample, where: str) -> list[Chart]:
@@ -277,11 +279,17 @@ def reliability_charts(sample: _Sample, where: str) -> list[Chart]:
     found = reliability(sample)
     if found is None:
         return []
-    share, confidence, accuracy, error = found
-    there = share > 0
+    counts, confidence, accuracy, error = found
+    share = counts / counts.sum()
+    there = counts >= _FEW
     lines = [
         Line("what they claim", [0, 1], [0, 1], 6),
-        Line("how often they are right", confidence[there].tolist(), accuracy[there].tolist(), 0),
+        Line(
+            f"how often they are right, where there are {_FEW} or more",
+            confidence[there].tolist(),
+            accuracy[there].tolist(),
+            0,
+        ),
     ]
     bars = Bars("share of the predictions", np.linspace(0, 1, NUM_BINS + 1).tolist(), share.tolist(), is_faint=True)
     title = f"Reliability on the {where}: expected calibration error {100 * error:.1f} %"
@@ -368,7 +376,7 @@ def agreement_groups(values: Array) -> list[tuple[str, Array]]:
     ends = (0, 20, 40, 60, 80, 100)
     groups = [
         (f"{a}–{b}", (values * 100 >= a) & ((values * 100 < b) | ((b == 100) & (values <= 1))))
-        for a, b in zip(ends, ends[1:], strict=False)
+        for a, b in pairwise(ends)
     ]
     groups.append(("unknown", np.isnan(values)))
     return [(name, mask) for name, mask in groups if mask.any()]
@@ -392,7 +400,7 @@ def place_charts(sample: _Sample, part: PartEvaluation, where: str, unit: str) -
         heights = [scale * float(np.average(scores[mask], weights=sample.weight[mask])) for _, mask in groups]
         sizes = [f"n = {sample.weight[mask].sum():,.0f}" for _, mask in groups]
         bars = Bars(name, list(range(len(groups) + 1)), heights, sizes)
-        top = 109.0 if is_share else 1.12 * max([*heights, overall]) or 1.0
+        top = 100.0 if is_share else 1.12 * max([*heights, overall]) or 1.0
         mean = Line(f"all {where}: {overall:.4g}{' %' if is_share else ''}", [0, len(groups)], [overall, overall], 1)
         charts.append(
             Chart(
@@ -414,7 +422,7 @@ def place_charts(sample: _Sample, part: PartEvaluation, where: str, unit: str) -
 
 
 def colour_groups(objective: Objective, target: Tensor) -> tuple[list[tuple[str, str]], Array]:
-    """Names of the groups with their colours, and the group of every node: its class, or in which fifth its first target is.
+    """Names of the groups with their colours, and the group of every node: its class, or the fifth of its first target.
 
     Of more than ten classes the ten most frequent have a colour, all others are grey. Of several labels the colour is
     the first label that is there.
@@ -456,7 +464,8 @@ def _plane_view(evaluation: Evaluation, planes: Planes, most: int) -> dict[str, 
         for (name, colour), a, b in zip(kinds, starts, starts[1:], strict=False)
     ]
     words = [
-        f"{name}: {100 * share:.0f} % of its variance lies in this plane; the typical distance from the mean is {size:.3g}"
+        f"{name}: {100 * share:.0f} % of its variance lies in this plane; "
+        f"the typical distance from the mean is {size:.3g}"
         for name, share, size in zip(planes.names, planes.shares, planes.sizes, strict=True)
     ]
     title = f"{len(kept):,} {PARTS[planes.part]} {evaluation.unit}s in the plane of their two main directions"  # type: ignore[index]
@@ -466,7 +475,11 @@ def _plane_view(evaluation: Evaluation, planes: Planes, most: int) -> dict[str, 
         "legend": [kind for kind, count in zip(kinds, counts, strict=True) if count],
         "words": words[-1],
         "num_layers": len(words),
-        "data": {"counts": counts, "words": words, "points": [_packed(points.numpy()[kept]) for points in planes.points]},
+        "data": {
+            "counts": counts,
+            "words": words,
+            "points": [_packed(points.numpy()[kept]) for points in planes.points],
+        },
     }
 
 
@@ -480,4 +493,3 @@ def _packed(points: Array) -> str:
     '00dv100z'
     """
     return "".join(_DIGITS[n // 36] + _DIGITS[n % 36] for n in points.flatten().tolist())
-

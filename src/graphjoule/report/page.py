@@ -209,8 +209,8 @@ def _render(
         if cell.evaluation is not None and any(cell is one for one in shown)
     ]
     planes = [one["plane"] for one in evaluated if one["plane"]]
-    for number, plane in enumerate(planes):
-        plane["number"] = number
+    for k, plane in enumerate(planes):
+        plane["number"] = k
     energy, metrics = energy_chart(cells, cells[chosen]), list(dict.fromkeys(m for cell in cells for m in cell.metrics))
     has_reference = any(view["published"] for view in views)
     heads = _heads(metrics, reference if has_reference else None)
@@ -244,7 +244,8 @@ def _render(
         evaluated=evaluated,
         num_unevaluated=sum(cell.evaluation is not None for cell in cells) - len(evaluated),
         data=script_json(
-            script_data(cells, differences, chosen, detail.curve_points) | {"planes": [plane["data"] for plane in planes]}
+            script_data(cells, differences, chosen, detail.curve_points)
+            | {"planes": [plane["data"] for plane in planes]}
         ),
     )
 

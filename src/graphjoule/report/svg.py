@@ -42,7 +42,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars between edges, each with a text that is shown above it and one that is shown on hovering."""
+    """Bars between edges, each with a text at its foot."""
 
     label: str
     edges: Sequence[float]
@@ -148,8 +148,8 @@ def draw(chart: Chart) -> Markup:
             steps.append("h0.1")  # with round ends, a dot
         parts.append(_PATH.format(line.style % NUM_STYLES, "".join(steps), line.label))
     for dots in chart.dots:
-        there = zip(dots.x, dots.y, strict=True)
-        steps = [f"M{across(min(max(x, first), last))} {height(y)}h0" for x, y in there]
+        places = zip(dots.x, dots.y, strict=True)
+        steps = [f"M{across(min(max(x, first), last))} {height(y)}h0" for x, y in places]
         parts.append(_DOTS.format(dots.colour, "".join(steps), dots.label))
     return Markup("").join([*parts, Markup("</svg>")])
 
@@ -167,12 +167,12 @@ def _draw_bars(
         said = f"{bars.label}: {value:.4g}{f', {text}' if text else ''}"
         yield _BAR.format(kind, _at(x + 0.5), _at(min(top, base)), *size, said)
         if text:
-            yield _TEXT.format(_at((x + end) / 2), _at(max(top - 9, 8)), "middle small", text)
+            yield _TEXT.format(_at((x + end) / 2), _at(base - 9), "middle small", text)
 
 
 def draw_plane(title: str, size: int, groups: Sequence[tuple[str, str, Sequence[tuple[int, int]]]]) -> Markup:
     """Dots in a square without axes, a path for each group, its label, colour and places; a script may move them."""
-    parts = [_SVG.format("plane-dots", size, size, title)]
+    parts = [_SQUARE.format(size + 12, title)]
     for label, colour, places in groups:
         steps = "".join(f"M{x} {y}h0" for x, y in places)
         parts.append(_DOTS.format(colour, steps, label))
@@ -180,6 +180,7 @@ def draw_plane(title: str, size: int, groups: Sequence[tuple[str, str, Sequence[
 
 
 _SVG = Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+_SQUARE = Markup('<svg class="plane-dots" viewBox="-6 -6 {0} {0}" role="img" aria-label="{1}">')
 _LINE = Markup('<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/>')
 _TEXT = Markup('<text x="{}" y="{}" class="{}">{}</text>')
 _TURNED = Markup('<text transform="translate(14 {}) rotate(-90)" class="middle turned">{}</text>')

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -149,10 +149,7 @@ def evaluate(
     samples = {name: _sample(task.objective, part) for name, part in predicted.items()}
     parts = {name: _part(task.objective, predicted[name], *sample) for name, sample in samples.items()}
     places = _places(task, split, predicted, {name: rows for name, (rows, _) in samples.items()})
-    parts = {
-        name: PartEvaluation(**{each.name: getattr(part, each.name) for each in fields(part)} | places.get(name, {}))
-        for name, part in parts.items()
-    }
+    parts = {name: replace(part, **places.get(name, {})) for name, part in parts.items()}
     planes = None
     last = "test" if "test" in parts else "val"
     if network is not None and (index := predicted[last].index) is not None:
@@ -224,7 +221,7 @@ def _part(objective: Objective, part: Predicted, rows: Tensor, weight: Tensor) -
 
 def _places(
     task: Task, split: Split, predicted: Mapping[str, Predicted], samples: Mapping[str, Tensor]
-) -> dict[str, dict[str, Tensor]]:
+) -> dict[str, dict[str, Any]]:
     """Degree, distance and agreement of every sample; nothing where the graph is in parts."""
     if any(part.index is None for part in predicted.values()):
         return {}
@@ -233,7 +230,7 @@ def _places(
         sizes = task.pooling.sizes.cpu()
         return {name: {"degree": sizes[rows].float()} for name, rows in nodes.items()}
     rowptr, col = task.graph.rowptr.cpu().numpy(), task.graph.col.cpu().numpy()
-    found: dict[str, dict[str, Tensor]] = {
+    found: dict[str, dict[str, Any]] = {
         name: {"degree": torch.from_numpy(np.diff(rowptr)[rows.numpy()] - 1).float()} for name, rows in nodes.items()
     }
     if len(col) <= _MOST_ENTRIES:
@@ -357,7 +354,7 @@ def _spread_rows(count: int, most: int) -> Tensor:
     """
     if count <= most:
         return torch.arange(count)
-    return torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
+    return torch.linspace(0, count - 1, most, dtype=torch.float64).round().long()
 
 
 # The file.
@@ -401,9 +398,7 @@ def read_evaluation(path: str | os.PathLike[str]) -> Evaluation:
             lists = {key: tuple(said[key]) for key in ("names", "shares", "sizes")}
             planes = Planes(said["part"], tensors["planes.rows"], points=tensors["planes.points"], **lists)
         objective = read_objective(about["objective"])
-        return Evaluation(
-            about["seed"], about["select_on"], about["score"], objective, about["unit"], parts, planes
-        )
+        return Evaluation(about["seed"], about["select_on"], about["score"], objective, about["unit"], parts, planes)
     except (KeyError, TypeError, AttributeError) as error:
         raise GraphjouleError(
             f"{path} does not hold an evaluation this version of graphjoule knows: {error!r}."

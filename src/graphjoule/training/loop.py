@@ -149,7 +149,8 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
     if not selected and failure is None:
         failure = f"seed {seed}: {batch.recipe.train.select_on} is not defined on the validation nodes in any epoch"
     split = split_of[seed]
-    val, test, predicted = dict(zip(names, state["best"], strict=True)), None, {}
+    val, test = dict(zip(names, state["best"], strict=True)), None
+    predicted: dict[str, Predicted] = {}
     if failure is None:
         # What chose the epoch stays as it was then; the same pass again may round in another way.
         again, test, predicted = batch.final_scores(run, split)

@@ -376,9 +376,10 @@ class SeedBatch:
             names = ("loss", *(metric.name for metric in metrics))
             scores.append(None if found is None else dict(zip(names, found.tolist(), strict=True)))
             if count:
-                rows = self.objective.prediction(output[index].double()), target
+                prediction = self.objective.prediction(output[index].double())
+                prediction, truth = (self._all_nodes(each[None])[0] for each in (prediction, target))
                 is_whole = self.task.graph.row_ids is None
-                predicted[name] = Predicted(*(self._all_nodes(x[None])[0] for x in rows), index if is_whole else None)
+                predicted[name] = Predicted(prediction, truth, index if is_whole else None)
         assert scores[0] is not None  # without validation nodes nothing trains
         return scores[0], scores[1], predicted
 
@@ -406,8 +407,10 @@ class SeedBatch:
         """Sums over all nodes."""
         return sums
 
-    def evaluation(self, seed: int, split: Split, score: float, predicted: dict[str, Predicted], model: GraphModel) -> Evaluation:
-        """What a report needs of a run that is over; with embeddings where one pass over the whole graph can be made."""
+    def evaluation(
+        self, seed: int, split: Split, score: float, predicted: dict[str, Predicted], model: GraphModel
+    ) -> Evaluation:
+        """What a report needs of a run that is over; with embeddings where one pass goes over the whole graph."""
         device, is_whole = self.task.targets.device, self.task.graph.row_ids is None
         watched = copy.deepcopy(model).to(device).eval()
 
