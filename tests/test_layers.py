@@ -34,6 +34,11 @@ ABOUT_ALL = {
     "test_examples.py",
     "test_draw_smoothing.py",
     "test_objectives.py",  # what all models promise for all objectives
+    "faults/test_attack.py",  # every command, while the disk fails and the process is killed
+    "faults/test_fuzz_settings.py",  # every parser, on files that lie
+    "faults/test_fuzz_tables.py",
+    "faults/test_fuzz_trained.py",
+    "faults/test_load.py",  # many at once
     "nn/test_contract.py",  # what all networks promise
     "nn/test_changed_layers.py",  # EGNN's and GCNII's, which a fused stack may compute
     "nn/test_relatives.py",  # which network is a special case of which

@@ -153,7 +153,52 @@ def depth_table() -> str:
     return "\n".join(lines)
 
 
+FAULTS = ("kill before", "kill after", "kill in the middle", "ENOSPC", "EIO", "EROFS")
+
+
+def faults_table() -> str:
+    """How often each command was hit by each fault, and what that found."""
+    record = json.loads((RESULTS / "faults/counts.json").read_text())
+    lines = [f"| command | calls | {' | '.join(FAULTS)} | of all | findings |", "|---" * (len(FAULTS) + 4) + "|"]
+    for command, done in record["injections"].items():
+        calls, possible = sum(record["calls"][command].values()), record["possible"][command]
+        found = sum(finding["command"] == command for finding in record["findings"])
+        kinds = " | ".join(str(done.get(kind, 0)) for kind in FAULTS)
+        lines.append(f"| {command} | {calls} | {kinds} | {sum(done.values())} of {possible} | {found} |")
+    return "\n".join(lines)
+
+
+def fuzz_table() -> str:
+    """How many spoiled files every parser was given."""
+    lines = ["| files | read | refused with a sentence |", "|---|---|---|"]
+    for name, found in sorted(json.loads((RESULTS / "faults/fuzz.json").read_text()).items()):
+        lines.append(f"| {name} | {found.get('read', 0):,} | {found.get('refused', 0):,} |")
+    return "\n".join(lines)
+
+
+def endurance_table() -> str:
+    """What held over many runs: memory, kills at random, a million records; a row for each record that is there."""
+    rows: dict[str, str] = {}
+    folder = RESULTS / "faults"
+    if (folder / "leak.json").exists():
+        leak = json.loads((folder / "leak.json").read_text())
+        slope = f"{leak['bytes_per_fit']:+,.0f} ± {leak['interval']:,.0f} bytes per training"
+        rows["memory of a process that trains again and again"] = f"{slope} ({leak['fits']:,} trainings)"
+    if (folder / "soak.jsonl").exists():
+        soak = json.loads((folder / "soak.jsonl").read_text().splitlines()[-1])
+        rounds = f"{soak['rounds']} rounds and {soak['kills']} kills in {soak['minutes']:.0f} minutes"
+        rows["train, kill, resume, predict, report, with random settings"] = f"{rounds}, {soak['wrong']} wrong"
+    if (folder / "million.json").exists():
+        many = json.loads((folder / "million.json").read_text())
+        cost = f"{many['cpu_seconds']:.0f} s of one core, {many['peak_bytes'] / _GIB:.1f} GiB"
+        rows[f"report on {many['records']:,} records"] = cost
+    return "\n".join(["| what | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())])
+
+
 TABLES = {
+    "faults": faults_table,
+    "fuzz": fuzz_table,
+    "endurance": endurance_table,
     "accuracy": accuracy_table,
     **{dataset: partial(dataset_table, dataset) for dataset in CELLS},
     "backends": backends_table,
@@ -161,7 +206,7 @@ TABLES = {
     "depth": depth_table,
     "overhead": overhead_table,
 }
-DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md")
+DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md")
 
 
 def with_tables(text: str) -> str:

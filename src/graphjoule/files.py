@@ -13,14 +13,21 @@ from filelock import FileLock, Timeout
 
 from graphjoule.errors import GraphjouleError, counted
 
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that a process holds open cannot be deleted
+    fcntl = None  # type: ignore[assignment]
+
 __all__ = [
     "FLEETING",
     "check_free",
     "each_once",
     "ensure_folder",
     "file_lock",
+    "folder_lock",
     "foreign_names",
     "json_text",
+    "printable",
     "reason",
     "remove_temporaries",
     "sync_folder",
@@ -57,8 +64,17 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write text as UTF-8, whole or not at all; see `write_bytes`."""
-    write_bytes(path, text.encode())
+    """Write text as UTF-8, whole or not at all; see `write_bytes` and `printable`."""
+    write_bytes(path, printable(text).encode())
+
+
+def printable(text: str) -> str:
+    r"""Text that UTF-8 can say: a byte of a path that is not UTF-8, and half a character, are written as an escape.
+
+    >>> print(printable("runs/caf\udce9"))
+    runs/caf\udce9
+    """
+    return text.encode(errors="backslashreplace").decode()
 
 
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:
@@ -183,6 +199,36 @@ def file_lock(path: Path) -> Iterator[bool]:
         yield True
     finally:
         lock.release()
+
+
+@contextmanager
+def folder_lock(folder: Path, name: str) -> Iterator[bool]:
+    """Try to hold a folder: by a lock file in it, and by the folder itself.
+
+    Whoever deletes the lock file lets nobody in: the folder is still locked, where the disk can lock folders.
+
+    Args:
+        folder: the folder; made if there is none.
+        name: of the lock file.
+
+    Returns:
+        Whether the folder is ours, as the context's value.
+    """
+    with file_lock(folder / name) as is_ours:
+        if not is_ours or fcntl is None:
+            yield is_ours
+            return
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_ours = False
+        except OSError:  # a network disk that locks no folders: the lock file alone must do
+            pass
+        try:
+            yield is_ours
+        finally:
+            os.close(descriptor)  # this lets go of the lock too
 
 
 def check_free(folder: Path, own: Collection[str] = ()) -> None:

@@ -1,11 +1,16 @@
 """Each thing a user can get wrong: exit code 2, one sentence, nothing left behind."""
 
+import io
+import os
 import shutil
+import sys
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 
+from graphjoule.cli import main
 from graphjoule.cli.source import GraphSource
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.fitting import fit
@@ -187,6 +192,7 @@ def test_a_corrupt_checkpoint(here, trained):
         (trained / "checkpoint.safetensors").write_bytes(content)
         said = refused(here, "train", *TINY, "--out", "run", "--resume")
         assert "run/checkpoint.safetensors is not a" in said
+        assert "Delete run/checkpoint.safetensors, and the same call goes on: runs that are recorded are kept" in said
     (trained / "checkpoint.safetensors").unlink()
     assert run("train", *TINY, "--out", "run", "--resume").code == 0
 
@@ -278,3 +284,68 @@ def test_a_folder_that_another_training_uses(here, trained):
     shutil.rmtree(trained)
     with RunFolder(trained).open():
         assert "Another process is training in run" in refused(here, "train", *TINY, "--out", "run")
+
+
+# What a name can be.
+
+
+def test_a_folder_that_is_not_there_cannot_be_resumed(here):
+    said = refused(here, "train", *TINY, "--out", "runs/new", "--resume")
+    assert "There is no folder runs/new, so there is nothing to resume; name the folder of the training with --" in said
+    (here / "begun").mkdir()
+    (here / "begun" / ".lock").touch()  # a training that was killed at once
+    assert run("train", *TINY, "--out", "begun", "--resume").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", *TINY, "--out", "NAME"],
+        ["predict", "NAME"],
+        ["report", "NAME"],
+        ["trace", "NAME"],
+        ["partition", "--parts", "2", "--out", "NAME"],
+        ["study", "table1", "--datasets", "digits", "--models", "gcn", "--layers", "2", "--out", "NAME"],
+        ["tune", "--layers", "2", "--out", "NAME"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_name_that_is_too_long_is_a_sentence(here, arguments):
+    name = 300 * "x"
+    said = refused(here, *(name if word == "NAME" else word for word in arguments))
+    assert f"{name}" in said
+    assert "file name too long" in said
+
+
+def test_a_network_that_no_memory_holds_is_a_sentence(here):
+    for command in (["train", *TINY[:4], "--out", "new"], ["trace", "egnn:digits:2"]):
+        said = refused(here, *command, "--set", "hidden_channels=1000000")
+        assert "One egnn with 2 layers and hidden_channels = 1000000 takes" in said
+    assert "num_layers = 1000000 cannot be used: it should be less" in refused(here, "train", "--layers", 10**6)
+
+
+def test_a_path_that_is_not_utf8_wastes_no_work(here):
+    """Standard output is strict in most languages; what cannot be shown is shown as an escape."""
+    name = os.fsdecode(b"caf\xe9")
+    study = ["study", "table1", "--datasets", "digits", "--models", "gcn", "--layers", "2", "--epochs", "2"]
+    commands = [
+        ["train", *TINY, "--out", name],
+        ["predict", name, "--out", f"{name}.csv"],
+        ["report", name, "--out", f"{name}.html"],
+        ["report", name],
+        ["trace", name, "--plot", f"{name}.png"],
+        ["partition", "--parts", "2", "--method", "blocks", "--out", f"{name}-parts"],
+        [*study, "--seeds", "1", "--device", "cpu", "--out", f"{name}-study"],
+        ["tune", "--model", "gcn", *TINY, "--trials", "1", "--seeds", "1", "--out", f"{name}-tune"],
+    ]
+    for command in commands:
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+        with mock.patch.object(sys, "stdout", out), mock.patch.object(sys, "argv", ["graphjoule", *command]):
+            with pytest.raises(SystemExit) as end:
+                main()
+            assert end.value.code in (0, None), command
+            out.flush()
+        said = out.buffer.getvalue().decode()
+        assert "caf\\udce9" in said or command[0] == "study", command
+    assert (here / name / "report.html").read_bytes().decode()
+    assert (here / f"{name}-tune" / "best.toml").read_bytes().decode()

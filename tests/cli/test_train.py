@@ -126,8 +126,13 @@ def test_every_training_gets_a_folder_of_its_own_and_resume_finds_the_newest_wit
     assert (more["records"], more["n"]) == (told[1], 2)
     assert folders(here) == ["digits-egnn-32", "digits-egnn-32-2", "digits-egnn-32-3"]
 
-    fresh = run(*arguments, "--set", "lr=0.5", "--resume")  # nothing to go on with: it begins
-    assert json.loads(fresh.out)["records"] == "runs/digits-egnn-32-4/records.jsonl"
+    nothing = run(*arguments, "--set", "lr=0.5", "--resume")
+    assert nothing.code == 2
+    assert "no training of digits-egnn-32 with these settings under runs/, so there is nothing to resume" in nothing.err
+    (here / "runs/digits-egnn-32-4").mkdir()
+    (here / "runs/digits-egnn-32-4/.lock").touch()  # killed before it could say its settings
+    begun = run(*arguments, "--set", "lr=0.5", "--resume")
+    assert json.loads(begun.out)["records"] == "runs/digits-egnn-32-4/records.jsonl"
 
 
 def test_a_folder_that_holds_something_else_is_passed_over(here):

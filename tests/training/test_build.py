@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.nn import GCN, MODELS
-from graphjoule.training.build import Draws, initialised, own_architecture
+from graphjoule.training.build import Draws, count_state, initialised, own_architecture
 from graphjoule.training.recipe import load_recipe
 
 from . import small_task
@@ -168,3 +169,18 @@ def test_a_model_of_ones_own_is_built_from_the_seed_alone():
     assert state_bits(architecture.initialised(7, 3, 7).module) == state_bits(expected)
     assert architecture.settings.is_own
     assert architecture.settings.num_layers == 1
+
+
+@every_recipe
+@pytest.mark.parametrize("depth", [1, 2, 3, 7])
+@pytest.mark.parametrize("width", [1, 6])
+def test_the_size_of_a_network_is_known_without_building_it(name, options, depth, width):
+    recipe = load_recipe(name, "digits", depth, {**options, "hidden_channels": width})
+    state = initialised(recipe, 11, 4, 0).state_dict().values()
+    assert count_state(recipe.model, 11, 4) == (len(state), sum(value.numel() for value in state))
+
+
+def test_a_network_that_does_not_fit_into_memory_is_refused_with_its_size():
+    recipe = load_recipe("egnn", "digits", 2, {"hidden_channels": 10**6})
+    with pytest.raises(GraphjouleError, match=r"hidden_channels = 1000000 takes [\d,]+ GiB, and \d+ GiB of memory are"):
+        initialised(recipe, 64, 10, 0)

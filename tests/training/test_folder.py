@@ -14,7 +14,7 @@ from graphjoule.tasks import Split
 from graphjoule.training import folder
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
-from graphjoule.training.saving import read_model, read_tensors
+from graphjoule.training.saving import read_model, read_tensors, write_tensors
 
 from . import assert_same_training, contents, facts, same_bits, small_recipe, small_task
 
@@ -500,3 +500,44 @@ def test_an_old_model_is_the_same_model(old, task):
         assert (saved.recipe, saved.data, saved.seed) == (old_recipe(), task.facts(), seed)
         right = saved.model(task.features, task.graph).argmax(dim=1) == task.targets
         assert float(right[task.split().test].double().mean()) == recorded[seed].test_score
+
+
+def test_deleting_the_lock_file_lets_nobody_in(tmp_path, task):
+    pytest.importorskip("fcntl")
+    path = tmp_path / "run"
+    with RunFolder(path).open():
+        (path / ".lock").unlink()
+        with pytest.raises(GraphjouleError, match=r"^Another process is training in .*run; choose another folder"):
+            fit(RECIPE, task, [0], out=path, **OPTIONS)
+        with pytest.raises(GraphjouleError, match=r"^Another process is training in .*run; choose another folder"):
+            RunFolder(path).check_unheld()
+    fit(RECIPE, task, [0], out=path, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("parameters"),
+        lambda state: state.update(parameters=state["parameters"][:, :3]),
+        lambda state: state.update(parameters=state["parameters"].double()),
+        lambda state: state.update(seed=torch.tensor([7, 8])),
+        lambda state: state.update(epoch=torch.tensor([99, 99])),
+        lambda state: state.update(surprise=torch.zeros(2)),
+        lambda state: state.clear(),
+    ],
+)
+def test_a_forged_checkpoint_is_refused_with_what_helps(killed, task, finished, change):
+    state, about = read_tensors(killed / "checkpoint.safetensors", "checkpoint")
+    change(state)
+    write_tensors(killed / "checkpoint.safetensors", "checkpoint", state, about)
+    refuses(killed, task, r"Delete .*checkpoint\.safetensors, and the same call goes on: runs that are recorded")
+    (killed / "checkpoint.safetensors").unlink()
+    fit(RECIPE, task, SEEDS, out=killed, resume=True, **OPTIONS)
+    assert_same_training(killed, finished)
+
+
+@pytest.mark.parametrize("about", [None, [], {}, {"recipe": 1, "group": 2, "seconds": "long"}])
+def test_a_checkpoint_that_says_nothing_is_refused_with_what_helps(killed, task, about):
+    state, _ = read_tensors(killed / "checkpoint.safetensors", "checkpoint")
+    write_tensors(killed / "checkpoint.safetensors", "checkpoint", state, about)
+    refuses(killed, task, r"checkpoint\.safetensors is damaged\. Delete .*checkpoint\.safetensors")

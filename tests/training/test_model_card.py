@@ -8,7 +8,7 @@ from graphjoule.fitting import fit
 from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.tables import load_tables
 from graphjoule.training.model_card import model_card
-from graphjoule.training.records import read_records
+from graphjoule.training.records import Record, read_records
 from tests.training import small_recipe, small_regression, small_task
 
 
@@ -72,8 +72,8 @@ def test_a_bar_in_a_name_does_not_break_the_table(tmp_path):
     (tmp_path / "a|b.csv").write_text("x|y,label\n" + "".join(f"{i},{i % 2}\n" for i in range(8)))
     task = load_tables(tmp_path / "a|b.csv")
     text = model_card(small_recipe(), [], task.facts())
-    assert "a\\|b.csv" in text
-    assert "| `x\\|y` | 3.5 |" in text
+    assert "<code>a&#124;b.csv</code>" in text
+    assert "| <code>x&#124;y</code> | 3.5 |" in text
 
 
 def test_a_card_of_a_regression_speaks_of_its_metric(tmp_path):
@@ -97,9 +97,29 @@ def test_names_from_anywhere_stay_names():
     recipe = small_recipe().model_copy(update={"data": small_recipe().data.model_copy(update={"name": NASTY})})
     card = model_card(recipe, [], task.facts())
     assert card.startswith(r"# egnn, 2 layers, trained on a\`b\|c \<b\>\*d\*\</b\> \# e" + "\n")
-    assert r": a\`b\|c \<b\>\*d\*\</b\> \# e, \_x\_, \[y\](z)." in card
-    assert r"| `data.name` | ``a`b\|c <b>*d*</b> # e`` | chosen |" in card
+    quoted = "<code>a&#96;b&#124;c &#60;b&#62;&#42;d&#42;&#60;/b&#62; &#35; e</code>"
+    assert f": {quoted}, `_x_`, `[y](z)`." in card
+    assert f"| `data.name` | {quoted} | chosen |" in card
     assert "\n# e" not in card
+
+
+def test_a_name_makes_no_link_no_entity_no_cell_and_steers_no_terminal():
+    name = "&lt;b&gt; https://evil.example www.evil.example me@evil.example \x1b[31m \u202egnp.exe caf\udce9"
+    recipe = small_recipe().model_copy(update={"data": small_recipe().data.model_copy(update={"name": name})})
+    task = replace(small_task(), objective=Classification(3, ("a\\|b", "https://evil.example", "")))
+    record = Record.of(
+        recipe, seed=0, split_sha256="", device="cpu", runs_at_once=1, seconds=1.0, curve={}, epochs_run=1,
+        val={"accuracy": 0.5}, versions={"<script>": "|1|"},
+    )  # fmt: skip
+    card = model_card(recipe, [record], task.facts())
+    heading = r"\&lt;b\&gt; https\://evil.example www\.evil.example me\@evil.example \x1b\[31m \u202egnp.exe caf\udce9"
+    assert card.splitlines()[0] == f"# egnn, 2 layers, trained on {heading}".replace("\\x", "\\\\x").replace(
+        "\\u", "\\\\u"
+    )
+    assert "<code>a&#92;&#124;b</code>, `https://evil.example`, <code></code>." in card
+    assert r" \<script\> \|1\|." in card
+    assert "\x1b" not in card
+    card.encode()
 
 
 def test_a_card_of_a_model_of_ones_own_says_how_to_load_it(tmp_path):

@@ -66,3 +66,19 @@ def test_a_row_of_a_regression_says_id_every_number_and_whether_one_was_given(ob
 def test_a_single_target_with_a_name_has_its_name():
     text = predictions_csv(["x"], torch.tensor([[1.5]]), torch.tensor([torch.nan]), Regression(target_names=("age",)))
     assert text.splitlines() == ["id,prediction_age,given", "x,1.5,false"]
+
+
+def test_a_name_that_a_spreadsheet_would_run_is_kept_and_said(tmp_path, caplog):
+    """An apostrophe before it, as is often advised, would make it another id, and a join would lose its row."""
+    names = ["=1+1", "@alice", "-1.5", "+49", "plain"]
+    objective = Classification(2, ("=cmd", "b"))
+    write_predictions(tmp_path / "p.csv", names, torch.full((5, 2), 0.5), torch.zeros(5).long(), objective)
+    with (tmp_path / "p.csv").open(newline="") as file:
+        assert [row["id"] for row in csv.DictReader(file)] == names
+    assert caplog.messages == [
+        f"{tmp_path / 'p.csv'}: 3 names such as '=1+1' would be run as a formula by a spreadsheet; import its columns "
+        "as text there."
+    ]
+    caplog.clear()
+    write_predictions(tmp_path / "q.csv", ["-1.5", "a"], torch.ones(2, 1), torch.zeros(2), Regression())
+    assert caplog.messages == []

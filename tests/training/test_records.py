@@ -4,6 +4,8 @@ import os
 import platform
 import subprocess
 import time
+import tracemalloc
+import warnings
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -388,6 +390,77 @@ def test_the_metric_that_selected_is_the_headline():
     assert summarise([record]).test_mean == 0.75
     with pytest.raises(GraphjouleError, match="different objectives or metrics"):
         summarise([plain, record])
+
+
+def test_records_are_not_written_through_a_link(tmp_path):
+    elsewhere = tmp_path / "elsewhere.txt"
+    elsewhere.write_text("mine\n")
+    (tmp_path / "records.jsonl").symlink_to(elsewhere)
+    with pytest.raises(GraphjouleError, match=r"records.jsonl: it is a symbolic link; put a file in its place"):
+        append_record(tmp_path / "records.jsonl", make())
+    assert elsewhere.read_text() == "mine\n"
+
+
+def test_the_quick_way_and_the_careful_way_read_the_same(tmp_path, monkeypatch):
+    path = tmp_path / "records.jsonl"
+    records = [make(0), make(1), failed(3), make(4, curve={"val_loss": [None, 1.0]}), make(5, test={})]
+    for record in records:
+        append_record(path, record)
+    assert read(path) == records
+    assert len({id(record.recipe) for record in read(path)}) == 1
+    monkeypatch.setattr("graphjoule.training.records._parse_quickly", lambda line: None)
+    assert read(path) == records
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"seconds": 1.5', b'"seconds": NaN'),
+        (b'"seconds": 1.5', b'"seconds": 1.5, "recipe": {"model": 1}'),
+        (b'"train_loss": [1.9, 0.5]', b'"train_loss": [NaN, 1e999]'),
+        (b'"train_loss": [1.9, 0.5]', b'"train_loss": [1.23456789, 0.5]'),
+        (b'"device": "cpu (2 threads)"', b'"device": "\\ud800"'),
+        (b'"format": 2', b'"format": 3'),
+        (b'"status": "done"', b'"status": "lost"'),
+        (b'}, "model": "egnn"', b'}, "model": "egnn", "model": "gcn"'),
+        (b'"accuracy": 0.8', b'"accuracy": 8.0'),
+    ],
+)
+def test_the_quick_way_takes_nothing_that_the_careful_way_refuses(tmp_path, monkeypatch, old, new):
+    path = tmp_path / "records.jsonl"
+    append_record(path, make())
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new))
+
+    def outcome():
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                return read(path), len(said)
+        except GraphjouleError as error:
+            return str(error)
+
+    quick = outcome()
+    monkeypatch.setattr("graphjoule.training.records._parse_quickly", lambda line: None)
+    careful = outcome()
+    if b"1.23456789" in new:  # read as it is; six digits are for what is written
+        assert quick[0][0].curve["train_loss"][0] == 1.23456789
+    else:
+        assert quick == careful
+
+
+def test_a_small_file_that_unpacks_to_a_huge_line_is_refused_before_it_is_in_memory(tmp_path):
+    path = tmp_path / "records.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(80):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(GraphjouleError, match="line 1 is longer than any record; expected a file of records"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**28
+    finally:
+        tracemalloc.stop()
 
 
 # Versions of what made a record.

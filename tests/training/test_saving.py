@@ -1,6 +1,7 @@
 import json
 import pickle
 import struct
+import time
 from contextlib import suppress
 
 import pytest
@@ -87,7 +88,7 @@ def about(**changes) -> dict:
         ({"recipe": None}, "not a recipe .* should be a valid dictionary"),
         ({"in_channels": 0}, "in_channels is 0"),
         ({"in_channels": "5"}, "str"),
-        ({"out_channels": 4}, "size mismatch"),
+        ({"out_channels": 4}, "asks for 64 numbers in 6 tensors, and it has 59 numbers in 6 tensors"),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(tmp_path, changes, sentence):
@@ -172,9 +173,28 @@ def test_crafted_safetensors_are_refused(tmp_path, content):
 
 def test_a_description_that_asks_for_another_shape_than_the_tensors_have_is_refused(tmp_path):
     model, recipe = trained("gcn", {})
-    huge = changed_model(recipe.model_dump(), hidden_channels=5)
-    write_tensors(tmp_path / "model", "model", model.state_dict(), about(recipe=huge))
+    other = changed_model(recipe.model_dump(), hidden_channels=3)
+    write_tensors(tmp_path / "model", "model", model.state_dict(), about(recipe=other))
     with pytest.raises(GraphjouleError, match="size mismatch"):
+        load_model(tmp_path / "model")
+
+
+@pytest.mark.parametrize("change", [{"num_layers": 99_999}, {"num_layers": 10**6}, {"hidden_channels": 10**6}])
+@pytest.mark.parametrize("name", ["egnn", "gcn"])
+def test_a_file_that_asks_for_a_huge_network_is_refused_before_one_is_built(tmp_path, name, change):
+    model, recipe = trained(name, {})
+    forged = changed_model(recipe.model_dump(), **change)
+    write_tensors(tmp_path / "model", "model", model.state_dict(), about(recipe=forged))
+    begin = time.monotonic()
+    with pytest.raises(GraphjouleError, match=r"numbers in|less than or equal to 100000"):
+        load_model(tmp_path / "model")
+    assert time.monotonic() - begin < 2
+
+
+def test_a_file_that_asks_for_a_million_inputs_is_refused(tmp_path):
+    model, _ = trained("gcn", {})
+    write_tensors(tmp_path / "model", "model", model.state_dict(), about(in_channels=10**6))
+    with pytest.raises(GraphjouleError, match="it has 59 numbers, but is to have 1000000 inputs and 3 outputs"):
         load_model(tmp_path / "model")
 
 

@@ -6,6 +6,7 @@ to be good: help, the version and a wrong option are answered at once.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -22,6 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import reason
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:
@@ -115,6 +117,8 @@ def _options(
 def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show must not cost the work
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _refuse_empty(sys.argv[1:])
         with _terminable():
@@ -133,6 +137,9 @@ def main() -> None:
     except KeyboardInterrupt:
         _end(130, "stopped.")
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is not None:  # such as a name that is too long for the disk
+            typer.echo(f"graphjoule: Cannot use {error.filename}: {reason(error)}.", err=True)
+            sys.exit(2)
         if "torch" in sys.modules:
             _end_of_training(error)
         raise

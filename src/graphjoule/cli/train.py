@@ -163,6 +163,9 @@ def train(
         task = source.load()
         print_result(job, task, job.train(task))
     else:
+        if distributed and resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
+            # Not refused: a cluster starts a job again with the line it was first started with.
+            typer.echo(f"graphjoule: there is no folder {out} to resume; the training begins.", err=True)
         train_with_others(job, processes, distributed, parts)
 
 
@@ -201,6 +204,11 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     if not os.access(nearest, os.W_OK):
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
     folder = RunFolder(path)
+    if resume and not path.exists():
+        raise GraphjouleError(
+            f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
+            "leave out --resume to begin one."
+        )
     if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
         data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
         recipe = recipe.model_copy(update={"data": data})
@@ -246,12 +254,16 @@ class Job(BaseModel):
             on_epoch: called when there is progress.
         """
         from graphjoule.fitting import fit
-        from graphjoule.parallel.group import ALONE
         from graphjoule.training import deferred_interrupt
 
-        group, recipe = group or ALONE, self.recipe.with_split_of(task)
-        folder = group.from_first(lambda: self.out or default_folder(recipe, resume=self.resume))
-        shown = show_progress(title(recipe)) if group.is_first else nullcontext(lambda progress: None)
+        recipe = self.recipe.with_split_of(task)
+
+        def name_folder() -> Path:
+            return self.out or default_folder(recipe, resume=self.resume)
+
+        folder = group.from_first(name_folder) if group else name_folder()
+        is_shown = group is None or group.is_first
+        shown = show_progress(title(recipe)) if is_shown else nullcontext(lambda progress: None)
         with shown as show, deferred_interrupt() as stop:
 
             def on_progress(progress: Progress) -> None:
@@ -289,7 +301,10 @@ def run_name(recipe: Recipe) -> str:
 
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
-    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings."""
+    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings.
+
+    A folder that was killed before it could say its settings counts as one with them.
+    """
     from graphjoule.training.folder import RunFolder
 
     name, runs = run_name(recipe), Path("runs")
@@ -302,8 +317,12 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     if resume:
         for _, path in sorted(there.items(), reverse=True):
             folder = RunFolder(path)
-            if folder.is_taken and not folder.about().recipe.differences(recipe):
+            if folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe)):
                 return path
+        raise GraphjouleError(
+            f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
+            "its folder with --out, or leave out --resume to begin one."
+        )
     number = next(number for number in range(1, len(there) + 2) if number not in there)
     return runs / (name if number == 1 else f"{name}-{number}")
 

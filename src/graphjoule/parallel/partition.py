@@ -443,8 +443,17 @@ def load_part(folder: str | Path, part: int, group: Group = ALONE) -> TaskPart:
     partition.check_size(folder, group.size)
     path = _part_path(folder, part)
     tensors, about = read_tensors(path, _KIND)
-    if about["id"] != partition.id or about["part"] != part:
-        raise GraphjouleError(f"{path} is not part {part} of this partition; make it anew with `graphjoule partition`.")
+    try:
+        if (about["id"], about["part"]) == (partition.id, part):
+            return _assemble(folder, partition, tensors, about, group)
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError):  # it does not say what it holds
+        pass
+    raise GraphjouleError(f"{path} is not part {part} of this partition; make it anew with `graphjoule partition`.")
+
+
+def _assemble(
+    folder: Path, partition: Partition, tensors: dict[str, Tensor], about: dict[str, Any], group: Group
+) -> TaskPart:
     features: Features
     if about["is_sparse"]:
         rowptr, col, value = (tensors[f"features.{name}"] for name in ("rowptr", "col", "value"))

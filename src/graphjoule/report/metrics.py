@@ -11,7 +11,7 @@ from typing import Literal
 
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import OBJECTIVES, Classification
-from graphjoule.training.records import Record
+from graphjoule.training.records import Record, sample_std
 
 Part = Literal["val", "test"]
 PARTS: dict[Part, str] = {"val": "validation", "test": "test"}
@@ -34,7 +34,7 @@ def mean_score(records: Sequence[Record], part: Part, metric: Metric) -> tuple[f
     """Mean and sample standard deviation over the runs that are done; None where there are too few."""
     scores = [score_of(record, part, metric) for record in records if record.status == "done"]
     known = [score for score in scores if score is not None]
-    return statistics.fmean(known) if known else None, statistics.stdev(known) if len(known) > 1 else None
+    return statistics.fmean(known) if known else None, sample_std(known)
 
 
 def is_better(metric: Metric, value: float | None, other: float | None) -> bool:

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from graphjoule.errors import GraphjouleError, counted
-from graphjoule.files import json_text, write_text
+from graphjoule.files import json_text, printable, write_text
 from graphjoule.report.cells import AFTER, Cell, variants
 from graphjoule.report.evaluation import evaluation_view
 from graphjoule.report.figures import curve_charts, energy_chart, script_data, spread
@@ -81,6 +81,7 @@ class _Detail(NamedTuple):
     evaluations: Literal["all", "best", "none"]
 
 
+_LEAST_ROW = 60  # bytes of a row of a table
 # From all that a screen can show down to what hundreds of cells leave room for; the first that fits is taken.
 _DETAILS = (
     _Detail(240, 65, True, 2000, "all"),
@@ -121,8 +122,11 @@ def report_page(
     """
     if not cells:
         raise GraphjouleError("There is nothing to report on: no cell was given, expected at least one.")
+    rows = sum(len(cell.records) for cell in cells)
     for detail in _DETAILS:
-        text = _render(cells, title, reference, command, detail)
+        if detail.has_tables and rows * _LEAST_ROW > MOST_BYTES:  # a row per run
+            continue
+        text = printable(_render(cells, title, reference, command, detail))
         if len(text.encode()) <= MOST_BYTES:
             return text
     raise GraphjouleError(
@@ -194,7 +198,7 @@ def _render(
 ) -> str:
     differences, best = variants(cells), headline_cells(cells)
     views = [
-        _cell_view(cell, variant, reference, command(cell), detail.energy_rows)
+        _cell_view(cell, variant, reference, command(cell), detail)
         for cell, variant in zip(cells, differences, strict=True)
     ]
     chosen = chosen_first(cells, best)
@@ -278,7 +282,7 @@ def _head(part: Part, metric: Metric) -> str:
     return heading(f"{PARTS[part]} {label(metric)}", metric)
 
 
-def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: str, most_rows: int) -> dict[str, Any]:
+def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: str, detail: _Detail) -> dict[str, Any]:
     """A cell, and what the template shows of it as text."""
     (dataset, model, layers), metrics, summary = cell.key, cell.metrics, summarise(cell.records)
     scores = {
@@ -314,7 +318,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "num_failed": summary.num_failed,
         "time": duration(summary.seconds),
         "energy_words": energy_words,
-        "energies": _energy_rows(cell, most_rows),
+        "energies": _energy_rows(cell, detail.energy_rows),
         "run_heads": ["seed", "status", "selected epoch", "epochs", *score_heads, "seconds"],
         "records": [
             [
@@ -324,7 +328,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
                 *(number(metric, score_of(record, part, metric)) for metric in metrics for part in PARTS),
                 f"{record.seconds:.1f}",
             ]
-            for record in cell.records
+            for record in (cell.records if detail.has_tables else ())
         ],
         "data": _about_data(cell),
         "command": command,

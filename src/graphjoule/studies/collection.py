@@ -9,12 +9,13 @@ import zlib
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import each_once
 from graphjoule.training.recipe import Recipe
-from graphjoule.training.records import Record, read_records
+from graphjoule.training.records import MOST_BYTES_OF_LINE, Record, read_records
 
 
 class Collection:
@@ -104,7 +105,7 @@ def files_below(paths: Iterable[str | os.PathLike[str]], endings: tuple[str, ...
 def _holds_records(path: Path) -> bool:
     """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
     with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        for line in lines:
+        for line in iter(partial(lines.readline, MOST_BYTES_OF_LINE), b""):
             with suppress(ValueError, RecursionError):
                 first = json.loads(line)
                 return isinstance(first, dict) and "run_id" in first

@@ -604,7 +604,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 def read_objective(given: Any) -> Objective:
     """The objective of a dict that has its name and its attributes."""
-    if not isinstance(given, dict) or given.get("name") not in OBJECTIVES:
+    if not isinstance(given, dict) or given.get("name") not in list(OBJECTIVES):  # a list has no hash
         raise GraphjouleError(f"{given!r} is not an objective; expected a name among: {choices(OBJECTIVES)}.")
     own = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "name"}
     try:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import MODELS, GraphModel, OutputScale
@@ -46,6 +46,7 @@ class Architecture:
         meanwhile: torch's global generator is neither read nor moved. They are those that the constructor draws after
         `torch.manual_seed`, to the bit.
         """
+        check_memory(self.settings, in_channels, out_channels)
         with Draws(seed):
             return self.make(in_channels, out_channels)
 
@@ -85,6 +86,55 @@ def _of_the_zoo(settings: ModelSettings) -> Architecture:
         return MODELS[settings.name](in_channels, width, out_channels, settings.num_layers, **settings.options)
 
     return Architecture(settings, make)
+
+
+_WORTH_COUNTING = 10**8  # parameters, about; fewer fit into any memory
+
+
+def check_memory(settings: ModelSettings, in_channels: int, out_channels: int) -> None:
+    """Refuse a network whose parameters do not fit into this machine's memory, before it is built."""
+    from graphjoule.training.trainer import free_bytes  # which imports this file
+
+    width = settings.hidden_channels or 1
+    if width * (in_channels + out_channels + width * settings.num_layers) < _WORTH_COUNTING:
+        return
+    needed = 4 * (count_state(settings, in_channels, out_channels) or (0, 0))[1]
+    if needed > (free := free_bytes(torch.device("cpu"))):
+        raise GraphjouleError(
+            f"One {settings.name} with {counted(settings.num_layers, 'layer')} and hidden_channels = {width} takes "
+            f"{needed / 2**30:,.0f} GiB, and {free / 2**30:,.0f} GiB of memory are free; use fewer layers or a smaller "
+            "hidden_channels."
+        )
+
+
+def count_state(settings: ModelSettings, in_channels: int, out_channels: int) -> tuple[int, int] | None:
+    """How many tensors and how many numbers the state of a network has, without building it.
+
+    Of our networks the first grows with the depth by the same number for every layer, from two layers on; so does the
+    second, and it is a polynomial of degree two of the width. Six networks of width 1 to 3 say which.
+
+    Returns:
+        None for a network that is not ours: nobody knows how it grows.
+    """
+    network = MODELS.get(settings.name)
+    if network is None or not network.__module__.startswith("graphjoule.nn."):
+        return None
+    depth, width = settings.num_layers, settings.hidden_channels or 1
+    depths = (2, 3) if depth > 1 else (1, 1)
+
+    def count(small: int, layers: int) -> tuple[int, int]:
+        state = network(in_channels, small, out_channels, layers, **settings.options).state_dict().values()
+        return len(state), sum(value.numel() for value in state)
+
+    with Draws(0):
+        counts = [[count(small, layers) for small in (1, 2, 3)] for layers in depths]
+    tensors = [by_width[0][0] for by_width in counts]
+    numbers = []
+    for (_, one), (_, two), (_, three) in counts:
+        slope, bend = two - one, (three - 2 * two + one) // 2
+        numbers.append(one + (width - 1) * slope + (width - 1) * (width - 2) * bend)
+    more = max(depth - 2, 0)
+    return tensors[0] + more * (tensors[1] - tensors[0]), numbers[0] + more * (numbers[1] - numbers[0])
 
 
 def own_architecture(build: Builder, task: Task) -> Architecture:

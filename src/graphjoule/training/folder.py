@@ -15,7 +15,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import (
     check_free,
     ensure_folder,
-    file_lock,
+    folder_lock,
     foreign_names,
     remove_temporaries,
     write_json,
@@ -32,6 +32,8 @@ from graphjoule.training.records import Record, append_record, read_records
 from graphjoule.training.saving import load_parameters, read_tensors, save_model, write_tensors
 
 _LOCK_NAME = ".lock"
+_OF_SPLITS = ("train_index", "val_index")
+_MAY_BE_MISSING = ("draws.", "states.", *_OF_SPLITS)  # of a checkpoint
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
@@ -157,7 +159,7 @@ class RunFolder:
     def open(self) -> Iterator[None]:
         """Create the folder and hold it: a second process is told so instead of spoiling the first one's files."""
         ensure_folder(self.path)
-        with file_lock(self.path / _LOCK_NAME) as is_ours:
+        with folder_lock(self.path, _LOCK_NAME) as is_ours:
             self._refuse_unless(is_ours)
             remove_temporaries(self.path)
             yield
@@ -167,9 +169,8 @@ class RunFolder:
 
         `open` asks again: this is for who wants to know before work that takes long.
         """
-        lock = self.path / _LOCK_NAME
-        if lock.exists():
-            with file_lock(lock) as is_ours:
+        if (self.path / _LOCK_NAME).exists():
+            with folder_lock(self.path, _LOCK_NAME) as is_ours:
                 self._refuse_unless(is_ours)
 
     def _refuse_unless(self, is_ours: bool) -> None:
@@ -225,10 +226,47 @@ class RunFolder:
         """The state of a group of runs and the seconds it took so far, if the checkpoint is of that group."""
         if not self._checkpoint_path.exists():
             return None
-        state, about = read_tensors(self._checkpoint_path, "checkpoint")
-        if about["recipe"] != recipe.fingerprint():
+        try:
+            state, about = read_tensors(self._checkpoint_path, "checkpoint")
+            of, seeds, seconds = about["recipe"], about["group"], float(about["seconds"])
+            state = _state_of_any_format(state)
+        except (GraphjouleError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            why = f"{error} " if isinstance(error, GraphjouleError) else f"{self._checkpoint_path} is damaged. "
+            raise GraphjouleError(f"{why}{self._without_checkpoint}") from error
+        if of != recipe.fingerprint():
             raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with `out`.")
-        return (_state_of_any_format(state), about["seconds"]) if about["group"] == list(group) else None
+        return (state, seconds) if seeds == list(group) else None
+
+    def check_state(self, state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+        """Refuse a checkpoint that does not fit the runs it is for.
+
+        Args:
+            state: what the checkpoint holds.
+            like: the state of these runs at their beginning; a checkpoint may hold fewer of them.
+        """
+        rows = state["seed"].numel() if "seed" in state else 0
+        fits = rows > 0 and all(name in state for name in like if not name.startswith(_MAY_BE_MISSING))
+        for name, value in state.items():
+            if not name.startswith("draws."):
+                shape, dtype = (like[name].shape[1:], like[name].dtype) if name in like else (None, None)
+                fits = fits and shape is not None and value.shape == (rows, *shape) and value.dtype == dtype
+        seeds = like["seed"].tolist()
+        fits = fits and set(state["seed"].tolist()) <= set(seeds)
+        if fits:  # other nodes than those of the split would be trained on
+            order = [seeds.index(seed) for seed in state["seed"].tolist()]
+            fits = all(state[name].equal(like[name][order].cpu()) for name in _OF_SPLITS if name in state)
+        if not fits or not 0 <= int(state["epoch"].min()) <= int(state["epoch"].max()) <= like["curve"].size(1):
+            raise GraphjouleError(
+                f"{self._checkpoint_path} does not fit the runs that it is for. {self._without_checkpoint}"
+            )
+
+    @property
+    def _without_checkpoint(self) -> str:
+        """What helps where the checkpoint cannot be used."""
+        return (
+            f"Delete {self._checkpoint_path}, and the same call goes on: runs that are recorded are kept, the others "
+            "begin again at their first epoch."
+        )
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""

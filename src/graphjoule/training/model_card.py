@@ -9,6 +9,7 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 
 from graphjoule.errors import counted
+from graphjoule.files import printable
 from graphjoule.tasks.encoders import DIRECTIONS
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification, MultiLabel, Ordinal
@@ -64,29 +65,39 @@ def _asked(data: TaskFacts | None) -> str:
         names = getattr(data.objective, "target_names", None) or ()
         known = f"{counted(data.num_labels, unit)} with {counted(data.objective.out_channels, 'known target')}"
     more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
-    listed = ", ".join(_plain(name) for name in names[:_MOST_CLASSES])
+    listed = ", ".join(_code(name) for name in names[:_MOST_CLASSES])
     return known + (f": {listed}{more}" if names else "")
 
 
 # Names come from the user's files, where anything may stand: none of it may become a table, a heading or a tag.
 
 
+_SPECIAL = r"[\\`*_\[\]<>|#~&:@]|(?<=www)\."  # also what makes a link of an address
+
+
+def _line(text: object) -> str:
+    """Text as one line; a character that steers a terminal or turns the direction of reading is an escape."""
+    line = " ".join(str(text).split())
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda c: ascii(c[0])[1:-1], printable(line))
+
+
 def _plain(text: object) -> str:
     r"""Text that Markdown shows as it is.
 
-    >>> print(_plain("a|b <i>"), _plain("x_1"))
-    a\|b \<i\> x\_1
+    >>> print(_plain("a|b <i>"), _plain("x_1"), _plain("&lt; https://a.b"))
+    a\|b \<i\> x\_1 \&lt; https\://a.b
     """
-    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(str(text).split()))
+    return re.sub(_SPECIAL, r"\\\g<0>", _line(text))
 
 
 def _code(text: object) -> str:
-    r"""Text as code, also within a table; the fence is longer than any run of backticks within.
+    r"""Text as code, also within a table.
 
-    >>> print(_code("a|b"), _code("x`y"))
-    `a\|b` ``x`y``
+    >>> print(_code("a<b"), _code("a|b"))
+    `a<b` <code>a&#124;b</code>
     """
-    line = " ".join(str(text).split()).replace("|", "\\|")
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
-    space = " " if line[:1] == "`" or line[-1:] == "`" else ""
-    return f"{fence}{space}{line}{space}{fence}"
+    line = _line(text)
+    if line and not re.search(r"[|`\\]", line):
+        return f"`{line}`"
+    # Backticks cannot quote these within a table; numbers of characters are never Markdown.
+    return f"<code>{re.sub(_SPECIAL, lambda c: f'&#{ord(c[0])};', line)}</code>"

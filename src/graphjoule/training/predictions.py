@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
+from graphjoule.errors import counted
 from graphjoule.files import write_text
 from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal, Regression
+
+logger = logging.getLogger("graphjoule")
 
 
 def write_predictions(
     path: str | Path, ids: Sequence[str], predictions: Tensor, targets: Tensor, objective: Objective
 ) -> None:
     """Write a CSV file, whole or not at all.
+
+    Names are written as they are in the data; where a spreadsheet would run one as a formula, a warning is logged.
 
     The first column is ``id``. Of a classification follow ``label``, the most probable class, ``given``, and
     ``probability_CLASS`` for every class; of several labels ``given`` and ``probability_LABEL`` for every label. Of a
@@ -32,6 +38,32 @@ def write_predictions(
         objective: what was asked.
     """
     write_text(path, predictions_csv(ids, predictions, targets, objective))
+    names = objective.classes if isinstance(objective, Classification) else ()
+    if formulas := [text for text in (*ids, *names) if _is_formula(text)]:
+        logger.warning(
+            "%s: %s such as %r would be run as a formula by a spreadsheet; import its columns as text there.",
+            path,
+            counted(len(formulas), "name"),
+            formulas[0][:40],
+        )
+
+
+def _is_formula(text: str) -> bool:
+    """Whether a spreadsheet takes a cell for a formula.
+
+    Such a name is written as it is, and said: an apostrophe before it, the usual advice, would make it another name,
+    and a table that is joined by it, such as one of people called @alice, would lose its rows without a word.
+
+    >>> [_is_formula(text) for text in ("=1+1", "@alice", "-1.5", "+49", "alice")]
+    [True, True, False, False, False]
+    """
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return True
+    return False
 
 
 def predictions_csv(ids: Sequence[str], predictions: Tensor, targets: Tensor, objective: Objective) -> str:

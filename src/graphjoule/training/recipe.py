@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
+MOST_LAYERS = 100_000
+"""The most layers that settings may ask for; a file that asks for more is a mistake, or meant to keep us busy."""
+
+
 class ModelSettings(BaseModel):
     """Which network.
 
@@ -52,7 +56,7 @@ class ModelSettings(BaseModel):
     model_config = STRICT
 
     name: str
-    num_layers: int = Field(ge=1)
+    num_layers: int = Field(ge=1, le=MOST_LAYERS)
     hidden_channels: Annotated[int, Field(ge=1)] | None = 64
     options: dict[str, Any] = Field(default={}, validate_default=True)
 

@@ -8,18 +8,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from graphjoule.errors import GraphjouleError
-from graphjoule.files import write_bytes
+from graphjoule.errors import GraphjouleError, counted
+from graphjoule.files import printable, write_bytes
 from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.training.build import OwnModel, in_units_of, initialised, user_module
+from graphjoule.training.build import OwnModel, count_state, in_units_of, initialised, user_module
 from graphjoule.training.recipe import Recipe
 
 _FORMAT = 1  # of any file of tensors
@@ -83,7 +83,10 @@ def load_model(
 def load_parameters(path: str | os.PathLike[str], model: GraphModel) -> GraphModel:
     """A model with the parameters of a file, in evaluation mode; `model` is one of its kind."""
     tensors, _ = read_tensors(path, "model")
-    model.load_state_dict(tensors)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:  # other names or shapes
+        raise GraphjouleError(f"{path} is not the model of this training: {error}") from error
     return model.eval()
 
 
@@ -98,6 +101,7 @@ def _read(path: str | os.PathLike[str], device: torch.device | str, own: torch.n
         recipe = Recipe.from_fields(about["recipe"])
         data = TaskFacts.model_validate(about["data"]) if "data" in about else None
         sizes = about["in_channels"], about["out_channels"]
+        _check_sizes(recipe, *sizes, tensors)
         if own is not None:
             model: GraphModel = OwnModel(own, *sizes)
         elif recipe.model.is_own:
@@ -111,9 +115,24 @@ def _read(path: str | os.PathLike[str], device: torch.device | str, own: torch.n
         model.load_state_dict(tensors)
         seed = int(about["seed"])
         status = str(about.get("status", "done"))  # older files do not say
-    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+    except (KeyError, TypeError, RuntimeError, ValueError, OverflowError) as error:
         raise GraphjouleError(f"{path} does not hold a model this version of graphjoule knows: {error}") from error
     return SavedModel(model.to(device).eval(), recipe, seed, data, status)
+
+
+def _check_sizes(recipe: Recipe, in_channels: int, out_channels: int, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a file whose recipe asks for a larger network than it has numbers for, before that network is built."""
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    if in_channels > numbers or out_channels > numbers:
+        raise GraphjouleError(
+            f"it has {counted(numbers, 'number')}, but is to have {in_channels} inputs and {out_channels} outputs."
+        )
+    needed = count_state(recipe.model, in_channels, out_channels)
+    if needed is not None and (needed[0] > len(tensors) or needed[1] > numbers):
+        raise GraphjouleError(
+            f"its recipe asks for {counted(needed[1], 'number')} in {counted(needed[0], 'tensor')}, and it has "
+            f"{counted(numbers, 'number')} in {counted(len(tensors), 'tensor')}."
+        )
 
 
 # Named tensors in a file, whole or not at all.
@@ -143,7 +162,7 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if not path.is_file():
         raise GraphjouleError(f"There is no file {path}; expected a graphjoule {kind}.")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with path.open("rb") as held, safetensors.safe_open(_in_utf8(path, held), framework="pt") as file:
             header = json.loads((file.metadata() or {}).get("graphjoule", "{}"))
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -156,6 +175,11 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     if header.get("sha256") != _digest(tensors, description):
         raise GraphjouleError(f"{path} is damaged: its content does not match its checksum.")
     return tensors, json.loads(description)
+
+
+def _in_utf8(path: Path, held: BinaryIO) -> Path:
+    """A path to an open file that safetensors takes: it knows UTF-8 alone."""
+    return path if printable(str(path)) == str(path) else Path(f"/proc/self/fd/{held.fileno()}")
 
 
 def _digest(tensors: Mapping[str, Tensor], description: str) -> str:

@@ -209,6 +209,8 @@ class Trainer:
         clock = _ShareClock()
         if checkpoint is not None:
             state, clock.share = checkpoint
+            assert self.folder is not None
+            self.folder.check_state(state, batch.snapshot())
             batch.restore(state)
             logger.info("resuming at epoch %d", int(batch.epoch))
 

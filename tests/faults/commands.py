@@ -1,0 +1,161 @@
+"""The commands that are attacked, and what must be true of the folder they leave."""
+
+import csv
+import json
+import re
+import tomllib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphjoule.training.records import read_records
+from graphjoule.training.saving import read_tensors
+
+_TABLES = ("--nodes", "in/nodes.csv", "--edges", "in/edges.csv")
+_SMALL = ("--layers", "2", "--set", "hidden_channels=4", "--device", "cpu")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, run in a folder with ``in/`` and ``out/``.
+
+    Attributes:
+        words: what is typed; it writes below ``out/``.
+        again: what is typed after a fault, from the folder; the same words by default.
+        old: files that are there before, by name below ``out/``: afterwards they are as they were, or new.
+    """
+
+    words: tuple[str, ...]
+    again: Callable[[Path], tuple[str, ...]] | None = None
+    old: dict[str, bytes] = field(default_factory=dict)
+
+    def repeated(self, folder: Path) -> tuple[str, ...]:
+        """What is typed after a fault."""
+        return self.words if self.again is None else self.again(folder)
+
+
+def _resumed(folder: Path) -> tuple[str, ...]:
+    return _TRAIN if not (folder / "out/run").exists() else (*_TRAIN, "--resume")
+
+
+_TRAIN = ("train", *_TABLES, "--seeds", "2", "--epochs", "4", "--checkpoint-every", "2", *_SMALL, "--out", "out/run")
+_STUDY = (
+    "study",
+    "table1",
+    "--datasets",
+    "digits",
+    "--models",
+    "gcn",
+    "--layers",
+    "2",
+    "--seeds",
+    "2",
+    "--epochs",
+    "2",
+)
+_TUNE_OUT = ("--out", "out/tune")
+COMMANDS = {
+    "train": Command(_TRAIN, _resumed),
+    "study": Command((*_STUDY, "--set", "hidden_channels=4", "--device", "cpu", "--out", "out/study")),
+    "tune": Command(
+        ("tune", *_TABLES, "--model", "gcn", *_SMALL, "--epochs", "2", "--trials", "2", "--seeds", "1", *_TUNE_OUT)
+    ),
+    "report": Command(
+        ("report", "in/run", "--no-energy", "--out", "out/report.html"),
+        old={"report.html": b'<!doctype html><meta name="generator" content="graphjoule 0"></html>'},
+    ),
+    "predict": Command(("predict", "in/run", "--out", "out/p.csv", "--force"), old={"p.csv": b"id\n"}),
+    "partition": Command(("partition", *_TABLES, "--parts", "2", "--method", "blocks", "--out", "out/parts")),
+    "trace": Command(("trace", "in/run", "--plot", "out/energy.png"), old={"energy.png": b"old"}),
+}
+
+
+def write_inputs(folder: Path) -> None:
+    """A graph of thirty nodes as tables, in ``in/``, and an empty ``out/``."""
+    for name in ("in", "out"):
+        (folder / name).mkdir()
+    with (folder / "in/nodes.csv").open("w", newline="") as file:
+        rows = (
+            [f"n{i}", f"{i % 3 + 0.1 * (i % 7):.1f}", f"{i % 5}", "abc"[i % 3] if i < 27 else ""] for i in range(30)
+        )
+        csv.writer(file).writerows([["id", "x", "y", "label"], *rows])
+    with (folder / "in/edges.csv").open("w", newline="") as file:
+        edges = ([f"n{i}", f"n{(i + step) % 30}"] for i in range(30) for step in (1, 3))
+        csv.writer(file).writerows([["source", "target"], *edges])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder by name, without locks and what is only there while a file is written."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".graphjoule-") and not path.name.endswith(".lock")
+    }
+
+
+def fault_in(folder: Path, command: Command, expected: dict[str, Any]) -> str | None:
+    """What is wrong with the files after a fault, before anything is repeated; None if each is whole.
+
+    A file that was there before is as it was or as it shall be.
+    """
+    for name, data in contents(folder).items():
+        if name in command.old:
+            if data != command.old[name] and _essence(folder / name, data) != expected[name]:
+                return f"{name} is neither as it was nor as it shall be"
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of a line that is left out; one at the end that is torn is none
+                _read(folder / name, data)
+        except Exception as error:
+            return f"{name} is not whole: {type(error).__name__}: {error}"
+    return None
+
+
+def _read(path: Path, data: bytes) -> None:
+    if path.suffix == ".safetensors":
+        kind = json.loads(_header(data)["__metadata__"]["graphjoule"])["kind"]
+        read_tensors(path, kind)
+    elif path.name == "records.jsonl":
+        list(read_records(path))
+    elif path.suffix == ".json":
+        json.loads(data)
+    elif path.suffix == ".toml":
+        tomllib.loads(data.decode())
+    elif path.suffix == ".log":  # a journal, whose last line the next worker cuts off if it is torn
+        for line in data.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                json.loads(line)
+    else:
+        ends = {".png": b"IEND\xaeB`\x82", ".csv": b"\n", ".md": b"\n"}
+        if not data.endswith(ends.get(path.suffix, b"")):
+            raise ValueError("it ends too early")
+
+
+def _header(data: bytes) -> Any:
+    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+
+
+def essence(folder: Path) -> dict[str, Any]:
+    """What must be the same to the bit after a fault and a repetition: all but times, memory and the order of runs."""
+    return {name: _essence(folder / name, data) for name, data in contents(folder).items()}
+
+
+def _essence(path: Path, data: bytes) -> Any:
+    if path.name == "records.jsonl":
+        passing = {"seconds", "created", "peak_bytes", "versions"}  # the last has the commit, which may move meanwhile
+        facts = (record.model_dump(exclude=passing) for record in read_records(path))
+        return sorted(facts, key=lambda record: int(record["seed"]))
+    if path.name == "MODEL_CARD.md":
+        return re.sub(r"\| [\d.]+ \|$|Versions: .*", "", data.decode(), flags=re.MULTILINE)
+    if path.suffix == ".log":
+        return "journal"  # times and attempts; what came of it is in the other files
+    if path.name == "trials.csv":
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return [{k: v for k, v in row.items() if "seconds" not in k and "attempt" not in k} for row in rows]
+    if path.suffix in (".json", ".csv", ".md", ".toml", ".html") and b"second" in data:
+        return re.sub(r"(seconds\W+|attempts?\W+)?[\d.]+(?= s\b)|(?<=seconds)\W+[\d.]+", "", data.decode())
+    return data

@@ -1,0 +1,87 @@
+"""What people write: recipes, overrides, study files, ranges, journals. Whatever is in them, a result or a sentence."""
+
+import json
+from importlib import resources
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphjoule.studies import find_study
+from graphjoule.training.recipe import Recipe, load_recipe, parse_blocks, parse_overrides
+from graphjoule.tuning.storage import StorageRef
+
+from .fuzz import fuzzed, json_like, json_mutations, mutations, takes
+
+RECIPE_FILE = (resources.files("graphjoule.training") / "recipes" / "gcn.toml").read_bytes()
+STUDY_FILE = (resources.files("graphjoule.studies") / "figure2.toml").read_bytes()
+RECIPE = json.loads(load_recipe("egnn", "cora", 4).to_json())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("settings")
+
+
+@fuzzed
+@given(mutations(RECIPE_FILE) | st.binary(max_size=100))
+def test_a_recipe_file(folder, data):
+    (folder / "mine.toml").write_bytes(data)
+    takes(lambda: load_recipe("gcn", "cora", 2, file=folder / "mine.toml"))
+
+
+@fuzzed
+@given(st.text(max_size=100))
+def test_blocks_of_anything(text):
+    takes(lambda: parse_blocks(text, "mine.toml"))
+
+
+@fuzzed
+@given(json_mutations(RECIPE) | json_like())
+def test_a_recipe_as_json(fields):
+    takes(lambda: Recipe.from_fields(fields).fingerprint())
+    takes(lambda: Recipe.from_json(json.dumps(fields)))
+
+
+@fuzzed
+@given(st.text(max_size=60) | st.binary(max_size=60))
+def test_json_of_anything(text):
+    takes(lambda: Recipe.from_json(text))
+
+
+SETTINGS = st.sampled_from(["lr", "c_min", "terms.energy.c_max", "weight_decay"])
+
+
+@fuzzed
+@given(st.lists(st.text(max_size=30) | st.builds("{}={}".format, SETTINGS, st.text(max_size=20)), max_size=3))
+def test_overrides(texts):
+    takes(lambda: load_recipe("egnn", "cora", 4, parse_overrides(texts)))
+
+
+@fuzzed
+@given(mutations(STUDY_FILE) | st.binary(max_size=100))
+def test_a_study_file(folder, data):
+    (folder / "study.toml").write_bytes(data)
+
+    def cells():
+        for cell in find_study(str(folder / "study.toml")).cells()[:3]:
+            _ = cell.recipe
+
+    takes(cells)
+
+
+@pytest.fixture(scope="module")
+def journal(folder):
+    pytest.importorskip("optuna")
+    ref = StorageRef(str(folder / "journal.log"), "a")
+    storage = ref.open({"lr": 0.1}, "minimize")
+    for value in (0.5, 0.25):
+        storage.study.tell(storage.study.ask(), value)
+    return (folder / "journal.log").read_bytes()
+
+
+@fuzzed
+@given(st.data())
+def test_a_journal(folder, journal, data):
+    (folder / "spoiled.log").write_bytes(data.draw(mutations(journal)))
+    takes(lambda: StorageRef(str(folder / "spoiled.log"), "a").open({"lr": 0.1}, "minimize").trials())

@@ -1,0 +1,82 @@
+"""Tables and archives: whatever is in the file, a task or a sentence."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphjoule.tasks import load_npz, load_tables
+
+from .fuzz import fuzzed, mutations, takes
+
+NODES = b"id,x,y,city,label\n" + b"".join(
+    b"n%d,%d.5,%d,%s,%s\n" % (i, i, i % 3, b"ab"[i % 2 : i % 2 + 1], (b"u", b"v", b"")[i % 3]) for i in range(12)
+)
+EDGES = b"source,target,weight\n" + b"".join(b"n%d,n%d,1.5\n" % (i, (i + 1) % 12) for i in range(12))
+
+
+def parquet() -> bytes:
+    table = pa.table({"id": [f"n{i}" for i in range(8)], "x": [float(i) for i in range(8)], "label": list("abababab")})
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def archive() -> bytes:
+    file = io.BytesIO()
+    ring = sp.csr_matrix((np.ones(6, dtype=np.float32), (np.arange(6), (np.arange(6) + 1) % 6)))
+    parts = {"data": ring.data, "indices": ring.indices, "indptr": ring.indptr, "shape": np.array(ring.shape)}
+    matrix = {f"adj_{name}": part for name, part in parts.items()}
+    np.savez(file, features=np.eye(6, dtype=np.float32), labels=np.arange(6) % 2, **matrix)
+    return file.getvalue()
+
+
+PARQUET, ARCHIVE = parquet(), archive()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+@fuzzed
+@given(mutations(NODES), mutations(EDGES) | st.just(EDGES))
+def test_csv(folder, nodes, edges):
+    (folder / "nodes.csv").write_bytes(nodes)
+    (folder / "edges.csv").write_bytes(edges)
+    takes(lambda: load_tables(folder / "nodes.csv", folder / "edges.csv", one_hot=["city"]))
+
+
+@fuzzed
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode(errors="surrogatepass")))
+def test_csv_of_anything(folder, nodes):
+    (folder / "any.csv").write_bytes(nodes)
+    takes(lambda: load_tables(folder / "any.csv"))
+
+
+@fuzzed
+@given(mutations(PARQUET))
+def test_parquet(folder, nodes):
+    (folder / "nodes.parquet").write_bytes(nodes)
+    takes(lambda: load_tables(folder / "nodes.parquet"))
+
+
+@fuzzed
+@given(mutations(ARCHIVE))
+def test_npz(folder, data):
+    (folder / "graph.npz").write_bytes(data)
+    takes(lambda: load_npz(folder / "graph.npz"))
+
+
+def test_the_good_files_are_read(folder):
+    """Else the others would prove nothing."""
+    for name, data in {"g.csv": NODES, "e.csv": EDGES, "g.parquet": PARQUET, "g.npz": ARCHIVE}.items():
+        (folder / name).write_bytes(data)
+    assert load_tables(folder / "g.csv", folder / "e.csv", one_hot=["city"]).num_nodes == 12
+    assert load_tables(folder / "g.parquet").num_nodes == 8
+    assert load_npz(folder / "g.npz").num_nodes == 6
