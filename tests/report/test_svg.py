@@ -5,7 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphjoule.report.svg import Band, Chart, Line, draw, linear_ticks, log_ticks, value_range
+from graphjoule.report.svg import (
+    NARROW,
+    Band,
+    Bars,
+    Chart,
+    Dots,
+    Line,
+    draw,
+    draw_plane,
+    linear_ticks,
+    log_ticks,
+    value_range,
+)
 
 LEFT, RIGHT, TOP, BOTTOM = 68, 720 - 14, 12, 380 - 46
 
@@ -84,3 +96,31 @@ def test_log_ticks_are_positive_few_and_inside(exponent, decades):
     assert len(ticks) <= 12
     assert all(low * 0.999999 <= tick <= high * 1.000001 for tick in ticks)
     assert ticks == sorted(set(ticks))
+
+
+def test_bars_stand_between_their_edges_on_the_axis():
+    bars = Bars("n", [0, 1, 3], [5.0, 10.0], ["few", "many < all"])
+    picture = draw(Chart("t", "x", "y", [], bars=bars, x_range=(0, 4), y_range=(0, 10), size=NARROW))
+    left, right, bottom = 68, 480 - 14, 340 - 46
+    wide = (right - left) / 4
+    found = re.findall(r'<rect class="bar" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"', picture)
+    (x1, y1, w1, h1), (x2, y2, w2, h2) = ([float(value) for value in each] for each in found)
+    assert (x1, x2) == (pytest.approx(left + 0.5), pytest.approx(left + wide + 0.5, abs=0.2))
+    assert (w1, w2) == (pytest.approx(wide - 1, abs=0.2), pytest.approx(2 * wide - 1, abs=0.2))
+    assert (y1 + h1, y2 + h2, y2) == (bottom, bottom, 12)
+    assert h1 == pytest.approx(h2 / 2)
+    assert "many &lt; all" in picture
+
+
+def test_dots_keep_to_the_axes_and_ticks_may_be_named():
+    dots = [Dots("a < b", [0.0, 0.5, 9.0], [0.0, 0.5, 9.0], "p3")]
+    picture = draw(Chart("t", "x", "y", [], dots=dots, x_range=(0, 1), y_range=(0, 1), x_ticks=[(0.5, "half")]))
+    (path,) = re.findall(r'<path class="dots p3" d="([^"]*)"><title>a &lt; b', picture)
+    assert path == f"M{LEFT} {BOTTOM}hM{(LEFT + RIGHT) / 2:g} {(TOP + BOTTOM) / 2:g}hM{RIGHT} {TOP}h".replace("h", "h0")
+    assert ">half<" in picture
+    assert ">0.2<" in draw(Chart("t", "x", "y", [], x_range=(0, 1)))  # not whole numbers alone
+
+
+def test_a_plane_has_a_path_for_every_group_empty_ones_too():
+    picture = draw_plane("t", 500, [("a", "p0", [(1, 2), (3, 4)]), ("b", "p1", [])])
+    assert re.findall(r'class="dots (p\d)" d="([^"]*)"', picture) == [("p0", "M1 2h0M3 4h0"), ("p1", "")]

@@ -98,7 +98,8 @@ def assert_same_training(folder: Path, expected: Path) -> None:
     assert contents(folder)["run.json"] == contents(expected)["run.json"]
     assert _sorted_facts(folder) == _sorted_facts(expected)
     for path in expected.glob("*.safetensors"):
-        (tensors, about), (ours, ours_about) = read_tensors(path, "model"), read_tensors(folder / path.name, "model")
+        kind = path.name.partition("-")[0].removesuffix(".safetensors")  # "model" or "evaluation"
+        (tensors, about), (ours, ours_about) = read_tensors(path, kind), read_tensors(folder / path.name, kind)
         assert ours_about == about
         assert ours.keys() == tensors.keys()
         assert all(ours[name].equal(tensors[name]) for name in tensors)

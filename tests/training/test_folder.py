@@ -87,7 +87,8 @@ def refuses(path, task, match, **options):
 
 def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_else(finished):
     models = [f"model-seed-{seed}.safetensors" for seed in SEEDS]
-    assert list(contents(finished)) == [".lock", "MODEL_CARD.md", *models, "records.jsonl", "run.json"]
+    expected = [".lock", "MODEL_CARD.md", "evaluation.safetensors", *models, "records.jsonl", "run.json"]
+    assert list(contents(finished)) == expected
     assert contents(finished)[".lock"] == b""
     assert sorted(r.seed for r in read_records(finished / "records.jsonl")) == SEEDS
     assert len({r.epochs_run for r in read_records(finished / "records.jsonl")}) > 1
@@ -99,7 +100,7 @@ def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_
 
 def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tmp_path, task, finished):
     """Every file operation in turn is the one before which the process dies."""
-    operations = ("write_json", "write_text", "write_tensors", "save_model", "append_record")
+    operations = ("write_json", "write_text", "write_tensors", "write_evaluation", "save_model", "append_record")
     died_before = []
 
     def number(monkeypatch, fatal):

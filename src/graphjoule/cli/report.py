@@ -39,7 +39,7 @@ def report(
     data_root: DataRoot = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
-    """Write one HTML page on a run or a study: scores, energies, curves, diagnosis, settings; it loads nothing.
+    """Write one HTML page on a run or a study: scores, predictions, energies, curves, diagnosis; it loads nothing.
 
     Examples:
 

@@ -236,6 +236,8 @@ class JointFolder(RunFolder):
     begin = partialmethod(_by_first, "begin")
     records = partialmethod(_by_first, "records")
     add = partialmethod(_by_first, "add")
+    evaluated = partialmethod(_by_first, "evaluated")
+    write_evaluation = partialmethod(_by_first, "write_evaluation")
     write_card = partialmethod(_by_first, "write_card")
     drop_checkpoint = partialmethod(_by_first, "drop_checkpoint")
 

@@ -28,6 +28,7 @@ from graphjoule.tasks.objective import Metric
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.view import without_scores
 from graphjoule.training.build import initialised
+from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe, load_recipe
@@ -48,6 +49,7 @@ class Cell:
         seed: the run that was traced.
         untraced: why nothing was traced, as a sentence; empty where something was.
         place: the folder or file, as seen from the one that is reported on.
+        evaluation: predictions of the best run; None where the folder has none, such as an old one.
     """
 
     recipe: Recipe
@@ -57,6 +59,7 @@ class Cell:
     seed: int | None = None
     untraced: str = ""
     place: str = ""
+    evaluation: Evaluation | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -167,7 +170,8 @@ def read_cells(
         for path in places:
             run, place = RunFolder(path), path.relative_to(folder).as_posix()
             records = sorted(run.records().values(), key=lambda record: record.seed)
-            found.append(Cell(run.about().recipe, records, run.about().data, place=place))
+            about = run.about()
+            found.append(Cell(about.recipe, records, about.data, place=place, evaluation=run.evaluation()))
         if not places:
             found = [cell for path in record_files([folder]) for cell in _of_file(path, folder)]
     cells = sorted((cell for cell in found if cell.records), key=lambda cell: (cell.key, cell.place))

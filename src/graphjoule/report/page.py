@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,6 +16,7 @@ from markupsafe import Markup
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text, printable, write_text
 from graphjoule.report.cells import AFTER, Cell, variants
+from graphjoule.report.evaluation import evaluation_view
 from graphjoule.report.figures import curve_charts, energy_chart, script_data, spread
 from graphjoule.report.metrics import (
     PARTS,
@@ -31,6 +32,7 @@ from graphjoule.report.metrics import (
 )
 from graphjoule.report.svg import NUM_STYLES, Chart, draw
 from graphjoule.tasks.objective import Metric
+from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.records import summarise
 from graphjoule.version import __version__
 
@@ -75,11 +77,19 @@ class _Detail(NamedTuple):
     curve_points: int
     energy_rows: int
     has_tables: bool
+    plane_points: int
+    evaluations: Literal["all", "best", "none"]
 
 
 _LEAST_ROW = 60  # bytes of a row of a table
 # From all that a screen can show down to what hundreds of cells leave room for; the first that fits is taken.
-_DETAILS = (_Detail(240, 65, True), _Detail(120, 33, True), _Detail(60, 17, True), _Detail(24, 5, False))
+_DETAILS = (
+    _Detail(240, 65, True, 2000, "all"),
+    _Detail(240, 65, True, 500, "all"),
+    _Detail(120, 33, True, 1000, "best"),
+    _Detail(60, 17, True, 0, "best"),
+    _Detail(24, 5, False, 0, "none"),
+)
 
 
 def report_page(
@@ -196,6 +206,15 @@ def _render(
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # What the page's content security policy calls its inline elements by: only these are run.
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    shown = {"all": cells, "best": best, "none": []}[detail.evaluations]
+    evaluated = [
+        {"view": view, **_evaluation(cell.evaluation, detail.plane_points)}
+        for cell, view in zip(cells, views, strict=True)
+        if cell.evaluation is not None and any(cell is one for one in shown)
+    ]
+    planes = [one["plane"] for one in evaluated if one["plane"]]
+    for k, plane in enumerate(planes):
+        plane["number"] = k
     energy, metrics = energy_chart(cells, cells[chosen]), list(dict.fromkeys(m for cell in cells for m in cell.metrics))
     has_reference = any(view["published"] for view in views)
     heads = _heads(metrics, reference if has_reference else None)
@@ -226,13 +245,26 @@ def _render(
         has_tables=detail.has_tables,
         num_runs=sum(view["n"] for view in views),
         num_failed=sum(view["num_failed"] for view in views),
-        data=script_json(script_data(cells, differences, chosen, detail.curve_points)),
+        evaluated=evaluated,
+        num_unevaluated=sum(cell.evaluation is not None for cell in cells) - len(evaluated),
+        data=script_json(
+            script_data(cells, differences, chosen, detail.curve_points)
+            | {"planes": [plane["data"] for plane in planes]}
+        ),
     )
 
 
 def _figure(chart: Chart) -> dict[str, Any]:
     legend = [(line.label, line.style % NUM_STYLES) for line in chart.lines]
     return {"title": chart.title, "svg": draw(chart), "legend": legend, "band": chart.band and chart.band.label}
+
+
+def _evaluation(evaluation: Evaluation, plane_points: int) -> dict[str, Any]:
+    view = evaluation_view(evaluation, plane_points)
+    for part in view["parts"]:
+        for kind in ("charts", "places"):
+            part[kind] = [_figure(chart) for chart in part[kind]]
+    return view
 
 
 def _heads(metrics: Sequence[Metric], reference: Reference | None) -> list[str]:

@@ -25,6 +25,7 @@ from graphjoule.files import (
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.training.evaluation import Evaluation, read_evaluation, write_evaluation
 from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
 from graphjoule.training.recipe import Recipe
@@ -63,8 +64,9 @@ class About(BaseModel):
 class RunFolder:
     """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, ``MODEL_CARD.md``.
 
-    While it trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is
-    whole at any moment. A seed counts as done when its record is there; its model is written first.
+    ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes. While it
+    trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is whole at
+    any moment. A seed counts as done when its record is there; its model is written first.
 
     Args:
         path: the folder; created by `open`.
@@ -75,6 +77,7 @@ class RunFolder:
         self.records_path = self.path / "records.jsonl"
         self._about_path = self.path / "run.json"
         self._checkpoint_path = self.path / "checkpoint.safetensors"
+        self.evaluation_path = self.path / "evaluation.safetensors"
         self.card_path = self.path / "MODEL_CARD.md"
 
     def check(
@@ -209,6 +212,19 @@ class RunFolder:
             calibration=result.calibration,
         )
         append_record(self.records_path, record)
+
+    def write_evaluation(self, evaluation: Evaluation) -> None:
+        """Replace what reports need of the best run; written before its record, so that no run is missed."""
+        write_evaluation(self.evaluation_path, evaluation)
+
+    def evaluation(self) -> Evaluation | None:
+        """What reports need of the best run; None in a folder that is older than the file."""
+        return read_evaluation(self.evaluation_path) if self.evaluation_path.exists() else None
+
+    def evaluated(self) -> tuple[int, float] | None:
+        """Seed and validation score of the best run so far, None if there is none."""
+        found = self.evaluation()
+        return None if found is None else (found.seed, found.score)
 
     def write_card(self) -> None:
         """Write ``MODEL_CARD.md`` from the files that are here."""

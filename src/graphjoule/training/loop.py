@@ -20,6 +20,7 @@ from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.tasks import Split
 from graphjoule.training.calibration import Calibration
+from graphjoule.training.evaluation import Predicted
 from graphjoule.training.seed_batch import SeedBatch
 
 # How often the host looks at the device. A CPU has nothing to wait for; on a GPU each look empties its queue, unless an
@@ -60,7 +61,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came out of one run. The test scores are the only thing that saw a test target."""
+    """What came out of one run. The test scores and `predicted` are all that saw a test target."""
 
     seed: int
     split: Split
@@ -72,6 +73,7 @@ class RunResult:
     test: dict[str, float] | None
     model: GraphModel
     calibration: Calibration | None = None
+    predicted: dict[str, Predicted] = field(default_factory=dict)
 
 
 def train(
@@ -150,9 +152,10 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
         failure = f"seed {seed}: {batch.recipe.train.select_on} is not defined on the validation nodes in any epoch"
     split = split_of[seed]
     val, test, calibration = dict(zip(names, state["best"], strict=True)), None, None
+    predicted: dict[str, Predicted] = {}
     if failure is None:
         # What chose the epoch stays as it was then; the same pass again may round in another way.
-        again, test, calibration = batch.final_scores(run, split)
+        again, test, calibration, predicted = batch.final_scores(run, split)
         val = {name: val.get(name, score) for name, score in again.items()}
     return RunResult(
         seed=seed,
@@ -165,6 +168,7 @@ def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunRes
         test=test,
         model=batch.selected_model(run),
         calibration=calibration,
+        predicted=predicted,
     )
 
 

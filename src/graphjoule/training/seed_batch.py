@@ -23,6 +23,7 @@ from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
 from graphjoule.training.build import Architecture, Draws, inner_network
 from graphjoule.training.calibration import Calibration
+from graphjoule.training.evaluation import Evaluation, Predicted, evaluate
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.selection import Selection
 
@@ -359,24 +360,32 @@ class SeedBatch:
         return self.task.readout(output, model.output_center)
 
     @torch.no_grad()
-    def final_scores(self, run: int, split: Split) -> tuple[dict[str, float], dict[str, float] | None, Calibration]:
+    def final_scores(
+        self, run: int, split: Split
+    ) -> tuple[dict[str, float], dict[str, float] | None, Calibration, dict[str, Predicted]]:
         """Loss and all metrics of the selected parameters on validation and test nodes; None without test nodes.
 
-        Nothing else reads the targets of test nodes. The calibration is that of the validation nodes.
+        Nothing else reads the targets of test nodes; they are returned with the predictions, for who needs both. The
+        calibration is that of the validation nodes.
         """
         metrics, device = self.objective.metrics, self.task.targets.device
         output, model = self.selected_output(run), self.selected_model(run).to(device)
-        scores = []
-        for part, count in ((split.val, split.sizes[1]), (split.test, split.sizes[2])):
+        scores, predicted = [], {}
+        for name, part, count in (("val", split.val, split.sizes[1]), ("test", split.test, split.sizes[2])):
             index = part.to(device)
             target = self._targets(index)
             found = self._scores_of(model, output[index], target, count, metrics, run) if count else None
             names = ("loss", *(metric.name for metric in metrics))
             scores.append(None if found is None else dict(zip(names, found.tolist(), strict=True)))
+            if count:
+                prediction = self.objective.prediction(output[index].double())
+                prediction, truth = (self._all_nodes(each[None])[0] for each in (prediction, target))
+                is_whole = self.task.graph.row_ids is None
+                predicted[name] = Predicted(prediction, truth, index if is_whole else None)
         assert scores[0] is not None  # without validation nodes nothing trains
         index = split.val.to(device)
         val = (self._all_nodes(each[None])[0] for each in (output[index], self._targets(index)))
-        return scores[0], scores[1], Calibration.of(self.objective, *val)
+        return scores[0], scores[1], Calibration.of(self.objective, *val), predicted
 
     def _scores_of(
         self,
@@ -401,6 +410,20 @@ class SeedBatch:
     def _total(self, sums: Tensor) -> Tensor:
         """Sums over all nodes."""
         return sums
+
+    def evaluation(
+        self, seed: int, split: Split, score: float, predicted: dict[str, Predicted], model: GraphModel
+    ) -> Evaluation:
+        """What a report needs of a run that is over; with embeddings where one pass goes over the whole graph."""
+        device, is_whole = self.task.targets.device, self.task.graph.row_ids is None
+        watched = copy.deepcopy(model).to(device).eval()
+
+        def call(network: nn.Module) -> None:
+            with self._random_numbers():
+                watched(self.features, self.task.graph)
+
+        inner = (lambda: inner_network(watched)) if is_whole and self.recipe.train.clusters is None else None
+        return evaluate(seed, self.recipe.train.select_on, score, self.task, split, predicted, inner, call)
 
     def is_stop_agreed(self, is_asked: bool) -> bool:
         """Whether training stops after this epoch."""

@@ -231,7 +231,25 @@ class Trainer:
         )
         for result in results:
             clock.tick(len(batch.seeds))
+            self._evaluate(result, batch)
+            clock.skip()  # the next run's time is its own
             self._finish(result, len(group), clock.share)
+
+    def _evaluate(self, result: RunResult, batch: SeedBatch) -> None:
+        """Keep what a report needs of the run, if it is the best of its folder on the validation nodes."""
+        if self.folder is None or result.failure or result.val is None:
+            return
+        score = result.val[self.recipe.train.select_on]
+        kept = self.folder.evaluated()
+        if kept is None or self._is_better((result.seed, score), kept):
+            found = batch.evaluation(result.seed, result.split, score, result.predicted, result.model)
+            self.folder.write_evaluation(found)
+
+    def _is_better(self, one: tuple[int, float], other: tuple[int, float]) -> bool:
+        """Whether a seed's score is better than another's; of equal scores the first seed's."""
+        _, is_higher_better = self.task.objective.column(self.recipe.train.select_on)
+        mine, theirs = (one[1], other[1]) if is_higher_better else (-one[1], -other[1])
+        return mine > theirs or (mine == theirs and one[0] <= other[0])
 
     def _finish(self, result: RunResult, runs_at_once: int, seconds: float) -> None:
         if result.seed in self.records:  # its record was written just before an earlier call was killed
@@ -298,6 +316,10 @@ class _ShareClock:
         now = time.perf_counter()
         self.share += (now - self._last) / num_runs
         self._last = now
+
+    def skip(self) -> None:
+        """Do not count the time since the last call."""
+        self._last = time.perf_counter()
 
 
 def _chunks(seeds: list[int], size: int) -> list[list[int]]:

@@ -2,7 +2,7 @@
 // Draws the charts at the width there is, lets the reader pick a network and read values off. Without it the page keeps
 // its static pictures and tables.
 (() => {
-  const { chosen, cells } = JSON.parse(document.getElementById("data").textContent);
+  const { chosen, cells, planes } = JSON.parse(document.getElementById("data").textContent);
   const FIELDS = ["dataset", "model", "layers", "variant"];
   const STYLES = 8, DECADES = 24, HEIGHT = 360;
   const MARGIN = { left: 66, right: 12, top: 12, bottom: 44 };
@@ -214,6 +214,27 @@
     show();
   }
 
+  // ---- embeddings: a slider from the first layer to the last -----------------------------------------------------------
+  function plane(figure) {
+    const { counts, words, points } = planes[Number(figure.dataset.plane)];
+    const paths = figure.querySelectorAll(".canvas path"), said = figure.querySelector("output");
+    const label = figure.querySelector(".reading label"), slider = label.querySelector("input");
+    const show = () => {
+      const layer = points[Number(slider.value)], at = (k) => parseInt(layer.slice(2 * k, 2 * k + 2), 36);
+      let first = 0;
+      counts.forEach((count, group) => {
+        paths[group].setAttribute("d", range(first, count).map((k) => `M${at(2 * k)} ${at(2 * k + 1)}h0`).join(""));
+        first += count;
+      });
+      said.textContent = words[Number(slider.value)];
+      slider.setAttribute("aria-valuetext", words[Number(slider.value)]);
+    };
+    slider.oninput = show;
+    slider.value = points.length - 1;
+    label.hidden = points.length < 2;
+    show();
+  }
+
   // ---- controls ----------------------------------------------------------------------------------------------------
   const picker = (field) => form.querySelector(`[data-pick=${field}]`);
   const valueOf = (name) => form.querySelector(`input[name=${name}]:checked`).value;
@@ -266,7 +287,7 @@
   window.addEventListener("hashchange", openTarget);
   let opened = []; // on paper nothing can be unfolded
   window.addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("#networks > details:not([open])")];
+    opened = [...document.querySelectorAll("main details:not(.inner):not([open])")];
     for (const part of opened) part.open = true;
   });
   window.addEventListener("afterprint", () => { for (const part of opened) part.open = false; });
@@ -278,5 +299,6 @@
     waiting = setTimeout(show, 100);
   });
   openTarget();
+  for (const figure of document.querySelectorAll(".plane")) plane(figure);
   show();
 })();
