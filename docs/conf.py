@@ -33,7 +33,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|scipy|pydantic|sklearn|matplotlib|collections|typing|os|pathlib|enum)\..*"),
     ("py:.*", r"annotated_types\..*"),
-    ("py:.*", r"(Tensor|Data|Figure|Path)"),  # imported for types alone, so named without their packages
+    # Imported for types alone, or beside what is: named without their packages.
+    ("py:.*", r"(Tensor|Data|Figure|Path|PoolingName|Builder|TermBuilder|Progress|Group)"),
 ]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]

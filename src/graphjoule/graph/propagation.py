@@ -220,7 +220,7 @@ class Propagation(Nodes):
         A neighbour that is there weighs what it weighs in the whole graph; one that is not there is missing. To
         normalise the subgraph anew, so that the neighbours at hand weigh more, was worse by validation on Physics: in
         seven pairs of runs on clusters (2 and 8 layers, 50 clusters, 1 and 5 per step) its loss was 10 to 34 % higher,
-        its accuracy never higher (reproduction/results/clusters/operator-*.json).
+        its accuracy never higher (``operator-*.json`` in ``reproduction/results/clusters``).
 
         Args:
             nodes: which nodes, ascending.
