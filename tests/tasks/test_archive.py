@@ -287,3 +287,12 @@ def test_bad_targets_are_one_sentence(tmp_path, changes, said):
     with pytest.raises(GraphjouleError) as caught:
         load_npz(write(tmp_path, labels=None, **changes))
     assert said in str(caught.value)
+
+
+def test_an_archive_of_a_later_version_of_zip_is_refused(tmp_path):
+    path = write(tmp_path)
+    data = path.read_bytes()
+    at = data.index(b"PK\x01\x02") + 6  # of the first file in the list: the version that is needed to unpack it
+    path.write_bytes(data[:at] + bytes([200]) + data[at + 1 :])
+    with pytest.raises(GraphjouleError, match=r"is no readable \.npz archive \(zip file version 20\.0\)"):
+        load_npz(path)

@@ -541,3 +541,10 @@ def test_a_checkpoint_that_says_nothing_is_refused_with_what_helps(killed, task,
     state, _ = read_tensors(killed / "checkpoint.safetensors", "checkpoint")
     write_tensors(killed / "checkpoint.safetensors", "checkpoint", state, about)
     refuses(killed, task, r"checkpoint\.safetensors is damaged\. Delete .*checkpoint\.safetensors")
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_checkpoint_with_an_impossible_time_is_refused(killed, task, seconds):
+    state, about = read_tensors(killed / "checkpoint.safetensors", "checkpoint")
+    write_tensors(killed / "checkpoint.safetensors", "checkpoint", state, about | {"seconds": seconds})
+    refuses(killed, task, r"checkpoint\.safetensors is damaged\. Delete .*checkpoint\.safetensors")

@@ -351,3 +351,10 @@ def test_equal_content_gives_equal_bytes(tmp_path):
     for name in ("one", "two"):
         write_tensors(tmp_path / name, "model", tensors, {"seed": 1, "recipe": {"c_min": 0.2}})
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_half_a_character_in_a_description_is_refused(tmp_path):
+    header = '{"format": 1, "kind": "model", "about": "\\ud800", "sha256": ""}'
+    safetensors.torch.save_file({}, tmp_path / "m.safetensors", {"graphjoule": header})
+    with pytest.raises(GraphjouleError, match="is not a whole graphjoule model"):
+        read_tensors(tmp_path / "m.safetensors", "model")
