@@ -101,6 +101,7 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert sorted(path.name for path in folder.iterdir()) == [
         ".lock",
         "MODEL_CARD.md",
+        "evaluation.safetensors",
         "model-seed-0.safetensors",
         "model-seed-1.safetensors",
         "predictions.csv",

@@ -247,7 +247,6 @@ def test_text_is_text_however_a_program_keeps_it(tmp_path, kind):
 BOMBS = {
     "numbers": np.zeros(1_000_000),
     "a long text": pa.DictionaryArray.from_arrays(np.zeros(1_000, np.int32), ["x" * 10_000]),
-    "lists": pa.ListArray.from_arrays([0, 1_000_000], pa.array(np.zeros(1_000_000, np.int8))),
 }
 
 
@@ -260,6 +259,14 @@ def test_a_parquet_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_pa
     said = refusal(path, inferred=["x"])
     assert "would unpack to " in said
     assert "more than 256 times as many; it is not read" in said
+
+
+def test_lists_are_refused_unread(tmp_path, monkeypatch):
+    path = write_parquet(tmp_path, x=pa.ListArray.from_arrays([0, 1_000_000], pa.array(np.zeros(1_000_000, np.int8))))
+    monkeypatch.setattr(pq, "ParquetFile", None)
+    monkeypatch.setattr(Table, "_parquet_names", lambda table: ("x",))
+    for asked in ({"text": ["x"]}, {"inferred": ["x"]}):
+        assert "list<element: int8> values are neither text nor numbers" in refusal(path, **asked)
 
 
 def test_bytes_are_no_names(tmp_path):
