@@ -252,9 +252,7 @@ class Table:
         try:
             schema = pq.read_schema(self.path)
             for name in names:
-                if pa.types.is_nested(
-                    kind := schema.field(name).type
-                ):  # a row of it may be of any length
+                if pa.types.is_nested(kind := schema.field(name).type):  # a row of it may be of any length
                     self.refuse(0, name, f"{kind} values are neither text nor numbers.")
             # A text that is stored once and meant a million times is seen for what it is before it is written out.
             once = [name for name in names if _is_text(schema.field(name).type)]
