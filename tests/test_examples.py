@@ -51,6 +51,7 @@ def run_notebook(path, monkeypatch, folder):
     names = {"__name__": "__main__"}
     for number, code in enumerate(code_cells(path), start=1):
         exec(compile(code, f"{path.name}, cell {number}", "exec"), names)
+    pytest.importorskip("matplotlib.pyplot").close("all")
     return names
 
 

@@ -209,6 +209,7 @@ def test_every_objective_has_a_page(tmp_path, name, about_graphs):
     Page(report_page([cell(evaluation=found)], title="t"))
 
 
+@pytest.mark.slow
 def test_many_networks_leave_out_evaluations_before_they_burst():
     one = evaluation(Classification(9))
     many = [replace(cell(layers=k), evaluation=one) for k in range(1, 90)]

@@ -106,7 +106,7 @@ def test_a_run_of_other_settings_is_another_run(tmp_path):
 
 
 def test_a_job_that_cannot_be_trained_does_not_stop_the_others(tmp_path, trained):
-    refused = Cell("egnn", "small", 2, overrides=QUICK | {"c_min": 0.1, "beta": 0.5})
+    refused = Cell("egnn", "small", 2, overrides=QUICK | {"clusters.parts": 5000})  # more than there are nodes
     told = do(tmp_path, small_plan(tmp_path, [refused, CELLS[0]]))
     assert list(told) == ["egnn, 2 layers, small"]
     assert told["egnn, 2 layers, small"].endswith(".")
