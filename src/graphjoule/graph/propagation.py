@@ -182,6 +182,26 @@ class Propagation(Nodes):
         return {}
 
     @cached_property
+    def largest_degree(self) -> float:
+        """The largest weighted degree, of the whole graph; waits for the device once."""
+        return float(self.degree.max()) if self.num_nodes else 0.0
+
+    @property
+    def laplacian_bound(self) -> float:
+        """A number that no eigenvalue of ``I - P`` exceeds: ``2 d / (1 + d)`` with the largest degree ``d``.
+
+        By Gershgorin's circles: ``I - P`` is similar to ``I - D~^-1 (A + I)``, whose row of a node of degree ``d`` has
+        ``d / (1 + d)`` on the diagonal and as much beside it. Rings and grids without a rim reach it if they are
+        bipartite.
+
+        Example:
+            >>> ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
+            >>> Propagation.from_edge_index(ring, symmetrize=True).laplacian_bound
+            1.3333333333333333
+        """
+        return 2 * self.largest_degree / (1 + self.largest_degree)
+
+    @cached_property
     def rows(self) -> Rows:
         """The pattern with hubs apart, made at first use."""
         return Rows.of(self.rowptr, self.col)

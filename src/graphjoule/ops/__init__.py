@@ -5,6 +5,7 @@ from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
 from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_mix, srelu
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
+from graphjoule.ops.wave import wave_layer, wave_stack
 
 __all__ = [
     "backend_for",
@@ -21,4 +22,6 @@ __all__ = [
     "split_key",
     "srelu",
     "use_backend",
+    "wave_layer",
+    "wave_stack",
 ]
