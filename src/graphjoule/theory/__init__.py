@@ -3,6 +3,7 @@
 from graphjoule.theory.audit import Audit, audit
 from graphjoule.theory.layers import Enclosure, LayerRange, Setting, depth_limit, layer_ranges
 from graphjoule.theory.lemmas import Lemma, lemmas, srelu_energy_limit
+from graphjoule.theory.wave import WaveEnergies, wave_energies
 from graphjoule.theory.weights import WeightLayer, WeightReport, weight_report
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "LayerRange",
     "Lemma",
     "Setting",
+    "WaveEnergies",
     "WeightLayer",
     "WeightReport",
     "audit",
@@ -18,5 +20,6 @@ __all__ = [
     "layer_ranges",
     "lemmas",
     "srelu_energy_limit",
+    "wave_energies",
     "weight_report",
 ]
