@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.ops import use_backend, wave_layer, wave_stack
+from graphjoule.ops import use_backend, wave_layer, wave_stack, wave_start
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 from tests.ops.live_bytes import LiveBytes
 
@@ -23,7 +23,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def dense_wave(p, x0, num_layers, h, delta, mu, speed=None):
     """The recursion with a dense P, in float64."""
-    x, v, c = x0, torch.zeros_like(x0), 1.0 if speed is None else speed
+    c = 1.0 if speed is None else speed
+    x, v = x0, h / (2 - delta) * c * (x0 - p @ x0)
     for _ in range(num_layers):
         v = (1 - delta) * v - h * (c * (x - p @ x) + mu * (x - x0))
         x = x + h * v
@@ -37,7 +38,8 @@ def closed_form(p, x0, num_layers, h, delta, mu):
     for k, eigenvalue in enumerate(value.tolist()):
         a = 1 - eigenvalue + mu
         one = torch.tensor([[1 - h * h * a, h * (1 - delta)], [-h * a, 1 - delta]], dtype=x0.dtype)
-        ratio = torch.linalg.matrix_power(one, num_layers)[0, 0]
+        power = torch.linalg.matrix_power(one, num_layers)
+        ratio = power[0, 0] + power[0, 1] * h * a / (2 - delta)
         start = vector[:, k] @ x0
         rest = mu / a * start if a > 1e-14 else start
         out += torch.outer(vector[:, k], rest + ratio * (start - rest))
@@ -62,12 +64,28 @@ def test_the_stack_is_the_closed_form(edges, settings, num_layers):
     torch.testing.assert_close(out, closed_form(edges.dense(), x0, num_layers, h, delta, mu), rtol=1e-8, atol=1e-9)
 
 
+@few
+@given(edge_lists(), st.sampled_from([0.1, 0.5, 0.999]), st.sampled_from([0.0, 0.2]), st.integers(1, 40))
+def test_without_damping_the_wave_is_a_chebyshev_polynomial(edges, step, mu, num_layers):
+    """``X_k = X* + T_k(I - h^2 A / 2) (X_0 - X*)`` with ``A = I - P + mu I`` and ``A X* = mu X_0``."""
+    x0, graph = normal(edges.num_nodes, 2), edges.graph64()
+    h = step * math.sqrt(4 / max(graph.laplacian_bound + mu, 1e-3))
+    value, vector = torch.linalg.eigh(edges.dense())
+    a = (1 - value + mu).clamp(min=0)
+    start = vector.T @ x0
+    rest = (torch.where(a > 1e-12, mu / a, 1.0)[:, None]) * start
+    chebyshev = torch.cos(num_layers * torch.arccos((1 - h * h * a / 2).clamp(-1, 1)))
+    expected = vector @ (rest + chebyshev[:, None] * (start - rest))
+    out = wave_stack(x0, graph, num_layers, h=h, delta=0.0, mu=mu)
+    torch.testing.assert_close(out, expected, rtol=1e-7, atol=1e-6)
+
+
 @pytest.mark.parametrize("speed", SPEEDS, ids=["equal", "spread"])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_gradient_is_that_of_plain_autograd_to_1e_10(settings, speed):
     h, delta, mu = settings
     graph, x0 = EDGES.graph64(), normal(9, 3).requires_grad_()
-    x, v = x0, torch.zeros_like(x0)
+    x, v = x0, wave_start(x0, graph, h=h, delta=delta, speed=speed)
     for _ in range(40):
         x, v = wave_layer(x, v, x0, graph, h=h, delta=delta, mu=mu, speed=speed)
     target = normal(9, 3, seed=5)
@@ -172,6 +190,7 @@ def test_on_a_ring_a_front_moves_one_hop_a_layer_at_the_largest_stable_step(num_
     out = wave_stack(pulse, graph, num_layers, h=h, delta=0.0, mu=0.0).flatten()
     assert out[num_layers] == pytest.approx(0.5, abs=1e-9)
     assert float(out.abs().sum()) == pytest.approx(1.0, abs=1e-8)
+    assert out[-num_layers] == pytest.approx(0.5, abs=1e-9)
     slower = wave_stack(pulse, graph, num_layers, h=0.8 * h, delta=0.0, mu=0.0).flatten()[:100].abs()
     assert abs(int(slower.argmax()) - 0.8 * num_layers) <= 3
 

@@ -19,7 +19,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import Encoder, FeatureLinear, GraphModel, check_choice, check_unit_interval, is_stock, stock
 from graphjoule.nn.table import NonNegative, OpenInterval, Probability, UnitInterval
-from graphjoule.ops import dropout, wave_layer, wave_stack
+from graphjoule.ops import dropout, wave_layer, wave_stack, wave_start
 
 _LEAST_BOUND = 1e-3  # of the spectrum, where a graph has no edges: any step is stable there, but it must be a number
 
@@ -59,11 +59,11 @@ class WaveConv(nn.Module):
 
 
 class Wave(GraphModel):
-    """``X_0 = f(X)``; `num_layers` times `WaveConv` from ``V = 0``; a head.
+    """``X_0 = f(X)``; `num_layers` times `WaveConv` from the velocity of `wave_start`; a head.
 
-    With ``J = (1 - delta / 2) |V|^2 + E(X) + mu |X - X_0|^2 - h <V, (I - P) X + mu (X - X_0)>`` every layer takes
-    ``delta / 2 |V_k + V_{k-1}|^2`` from ``J``, which begins as the Dirichlet energy ``E(X_0)``. So without damping it is
-    conserved, and ``E(X_k) <= E(X_0) / (1 - step^2)`` at every layer of any depth, whatever the weights are.
+    The energy ``J = (1 - delta / 2) |V|^2 + E(X) + mu |X - X_0|^2 - h <V, (I - P) X + mu (X - X_0)>`` loses
+    ``delta / 2 |V_k + V_{k-1}|^2`` in a layer and nothing without damping. And no mode of ``P`` ever exceeds its start:
+    ``|X_k| <= |X_0|`` and ``E(X_k) + mu |X_k - X_0|^2 <= E(X_0)`` at every layer of any depth, whatever the weights are.
 
     Training needs the memory of a few layers at any depth, see `graphjoule.ops.wave_stack`.
 
@@ -130,7 +130,7 @@ class Wave(GraphModel):
         if all(is_stock(conv) and (conv.step, conv.delta, conv.mu) == settings for conv in self.layers()):
             # The same in one op, which keeps no activation.
             return wave_stack(x0, graph, len(self.convs), h=first.h(graph), delta=first.delta, mu=first.mu, speed=speed)
-        x, v = x0, torch.zeros_like(x0)
+        x, v = x0, wave_start(x0, graph, h=first.h(graph), delta=first.delta, speed=speed)
         for conv in self.convs:
             x, v = conv(x, v, x0, graph, speed)
         return x

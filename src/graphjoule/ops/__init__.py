@@ -5,7 +5,7 @@ from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
 from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_mix, srelu
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
-from graphjoule.ops.wave import wave_layer, wave_stack
+from graphjoule.ops.wave import wave_layer, wave_stack, wave_start
 
 __all__ = [
     "backend_for",
@@ -24,4 +24,5 @@ __all__ = [
     "use_backend",
     "wave_layer",
     "wave_stack",
+    "wave_start",
 ]

@@ -18,6 +18,19 @@ from graphjoule.ops.backend import backend_for
 from graphjoule.ops.propagate import check_rows, plain_product, propagate
 
 
+def wave_start(x0: Tensor, graph: Propagation, *, h: float, delta: float, speed: Tensor | None = None) -> Tensor:
+    """The velocity before the first layer, ``V_0 = h / (2 - delta) (I - P) X0 C``; see `wave_layer` for the arguments.
+
+    It is the one that gives a wave the least energy, and makes the first layer half a kick. From it no mode ever exceeds
+    its start; from ``V_0 = 0`` short waves would grow by up to ``1 / sqrt(1 - step^2)``.
+    """
+    return _with_speed(propagate(x0, graph, a=-1.0, alpha=1.0), speed) * (h / (2 - delta))
+
+
+def _with_speed(x: Tensor, speed: Tensor | None) -> Tensor:
+    return x if speed is None else x * speed
+
+
 def wave_layer(
     x: Tensor,
     v: Tensor,
@@ -41,9 +54,7 @@ def wave_layer(
         mu: restoring force towards `x0`.
         speed: the diagonal of ``C``, one number in [0, 1] per channel; 1 by default.
     """
-    pull = propagate(x, graph, a=-1.0, alpha=1.0)
-    if speed is not None:
-        pull = pull * speed
+    pull = _with_speed(propagate(x, graph, a=-1.0, alpha=1.0), speed)
     v = (1 - delta) * v - h * (pull + mu * (x - x0))
     return x + h * v, v
 
@@ -51,16 +62,19 @@ def wave_layer(
 def wave_stack(
     x0: Tensor, graph: Propagation, num_layers: int, *, h: float, delta: float, mu: float, speed: Tensor | None = None
 ) -> Tensor:
-    """The last ``X`` of `num_layers` times `wave_layer`, from ``X = X0`` and ``V = 0``, shape ``[num_nodes, channels]``.
+    """The last ``X`` of `num_layers` times `wave_layer`, from ``X0`` and `wave_start`.
 
     Forward and backward need four activations each, whatever the depth. See `wave_layer` for the arguments; `speed` gets
     no gradient.
 
     Example:
         >>> pair = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
-        >>> wave_stack(torch.tensor([[1.0], [0.0]]), pair, 1, h=1.0, delta=0.0, mu=0.0)
-        tensor([[0.5000],
-                [0.5000]])
+        >>> wave_stack(torch.tensor([[1.0], [0.0]]), pair, 2, h=1.0, delta=0.0, mu=0.0)
+        tensor([[0.2500],
+                [0.7500]])
+
+    Returns:
+        Shape ``[num_nodes, channels]``.
     """
     check_rows(x0, graph)
     settings = {"h": float(h), "delta": float(delta), "mu": float(mu), "speed": speed}
@@ -76,7 +90,7 @@ def _reference(
     """Layer by layer as the equation stands, of ``[..., num_nodes, channels]``."""
 
     def run(x0: Tensor) -> Tensor:
-        x, v = x0, torch.zeros_like(x0)
+        x, v = x0, wave_start(x0, graph, h=h, delta=delta, speed=speed)
         for _ in range(num_layers):
             x, v = wave_layer(x, v, x0, graph, h=h, delta=delta, mu=mu, speed=speed)
         return x
@@ -91,7 +105,7 @@ def _in_place(
     own = -h if speed is not None else -h * (1 + mu)
 
     def run(x0: Tensor) -> Tensor:
-        x, v = x0.clone(memory_format=torch.contiguous_format), torch.zeros_like(x0)
+        x, v = x0.clone(memory_format=torch.contiguous_format), wave_start(x0, graph, h=h, delta=delta, speed=speed)
         for _ in range(num_layers):
             force = plain_product(x, graph, a=h, alpha=own)
             v.mul_(1 - delta)
@@ -114,7 +128,7 @@ def _triton(
     from graphjoule.ops.triton_gather import gather
 
     start = x0.reshape(-1, *x0.shape[-2:]).contiguous()
-    x, v = start, torch.zeros_like(start)
+    x, v = start, _with_speed(plain_product(start, graph, a=-1.0, alpha=1.0), speed) * (h / (2 - delta))
     for _ in range(num_layers):
         x = gather(
             x, graph.rows, graph.value,

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.wave import Wave
-from graphjoule.ops import propagate
+from graphjoule.ops import propagate, wave_start
 
 
 @dataclass(frozen=True)
@@ -21,29 +21,30 @@ class WaveEnergies:
         energy: Dirichlet energy ``E(X_k)``, channels weighted by their squared speed.
         total: ``J_k = (1 - delta / 2) |V|^2 + E(X) + mu |X - X_0|^2 - h <V, (I - P) X C + mu (X - X_0)>``.
         lost: what damping has taken until layer k, ``delta / 2`` times the sum of ``|V_j + V_{j-1}|^2``.
-        upper: ``E(X_0) / (1 - step^2)``, which ``E(X_k) + mu |X_k - X_0|^2`` never exceeds.
+        norm: ``|X_k|``, which never exceeds ``|X_0|``.
+        potential: ``E(X_k) + mu |X_k - X_0|^2``, which never exceeds ``E(X_0)``.
         lower: ``(mu / (mu + b))^2 E(X_0)``, which the energy of the limit of a damped wave is never below.
     """
 
     energy: list[float]
     total: list[float]
     lost: list[float]
-    upper: float
+    norm: list[float]
+    potential: list[float]
     lower: float
 
     @property
     def drift(self) -> float:
-        """How far ``J_k`` and what was lost are from ``E(X_0)`` together, at most, relative to it: rounding alone."""
-        start = self.energy[0]
-        balance = (abs(total + lost - start) for total, lost in zip(self.total, self.lost, strict=True))
-        return max(balance) / start if start else 0.0
+        """How far ``J_k`` and what was lost are from ``J_0`` together, at most, relative to ``E(X_0)``: rounding alone."""
+        balance = (abs(total + lost - self.total[0]) for total, lost in zip(self.total, self.lost, strict=True))
+        return max(balance) / self.energy[0] if self.energy[0] else 0.0
 
 
 @torch.no_grad()
 def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> WaveEnergies:
     """The energies of every layer of a wave network, in evaluation mode, in the dtype of the model.
 
-    The balance ``J_k + lost_k = E(X_0)`` holds exactly at every layer, whatever the weights are; how far it does in
+    The balance ``J_k + lost_k = J_0`` holds exactly at every layer, whatever the weights are; how far it does in
     floating-point numbers is `WaveEnergies.drift`.
 
     Args:
@@ -65,7 +66,7 @@ def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> Wave
     first, speed = model.layers()[0], model.channel_speeds(x0)
     weight = 1.0 if speed is None else speed.double()
     h, delta, mu = first.h(graph), first.delta, first.mu
-    x_k, v = x0, torch.zeros_like(x0)
+    x_k, v = x0, wave_start(x0, graph, h=h, delta=delta, speed=speed)
     lost = x0.new_zeros((), dtype=torch.float64)
     found: list[Tensor] = []
 
@@ -74,8 +75,9 @@ def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> Wave
         away, speeds = (x_k - x0).double(), v.double()
         energy = (x_k.double() * pull).sum()
         force = (speeds * (pull + mu * away)).sum()
-        total = (1 - delta / 2) * speeds.square().sum() + energy + mu * away.square().sum() - h * force
-        found.append(torch.stack([energy, total, lost]))
+        potential = energy + mu * away.square().sum()
+        total = (1 - delta / 2) * speeds.square().sum() + potential - h * force
+        found.append(torch.stack([energy, total, lost, torch.linalg.vector_norm(x_k.double()), potential]))
 
     note()
     for conv in model.convs:
@@ -83,6 +85,6 @@ def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> Wave
         x_k, v = conv(x_k, v, x0, graph, speed)
         lost = lost + delta / 2 * (v.double() + before.double()).square().sum()
         note()
-    energy, total, taken = (column.tolist() for column in torch.stack(found).unbind(1))
-    lowest = (mu / (mu + graph.laplacian_bound)) ** 2 if mu else 0.0
-    return WaveEnergies(energy, total, taken, energy[0] / (1 - first.step**2), lowest * energy[0])
+    energy, *others = (column.tolist() for column in torch.stack(found).unbind(1))
+    share = (mu / (mu + graph.laplacian_bound)) ** 2 if mu else 0.0
+    return WaveEnergies(energy, *others, share * energy[0])
