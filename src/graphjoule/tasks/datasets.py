@@ -34,8 +34,11 @@ def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Tas
 def find_dataset(name: str) -> DatasetSource:
     """The row of `DATASETS`; an unknown name is refused with the choices."""
     if name not in DATASETS:
-        offered = choices([*DATASETS, *(family.name for family in FAMILIES)])
-        raise GraphjouleError(f"Unknown dataset {name!r}; expected one of: {offered}.")
+        numbered = ", ".join(family.name for family in FAMILIES)
+        raise GraphjouleError(
+            f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}; or, with a number for the last letter, one "
+            f"of: {numbered}."
+        )
     return DATASETS[name]
 
 

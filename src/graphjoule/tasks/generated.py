@@ -131,12 +131,13 @@ def _distances(what: str, diameter: int, seed: int) -> Task:
         make = list(FAMILIES.values())[number % len(FAMILIES)]
         own = np.array(make(int(draw.integers(diameter // 2, diameter + 1)), draw))
         size = int(own.max()) + 1
-        hops = shortest_path(coo_matrix((np.ones(len(own)), own.T), (size, size)), directed=False, unweighted=True)
-        source = int(draw.integers(size))
-        flag = (np.arange(size) == source) if what == "shortest-paths" else np.zeros(size)
-        features.append(np.stack([np.ones(size), flag], axis=1))
-        farthest = hops.max(axis=1)
-        targets.append({"shortest-paths": hops[source], "eccentricity": farthest}.get(what, farthest.max(keepdims=True)))
+        source = int(draw.integers(size)) if what == "shortest-paths" else None
+        matrix = coo_matrix((np.ones(len(own)), own.T), (size, size))
+        hops = shortest_path(matrix, directed=False, unweighted=True, indices=source)
+        features.append(np.stack([np.ones(size), np.arange(size) == source], axis=1))
+        # From the source; else the farthest of each node, and of all nodes.
+        found = hops if source is not None else hops.max(axis=1)
+        targets.append(found.max(keepdims=True) if what == "diameter" else found)
         edges.append(own + start)
         batch += [number] * size
         start += size
