@@ -2,8 +2,8 @@
 
 python -m reproduction.experiments.depth --device cuda --out reproduction/results/depth/wave.jsonl --seconds 470
 
-A line per cell; a second call goes on where the first stopped. Settings are chosen by validation among as many for every
-model. Parts: ``ring`` (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings).
+A line per cell; a second call goes on where the first stopped. Settings are chosen by validation among as many for
+every model. Parts: ``ring`` (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings).
 """
 
 from __future__ import annotations
@@ -208,6 +208,11 @@ def ring(cells: Cells, models: list[str], distances: list[int], seeds_of: Callab
             cells.get(f"{dataset} {model}", make)
 
 
+def rival_seeds(model: str, distance: int) -> int:
+    """How many runs a rival gets."""
+    return (_OWN_SEEDS if model in _OWN else _RIVAL_SEEDS).get(distance, 0)
+
+
 _REAL = ("cora", "pubmed", "physics")
 _REAL_SETTINGS: dict[str, Any] = {"lr": 0.01, "epochs": 1500, "patience": 100}
 
@@ -283,8 +288,7 @@ def main() -> None:
         elif part == "ten-thousand":
             ten_thousand(cells, given.layers, given.epochs or 200)
         elif part == "rivals":
-            seeds = {True: _OWN_SEEDS, False: _RIVAL_SEEDS}
-            ring(cells, given.models, given.distances, lambda model, d: seeds[model in _OWN].get(d, 0))
+            ring(cells, given.models, given.distances, rival_seeds)
         else:
             parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand and rivals.")
 

@@ -52,7 +52,9 @@ def test_the_stack_is_the_dense_recursion(edges, settings, num_layers, speed):
     h, delta, mu = settings
     x0 = normal(edges.num_nodes, 3)
     out = wave_stack(x0, edges.graph64(), num_layers, h=h, delta=delta, mu=mu, speed=speed)
-    torch.testing.assert_close(out, dense_wave(edges.dense(), x0, num_layers, h, delta, mu, speed), rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(
+        out, dense_wave(edges.dense(), x0, num_layers, h, delta, mu, speed), rtol=1e-11, atol=1e-12
+    )
 
 
 @few

@@ -41,7 +41,9 @@ class WaveConv(nn.Module):
         super().__init__()
         check_unit_interval("delta", delta, closed=True)
         if not 0 < step < 1:
-            raise GraphjouleError(f"step is {step}; it must be above 0 and below 1, a share of the largest stable step.")
+            raise GraphjouleError(
+                f"step is {step}; it must be above 0 and below 1, a share of the largest stable step."
+            )
         if not 0 <= mu < float("inf"):
             raise GraphjouleError(f"mu is {mu}; it must be 0 or more.")
         self.step, self.delta, self.mu = step, delta, mu

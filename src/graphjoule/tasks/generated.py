@@ -84,7 +84,10 @@ def _spine(diameter: int, num_more: int, depth: int, draw: np.random.Generator) 
 
 def _grid(height: int, width: int) -> list[tuple[int, int]]:
     cell = np.arange(height * width).reshape(height, width)
-    beside, below = zip(cell[:, :-1].flat, cell[:, 1:].flat, strict=True), zip(cell[:-1].flat, cell[1:].flat, strict=True)
+    beside, below = (
+        zip(cell[:, :-1].flat, cell[:, 1:].flat, strict=True),
+        zip(cell[:-1].flat, cell[1:].flat, strict=True),
+    )
     return [*beside, *below]
 
 
@@ -150,7 +153,9 @@ def _distances(what: str, diameter: int, seed: int) -> Task:
     return Task(
         name=f"{what}-{diameter}",
         features=torch.from_numpy(np.concatenate(features)).to(dtype),
-        graph=Propagation.from_edge_index(torch.from_numpy(np.concatenate(edges).T.copy()), num_nodes=start, symmetrize=True),
+        graph=Propagation.from_edge_index(
+            torch.from_numpy(np.concatenate(edges).T.copy()), num_nodes=start, symmetrize=True
+        ),
         targets=torch.from_numpy(np.concatenate(targets)).to(dtype),
         objective=Regression(error="absolute"),
         fixed_splits=(Split("public", None, *(group.nonzero().view(-1) for group in groups)),),
@@ -172,7 +177,12 @@ def mines(size: int, *, seed: int = 0) -> Task:
         raise GraphjouleError(f"The side of a minefield is {size}; it must be at least 4.")
     draw = np.random.default_rng(seed)
     cell = np.arange(size * size).reshape(size, size)
-    pairs = ((cell[:, :-1], cell[:, 1:]), (cell[:-1], cell[1:]), (cell[:-1, :-1], cell[1:, 1:]), (cell[:-1, 1:], cell[1:, :-1]))
+    pairs = (
+        (cell[:, :-1], cell[:, 1:]),
+        (cell[:-1], cell[1:]),
+        (cell[:-1, :-1], cell[1:, 1:]),
+        (cell[:-1, 1:], cell[1:, :-1]),
+    )
     edges = torch.from_numpy(np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in pairs], axis=1))
     is_mine = torch.from_numpy(draw.random(size * size) < _MINES)
     count = torch.zeros(size * size, dtype=torch.int64)
