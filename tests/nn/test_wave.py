@@ -67,7 +67,7 @@ def test_a_layer_that_was_changed_is_called_as_it_is():
 
 
 def test_full_damping_at_one_step_is_appnp():
-    """With delta = 1 and h^2 = 1 / (1 + mu) a layer is ``(P X + mu X_0) / (1 + mu)``: APPNP's with alpha = mu / (1 + mu)."""
+    """With delta = 1 and h^2 = 1 / (1 + mu) a layer is ``(P X + mu X_0) / (1 + mu)``: alpha = mu / (1 + mu)."""
     mu, graph = 0.25, EDGES.graph64()
     bound = graph.laplacian_bound + mu
     step = (bound / (2 * (1 + mu))) ** 0.5
@@ -90,4 +90,4 @@ def test_a_training_step_of_any_depth_takes_the_memory_of_a_few_layers():
 
     peak(1)
     assert peak(24) - peak(4) <= 24 * 3 * 8  # dropout keys, two numbers a layer
-    assert Wave(5, 8, 3, 10_000).kept_activations(is_fused=True) == Wave(5, 8, 3, 4).kept_activations(is_fused=True)
+    assert Wave(5, 8, 3, 1000).kept_activations(is_fused=True) == Wave(5, 8, 3, 4).kept_activations(is_fused=True)

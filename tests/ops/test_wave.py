@@ -198,5 +198,5 @@ def test_on_a_ring_a_front_moves_one_hop_a_layer_at_the_largest_stable_step(num_
 
 
 def test_features_that_do_not_fit_are_refused():
-    with pytest.raises(GraphjouleError, match="over a graph of 9 nodes, torch.float32"):
+    with pytest.raises(GraphjouleError, match=r"over a graph of 9 nodes, torch.float32"):
         wave_stack(normal(9, 3), EDGES.graph(), 2, h=1.0, delta=0.0, mu=0.0)

@@ -138,5 +138,5 @@ def test_names_with_a_number_are_datasets_and_others_are_not(data_root):
 
 @pytest.mark.parametrize("name", ["ring-1", "mines-3", "eccentricity-7", "digits-missing-101"])
 def test_a_number_that_is_too_small_or_too_large_is_refused_with_a_sentence(name):
-    with pytest.raises(GraphjouleError, match="it must be (at least|from 0)"):
+    with pytest.raises(GraphjouleError, match=r"it must be (at least|from 0)"):
         load_task(name)

@@ -41,9 +41,7 @@ class WaveConv(nn.Module):
         super().__init__()
         check_unit_interval("delta", delta, closed=True)
         if not 0 < step < 1:
-            raise GraphjouleError(
-                f"step is {step}; it must be above 0 and below 1, a share of the largest stable step."
-            )
+            raise GraphjouleError(f"step is {step}; it must be above 0 and below 1, the largest stable step.")
         if not 0 <= mu < float("inf"):
             raise GraphjouleError(f"mu is {mu}; it must be 0 or more.")
         self.step, self.delta, self.mu = step, delta, mu
@@ -65,7 +63,7 @@ class Wave(GraphModel):
 
     The energy ``J = (1 - delta / 2) |V|^2 + E(X) + mu |X - X_0|^2 - h <V, (I - P) X + mu (X - X_0)>`` loses
     ``delta / 2 |V_k + V_{k-1}|^2`` in a layer and nothing without damping. And no mode of ``P`` ever exceeds its start:
-    ``|X_k| <= |X_0|`` and ``E(X_k) + mu |X_k - X_0|^2 <= E(X_0)`` at every layer of any depth, whatever the weights are.
+    ``|X_k| <= |X_0|`` and ``E(X_k) + mu |X_k - X_0|^2 <= E(X_0)`` at every layer of any depth, for any weights.
 
     Training needs the memory of a few layers at any depth, see `graphjoule.ops.wave_stack`.
 

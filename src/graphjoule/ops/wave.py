@@ -21,8 +21,8 @@ from graphjoule.ops.propagate import check_rows, plain_product, propagate
 def wave_start(x0: Tensor, graph: Propagation, *, h: float, delta: float, speed: Tensor | None = None) -> Tensor:
     """The velocity before the first layer, ``V_0 = h / (2 - delta) (I - P) X0 C``; see `wave_layer` for the arguments.
 
-    It is the one that gives a wave the least energy, and makes the first layer half a kick. From it no mode ever exceeds
-    its start; from ``V_0 = 0`` short waves would grow by up to ``1 / sqrt(1 - step^2)``.
+    It is the one that gives a wave the least energy, and makes the first layer half a kick. From it no mode ever
+    exceeds its start; from ``V_0 = 0`` short waves would grow by up to ``1 / sqrt(1 - step^2)``.
     """
     return _with_speed(propagate(x0, graph, a=-1.0, alpha=1.0), speed) * (h / (2 - delta))
 
@@ -64,8 +64,8 @@ def wave_stack(
 ) -> Tensor:
     """The last ``X`` of `num_layers` times `wave_layer`, from ``X0`` and `wave_start`.
 
-    Forward and backward need four activations each, whatever the depth. See `wave_layer` for the arguments; `speed` gets
-    no gradient.
+    Forward and backward need four activations each, whatever the depth. See `wave_layer` for the arguments; `speed`
+    gets no gradient.
 
     Example:
         >>> pair = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
@@ -101,7 +101,7 @@ def _reference(
 def _in_place(
     x0: Tensor, *, graph: Propagation, num_layers: int, h: float, delta: float, mu: float, speed: Tensor | None
 ) -> Tensor:
-    """One run after the other, which stays in the cache; a layer is one sparse product and passes over ``X`` and ``V``."""
+    """One run after the other, which stays in the cache; a layer is a sparse product and passes over ``X`` and ``V``."""
     own = -h if speed is not None else -h * (1 + mu)
 
     def run(x0: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ def find_dataset(name: str) -> DatasetSource:
     if name not in DATASETS:
         numbered = ", ".join(family.name for family in FAMILIES)
         raise GraphjouleError(
-            f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}; or, with a number for the last letter, one "
-            f"of: {numbered}."
+            f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}; or, with a number for the last letter, "
+            f"one of: {numbered}."
         )
     return DATASETS[name]
 

@@ -29,7 +29,7 @@ _MINES, _HIDDEN = 0.2, 0.5  # shares of the cells
 
 
 def ring_transfer(distance: int, num_rings: int | None = None, *, seed: int = 0) -> Task:
-    """Rings of ``2 d`` nodes; the class of the one flagged node is asked for at the opposite node, `distance` hops away.
+    """Rings of ``2 d`` nodes; the class of the one flagged node is asked for at the opposite node, ``d`` hops away.
 
     Every node has a random class as a one-hot row, and the source a flag beside it, so no node's own feature says
     anything about a label: chance is 20 %, and a network that reaches fewer than `distance` hops stays there.
@@ -84,11 +84,8 @@ def _spine(diameter: int, num_more: int, depth: int, draw: np.random.Generator) 
 
 def _grid(height: int, width: int) -> list[tuple[int, int]]:
     cell = np.arange(height * width).reshape(height, width)
-    beside, below = (
-        zip(cell[:, :-1].flat, cell[:, 1:].flat, strict=True),
-        zip(cell[:-1].flat, cell[1:].flat, strict=True),
-    )
-    return [*beside, *below]
+    beside = zip(cell[:, :-1].flat, cell[:, 1:].flat, strict=True)
+    return [*beside, *zip(cell[:-1].flat, cell[1:].flat, strict=True)]
 
 
 FAMILIES: dict[str, Callable[[int, np.random.Generator], list[tuple[int, int]]]] = {
@@ -145,6 +142,7 @@ def _distances(what: str, diameter: int, seed: int) -> Task:
         batch += [number] * size
         start += size
     dtype = torch.get_default_dtype()
+    edge_index = torch.from_numpy(np.concatenate(edges).T.copy())
     node_graph = torch.tensor(batch)
     is_of_graphs = what == "diameter"
     part = torch.from_numpy(draw.permutation(num_graphs) * 5 // num_graphs)  # 0 to 4, as many of each
@@ -153,9 +151,7 @@ def _distances(what: str, diameter: int, seed: int) -> Task:
     return Task(
         name=f"{what}-{diameter}",
         features=torch.from_numpy(np.concatenate(features)).to(dtype),
-        graph=Propagation.from_edge_index(
-            torch.from_numpy(np.concatenate(edges).T.copy()), num_nodes=start, symmetrize=True
-        ),
+        graph=Propagation.from_edge_index(edge_index, num_nodes=start, symmetrize=True),
         targets=torch.from_numpy(np.concatenate(targets)).to(dtype),
         objective=Regression(error="absolute"),
         fixed_splits=(Split("public", None, *(group.nonzero().view(-1) for group in groups)),),

@@ -35,7 +35,7 @@ class WaveEnergies:
 
     @property
     def drift(self) -> float:
-        """How far ``J_k`` and what was lost are from ``J_0`` together, at most, relative to ``E(X_0)``: rounding alone."""
+        """How far ``J_k`` and what was lost are from ``J_0`` together, at most, relative to ``E(X_0)``: rounding."""
         balance = (abs(total + lost - self.total[0]) for total, lost in zip(self.total, self.lost, strict=True))
         return max(balance) / self.energy[0] if self.energy[0] else 0.0
 
