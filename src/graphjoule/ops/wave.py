@@ -101,7 +101,7 @@ def _reference(
 def _in_place(
     x0: Tensor, *, graph: Propagation, num_layers: int, h: float, delta: float, mu: float, speed: Tensor | None
 ) -> Tensor:
-    """One run after the other, which stays in the cache; a layer is a sparse product and passes over ``X`` and ``V``."""
+    """One run after the other, which stays in the cache: a sparse product and passes over ``X`` and ``V``."""
     own = -h if speed is not None else -h * (1 + mu)
 
     def run(x0: Tensor) -> Tensor:
