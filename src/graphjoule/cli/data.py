@@ -16,7 +16,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.tasks.datasets import DATASETS, FAMILIES, resolve_data_root
 
-_WIDTH = max(len(row.name) for row in (*DATASETS.values(), *FAMILIES)) + 2
+_WIDTH = max(map(len, [*DATASETS, *(family.name for family in FAMILIES)])) + 2
 _EPILOG = """
 Examples:
 

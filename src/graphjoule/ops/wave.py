@@ -8,6 +8,7 @@ any depth.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,10 +78,11 @@ def wave_stack(
         Shape ``[num_nodes, channels]``.
     """
     check_rows(x0, graph)
-    settings = {"h": float(h), "delta": float(delta), "mu": float(mu), "speed": speed}
-    run = {"reference": _reference, "cpu": _in_place, "triton": _in_place}[backend_for(x0)]
-    if backend_for(x0) == "triton" and graph.has_gpu_kernels:
+    backend = backend_for(x0)
+    run = _reference if backend == "reference" else _in_place
+    if backend == "triton" and graph.has_gpu_kernels:
         run = _triton
+    settings: dict[str, Any] = {"h": float(h), "delta": float(delta), "mu": float(mu), "speed": speed}
     return linear_map(x0, partial(run, graph=graph, num_layers=num_layers, **settings))
 
 

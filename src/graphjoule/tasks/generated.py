@@ -84,8 +84,8 @@ def _spine(diameter: int, num_more: int, depth: int, draw: np.random.Generator) 
 
 def _grid(height: int, width: int) -> list[tuple[int, int]]:
     cell = np.arange(height * width).reshape(height, width)
-    beside = zip(cell[:, :-1].flat, cell[:, 1:].flat, strict=True)
-    return [*beside, *zip(cell[:-1].flat, cell[1:].flat, strict=True)]
+    beside = zip(cell[:, :-1].ravel().tolist(), cell[:, 1:].ravel().tolist(), strict=True)
+    return [*beside, *zip(cell[:-1].ravel().tolist(), cell[1:].ravel().tolist(), strict=True)]
 
 
 FAMILIES: dict[str, Callable[[int, np.random.Generator], list[tuple[int, int]]]] = {

@@ -85,6 +85,6 @@ def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> Wave
         x_k, v = conv(x_k, v, x0, graph, speed)
         lost = lost + delta / 2 * (v.double() + before.double()).square().sum()
         note()
-    energy, *others = (column.tolist() for column in torch.stack(found).unbind(1))
+    energy, total, taken, norm, potential = (column.tolist() for column in torch.stack(found).unbind(1))
     share = (mu / (mu + graph.laplacian_bound)) ** 2 if mu else 0.0
-    return WaveEnergies(energy, *others, share * energy[0])
+    return WaveEnergies(energy, total, taken, norm, potential, share * energy[0])
