@@ -111,7 +111,7 @@ def wave(model: Wave, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: S
     first, rate = model.convs[0], model.encoder.dropout
     x0 = encoded(x, state, rate, keys[0], model.training)
     bound = max(1 - 1 / p.diagonal().reciprocal().max(), 0)  # d / (1 + d) of the largest degree
-    h = first.step * (2 * (2 - first.delta) / max(2 * bound + first.mu, 1e-3)) ** 0.5
+    h = first.step * (2 * (2 - first.delta) / (max(2 * bound, 1e-3) + first.mu)) ** 0.5
     width = x0.size(1)
     speed = torch.arange(1, width + 1) / width if model.speeds == "spread" else torch.ones(width)
     h_k, v = x0, h / (2 - first.delta) * (x0 - p @ x0) * speed.to(x0)

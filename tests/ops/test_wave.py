@@ -71,7 +71,7 @@ def test_the_stack_is_the_closed_form(edges, settings, num_layers):
 def test_without_damping_the_wave_is_a_chebyshev_polynomial(edges, step, mu, num_layers):
     """``X_k = X* + T_k(I - h^2 A / 2) (X_0 - X*)`` with ``A = I - P + mu I`` and ``A X* = mu X_0``."""
     x0, graph = normal(edges.num_nodes, 2), edges.graph64()
-    h = step * math.sqrt(4 / max(graph.laplacian_bound + mu, 1e-3))
+    h = step * math.sqrt(4 / (graph.laplacian_bound + mu))
     value, vector = torch.linalg.eigh(edges.dense())
     a = (1 - value + mu).clamp(min=0)
     start = vector.T @ x0

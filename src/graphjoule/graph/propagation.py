@@ -14,6 +14,9 @@ from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, 
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes
 
+LEAST_BOUND = 1e-3
+"""See `Propagation.laplacian_bound`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Propagation(Nodes):
@@ -191,15 +194,15 @@ class Propagation(Nodes):
         """A number that no eigenvalue of ``I - P`` exceeds: ``2 d / (1 + d)`` with the largest degree ``d``.
 
         By Gershgorin's circles: ``I - P`` is similar to ``I - D~^-1 (A + I)``, whose row of a node of degree ``d`` has
-        ``d / (1 + d)`` on the diagonal and as much beside it. Rings and grids without a rim reach it if they are
-        bipartite.
+        ``d / (1 + d)`` on the diagonal and as much beside it. Rings of even length reach it. It is never below 0.001,
+        so that what is divided by it is a number where there are no edges.
 
         Example:
             >>> ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
             >>> Propagation.from_edge_index(ring, symmetrize=True).laplacian_bound
             1.3333333333333333
         """
-        return 2 * self.largest_degree / (1 + self.largest_degree)
+        return max(2 * self.largest_degree / (1 + self.largest_degree), LEAST_BOUND)
 
     @cached_property
     def rows(self) -> Rows:

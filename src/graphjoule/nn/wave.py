@@ -7,7 +7,6 @@ head, and so the energy, its limits and the memory are theorems (``docs/wave.md`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -20,8 +19,6 @@ from graphjoule.graph.features import Features
 from graphjoule.nn.base import Encoder, FeatureLinear, GraphModel, check_choice, check_unit_interval, is_stock, stock
 from graphjoule.nn.table import NonNegative, OpenInterval, Probability, UnitInterval
 from graphjoule.ops import dropout, wave_layer, wave_stack, wave_start
-
-_LEAST_BOUND = 1e-3  # of the spectrum, where a graph has no edges: any step is stable there, but it must be a number
 
 
 @stock
@@ -48,8 +45,8 @@ class WaveConv(nn.Module):
 
     def h(self, graph: Propagation) -> float:
         """The step on a graph."""
-        bound = max(graph.laplacian_bound + self.mu, _LEAST_BOUND)
-        return self.step * math.sqrt(2 * (2 - self.delta) / bound)
+        largest: float = (2 * (2 - self.delta) / (graph.laplacian_bound + self.mu)) ** 0.5
+        return self.step * largest
 
     def forward(
         self, x: Tensor, v: Tensor, x0: Tensor, graph: Propagation, speed: Tensor | None = None

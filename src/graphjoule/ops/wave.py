@@ -68,21 +68,22 @@ def wave_stack(
     Forward and backward need four activations each, whatever the depth. See `wave_layer` for the arguments; `speed`
     gets no gradient.
 
+    Returns:
+        Shape ``[num_nodes, channels]``.
+
     Example:
         >>> pair = Propagation.from_edge_index(torch.tensor([[0, 1], [1, 0]]))
         >>> wave_stack(torch.tensor([[1.0], [0.0]]), pair, 2, h=1.0, delta=0.0, mu=0.0)
         tensor([[0.2500],
                 [0.7500]])
-
-    Returns:
-        Shape ``[num_nodes, channels]``.
     """
     check_rows(x0, graph)
     backend = backend_for(x0)
     run = _reference if backend == "reference" else _in_place
     if backend == "triton" and graph.has_gpu_kernels:
         run = _triton
-    settings: dict[str, Any] = {"h": float(h), "delta": float(delta), "mu": float(mu), "speed": speed}
+    # A step is a tensor where a program is exported, which has it from the graph that goes in.
+    settings: dict[str, Any] = {"h": h, "delta": float(delta), "mu": float(mu), "speed": speed}
     return linear_map(x0, partial(run, graph=graph, num_layers=num_layers, **settings))
 
 
