@@ -13,7 +13,7 @@ import pytest
 
 from graphjoule.cli.report import repeat_command
 from graphjoule.errors import GraphjouleError
-from graphjoule.report import AFTER, MOST_BYTES, Reference, report_page, write_report
+from graphjoule.report import AFTER, MOST_BYTES, Cell, Reference, report_page, write_report
 from graphjoule.report.page import chosen_first, headline_cells
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification
@@ -284,9 +284,10 @@ def test_scores_are_called_as_the_metrics_of_their_objective_are():
     other = replace(other, records=[record(other.recipe, curve=curve, epochs_run=2, selected_epoch=1, **fields)])
     page = Page(report_page([one, other], title="t", reference=PAPER))
     heads = [f"{part} {name}" for name in ("accuracy, %", "r2", "mae") for part in ("test", "validation")]
-    table = page.rows(heads[0])[0]
-    assert table[0][3:10] == [*heads, "runs"]  # nobody has a number for rmse
-    assert table[2][3:9] == ["–", "–", "-0.25", "0.5", "4", "3"]
+    assert page.rows(heads[0])[0][0][3:6] == [*heads[:2], "runs"]
+    table = page.rows(heads[2])[0]
+    assert table[0][3:8] == [*heads[2:], "runs"]  # nobody has a number for rmse
+    assert table[1][3:7] == ["-0.25", "0.5", "4", "3"]
     assert page.all("h2", id="scores-title")[0]["text"] == "Scores"
     assert "Test r2, 1 run." in page.all("section", id="result")[0]["text"]
     chart = data_of(page)["cells"][1]["curves"]["charts"][1]
@@ -296,6 +297,27 @@ def test_scores_are_called_as_the_metrics_of_their_objective_are():
         [-1.0, 0.5],
     )
     assert page.rows("seed")[1][0][4:6] == ["validation r2", "test r2"]
+
+
+def test_only_runs_that_were_asked_the_same_are_compared():
+    """Of one dataset a regression, two classifications, and one that another metric selects: three results."""
+    plain, worse = cell(), cell("gcn")
+    worse = replace(worse, records=[record(worse.recipe, val={"accuracy": 0.5}, test={"accuracy": 0.9})])
+    recipe = load_recipe("sgc", "cora", 4)
+    numbers = Cell(recipe, [record(recipe, objective="regression", val={"r2": 0.99}, test={"r2": 0.99}, curve={})])
+    ranked = load_recipe("egnn", "cora", 4, {"select_on": "roc_auc"})
+    ranked = Cell(ranked, [record(ranked, val={"roc_auc": 0.95, "accuracy": 0.99}, test={}, curve={})])
+    cells = [plain, worse, numbers, ranked]
+    assert [one is other for one, other in zip(headline_cells(cells), [plain, numbers, ranked], strict=True)] == [
+        True
+    ] * 3
+    page = Page(report_page(cells, title="t"))
+    titles = [found["text"] for found in page.all("h3") if found.get("id", "").startswith("scores-")]
+    assert titles == ["Classification, by accuracy", "Regression, by r2", "Classification, by roc auc"]
+    assert [row[1] for row in page.rows("test accuracy, %")[0][1:]] == ["egnn", "gcn"]
+    scores = page.all("section", id="scores")[0]["text"]
+    assert "because their scores cannot be compared" in scores
+    assert "because their scores cannot be compared" not in report_page([plain, worse], title="t")
 
 
 # In a real browser; skipped where there is none.

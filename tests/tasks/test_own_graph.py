@@ -78,3 +78,27 @@ def test_a_report_refuses_targets_and_directions_as_a_training_would(here):
     assert "the edge 'a' -> 'b' has the weight 1, and 2 back" in problem
     (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,x\n")
     assert check(objective="regression", direction="kept").edges == "edges.csv: 2 rows, columns not used: note"
+
+
+def test_a_target_that_is_too_large_for_a_model_is_named_before_anything_trains(here):
+    (here / "nodes.csv").write_text(NODES.replace("2.5", "1e39"))
+    (problem,) = check(objective="regression").problems
+    assert problem.startswith("nodes.csv, line 3, column 'price': 1e+39 is too large to train on")
+    several = check(label=["price", "zip_code"], objective="regression").problems
+    assert "line 3, column 'price'" in several[0]
+
+
+def test_a_column_of_codes_is_said_to_be_no_number(here):
+    (here / "nodes.csv").write_text(NODES.replace(",7,", ",00501,").replace(",8,", ",10001,"))
+    report = check(objective="regression")
+    assert report.columns[4].kind == "category"
+    assert "'00501' is a code, not a number" in report.warnings[1]
+
+
+@pytest.mark.parametrize(("num_rare", "is_said"), [(1, True), (2, False)])
+def test_accuracy_is_doubted_where_one_class_is_nearly_all(here, num_rare, is_said):
+    rows = "".join(f"n{i},{i},{'fraud' if i < num_rare else 'honest'}\n" for i in range(40))
+    (here / "nodes.csv").write_text(f"id,x,label\n{rows}")
+    said = check_tables("nodes.csv", None, TableOptions()).warnings
+    expected = "always saying 'honest' is right for 97.5 % of the labels, so accuracy says little; `select_on=balanced"
+    assert [line.startswith(expected) for line in said] == [True] * is_said

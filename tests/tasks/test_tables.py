@@ -290,11 +290,10 @@ BAD_EDGES = {
         "source,target,weight\na,b,1\nb,c,1e308\nb,d,1e308\n",
         "line 3, column 'weight': the weight 1e+308 is so large that the sum of all is no number any more",
     ),
-    "NaN weight": (
-        "source,target,weight\na,b,nan\n",
-        "line 2, column 'weight': the value is blank; a weight",
+    "a weight that is a word": (
+        "source,target,weight\na,b,heavy\nb,c,1\n",
+        "line 2, column 'weight': 'heavy' is not a number; leave it blank if it is unknown",
     ),
-    "blank weight": ("source,target,weight\na,b,\n", "line 2, column 'weight': the value is blank; a weight must be"),
 }
 
 
@@ -512,6 +511,23 @@ def test_the_direction_of_edges_is_chosen_and_said(here, caplog):
     assert kept.source.columns.direction == "kept"
     with pytest.raises(GraphjouleError, match="`direction` is 'up'; the choices are: both, kept, mutual"):
         load(here, direction="up")
+
+
+def test_a_blank_weight_is_1_and_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load(here, edges="source,target,weight\na,b,\nb,c,nan\nc,d,3\n")
+    assert task.graph.degree.tolist() == [1, 2, 4, 3, 0]
+    assert "weights from 'weight', 2 blank weights taken as 1" in caplog.text
+    assert load(here, edges="source,target,weight\na,b,\n").graph.degree.tolist() == [1, 1, 0, 0, 0]
+
+
+def test_codes_with_leading_zeros_are_categories_not_numbers(here, caplog):
+    nodes = NODES.replace("y", "zip").replace("5,", "00501,").replace("6,", "10001,").replace("7,", "60601,")
+    task = load(here, nodes)
+    assert "'zip' is a category: one feature for each of 3 categories; '00501' is a code, not a number" in caplog.text
+    assert task.source.columns.feature_names == ("x", "zip=00501", "zip=10001", "zip=60601")
+    given = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert dense(given.features).equal(dense(task.features))
 
 
 def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):

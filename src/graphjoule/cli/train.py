@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import Device, Json, Overrides, parse_seeds, show_progress
+from graphjoule.cli.terminal import (
+    ClassWeights,
+    Device,
+    FocalGamma,
+    Json,
+    Overrides,
+    SelectOn,
+    overrides_of,
+    parse_seeds,
+    show_progress,
+)
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     import torch
@@ -50,17 +61,9 @@ def train(
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
     ] = None,
-    select_on: Annotated[
-        str | None,
-        typer.Option(metavar="METRIC", help="What chooses the epoch: loss, or a metric such as accuracy or roc_auc."),
-    ] = None,
-    class_weights: Annotated[
-        str | None,
-        typer.Option(metavar="WEIGHTS", help="Weight of each class in the loss: balanced, or numbers such as 1,5."),
-    ] = None,
-    focal_gamma: Annotated[
-        float | None, typer.Option(metavar="GAMMA", help="Focal loss instead of cross entropy; 2 is usual.")
-    ] = None,
+    select_on: SelectOn = None,
+    class_weights: ClassWeights = None,
+    focal_gamma: FocalGamma = None,
     recipe_file: Annotated[
         Path | None,
         typer.Option(
@@ -122,11 +125,10 @@ def train(
         "train.clusters.parts": clusters,
         "train.clusters.per_step": clusters_per_step,
         "train.select_on": select_on,
-        "train.class_weights": None if class_weights is None else _weights(class_weights),
+        "train.class_weights": class_weights,
         "train.focal_gamma": focal_gamma,
     }
-    given = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    overrides = parse_overrides([*(set_ or []), *given])
+    overrides = overrides_of(set_, chosen)
     if clusters_per_step is not None and not any(key.endswith("parts") for key in overrides) and recipe_file is None:
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
@@ -171,6 +173,7 @@ def train(
     )
     if is_alone:
         task = source.load()
+        warn_of_accuracy(task, recipe)
         print_result(job, task, job.train(task))
     else:
         if distributed and resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
@@ -179,12 +182,19 @@ def train(
         train_with_others(job, processes, distributed, parts)
 
 
-def _weights(text: str) -> str | list[float]:
-    """One number per class from a list with commas, or the word as it is."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        return text
+def warn_of_accuracy(task: Task, recipe: Recipe) -> None:
+    """Say that accuracy chooses or is shown although nearly all labels are of one class."""
+    from graphjoule.tasks.metrics import ACCURACY, MICRO_F1
+    from graphjoule.tasks.objective import Classification
+    from graphjoule.tasks.own_graph import doubt_of_accuracy
+
+    asked = task.objective
+    if not isinstance(asked, Classification) or asked.watched(recipe.train.select_on)[-1] not in (ACCURACY, MICRO_F1):
+        return
+    counts = task.targets[task.is_known].bincount(minlength=asked.num_classes).tolist()
+    options = {name: f"--{name.replace('_', '-')}" for name in ("select_on", "class_weights")}
+    for said in doubt_of_accuracy(asked.classes, counts):
+        typer.echo(in_options(f"{task.name}: {said}", options), err=True)
 
 
 def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:

@@ -36,6 +36,8 @@ from graphjoule.tasks.encoders import DIRECTIONS, CategoryColumn, Direction, Num
 from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
+UNBALANCED = 0.95
+"""From this share of one class on, accuracy says little."""
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
 
 
@@ -103,6 +105,18 @@ class NodeTable:
             return read_target_columns(self.table, self.labels, objective)
         ((name, column),) = self.labels.items()
         return read_targets(self.table, name, column, objective, names)
+
+    def refuse_large(self, targets: np.ndarray, largest: float = float(np.finfo(np.float32).max)) -> None:
+        """Refuse targets that are beyond the largest number a model can hold: float32's, unless torch has another."""
+        rows = targets.reshape(len(targets), -1)
+        wrong = np.argwhere(np.abs(rows) > largest)
+        if wrong.size:
+            row, column = (int(place) for place in wrong[0])
+            self.table.refuse(
+                row,
+                self.columns.labels[min(column, len(self.columns.labels) - 1)],
+                f"{rows[row, column]} is too large to train on; divide all numbers by the same one.",
+            )
 
 
 def read_nodes(
@@ -268,6 +282,7 @@ class EdgeTable:
         num_rows: how many rows the table has.
         dangling: how many of them name a node that is not there.
         types: how many rows there are of every type, if there are types.
+        blank: how many rows have no weight in the column of weights; they weigh 1.
     """
 
     table: Table
@@ -278,6 +293,7 @@ class EdgeTable:
     num_rows: int
     dangling: int = 0
     types: dict[str, int] = field(default_factory=dict)
+    blank: int = 0
 
     def counts(self) -> tuple[int, int]:
         """How many edges lead from one node to another, and how many of these pairs there are in either direction."""
@@ -304,6 +320,7 @@ class EdgeTable:
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
         said += [f"{counted(again, 'repeated row')} ({merged})"] if again and not self.types else []
         said += [f"{counted(zeros, 'row')} of weight 0 left out"] if zeros else []
+        said += [f"{counted(self.blank, 'blank weight')} taken as 1"] if self.blank else []
         way = DIRECTIONS[self.columns["direction"]]  # type: ignore[index]
         some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < edges else ""
         return said + ([some + way] if one_way else [])
@@ -347,7 +364,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
             column,
             f"there is no node {name!r} in {nodes.table.path}{many}{hint or '; ids are compared as text'}.",
         )
-    weights = None if weight is None else _weights(table, weight, values[weight])
+    weights, num_blank = (None, 0) if weight is None else _weights(table, weight, values[weight])
     kept = np.flatnonzero(~is_dangling)
     index = index[:, kept]
     weights = None if weights is None else weights[kept]
@@ -362,7 +379,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
             _, first = np.unique((codes * num_nodes + index[0]) * num_nodes + index[1], return_index=True)
             index, weights = index[:, first], np.ones(len(first))
     dangling = int(is_dangling.sum())
-    edges = EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types)
+    edges = EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types, num_blank)
     if columns["direction"] == "kept":
         _refuse_directed(edges, nodes)
     return edges
@@ -410,12 +427,11 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
     return found | {"direction": options.direction}
 
 
-def _weights(table: Table, name: str, column: pa.ChunkedArray) -> np.ndarray:
+def _weights(table: Table, name: str, column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+    """The weight of every row, and how many are blank, which weigh 1."""
     weights = read_numbers(table, name, column)
-    missing = np.flatnonzero(np.isnan(weights))
-    if missing.size:
-        more = f", and {missing.size - 1:,} more are" if missing.size > 1 else ""
-        table.refuse(int(missing[0]), name, f"the value is blank{more}; a weight must be a finite number.")
+    num_blank = int(np.isnan(weights).sum())
+    weights = np.where(np.isnan(weights), 1.0, weights)
     negative = np.flatnonzero(weights < 0)
     if negative.size:
         row = int(negative[0])
@@ -430,7 +446,7 @@ def _weights(table: Table, name: str, column: pa.ChunkedArray) -> np.ndarray:
             f"the weight {weights[row]} is so large that the sum of all is no number any more; divide all weights by "
             "the same number.",
         )
-    return weights
+    return weights, num_blank
 
 
 # What a user hears before anything trains.
@@ -468,10 +484,14 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
     read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True)
     problems = [finding.problem for finding in read.findings if finding.problem is not None]
     about_target = about_edges = None
-    about_names: list[str] = []
+    about_labels: list[str] = []
     try:
-        about_target = _about_target(read, options)
-        about_names = warnings_of_names(read.find_objective(options)[1])
+        objective, names = read.find_objective(options)
+        targets = read.targets(objective, names)
+        about_target = _about_target(read, objective, names, targets)
+        about_labels = warnings_of_names(names)
+        if objective in ("classification", "binary"):
+            about_labels += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
     except GraphjouleError as error:
         problems.append(str(error))
     try:
@@ -482,14 +502,13 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
         problems.append(str(error))
     called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
     about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
-    warnings = (*warnings_of(read.findings), *about_names)
+    warnings = (*warnings_of(read.findings), *about_labels)
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
 
 
-def _about_target(read: NodeTable, options: TableOptions) -> str:
+def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets: np.ndarray) -> str:
     """What is to be learnt, in words; refused as a training would."""
-    objective, names = read.find_objective(options)
-    targets = read.targets(objective, names)
+    read.refuse_large(targets)
     rows = targets if targets.ndim == 2 else targets[:, None]
     is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
     num_known = int(is_known.any(axis=1).sum())
@@ -511,12 +530,30 @@ def warnings_of_names(names: Sequence[str]) -> list[str]:
     return [f"the labels {found[0]!r} and {found[1]!r} are two, and differ in case or accents alone"] if found else []
 
 
+def doubt_of_accuracy(names: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """One line if nearly all labels are of one class, so that to say it always is right nearly always.
+
+    >>> doubt_of_accuracy(["fraud", "honest"], [1, 399])[0][:60]
+    "always saying 'honest' is right for 99.75 % of the labels, s"
+    """
+    most, total = max(counts, default=0), sum(counts)
+    if most <= UNBALANCED * total:
+        return []
+    return [
+        f"always saying {names[list(counts).index(most)]!r} is right for {100 * most / total:.4g} % of the labels, so "
+        "accuracy says little; `select_on=balanced_accuracy` or `select_on=average_precision` chooses and shows a "
+        "score that says more, and `class_weights=balanced` lets all classes weigh the same"
+    ]
+
+
 def warnings_of(findings: Sequence[Finding]) -> list[str]:
     """One line for every reason why columns are left out, or are suspicious."""
     said = []
     for finding in findings:
         if finding.becomes.startswith("left out"):
             said.append(f"{finding.name!r} is {finding.becomes}")
+        elif "is a code" in finding.becomes:
+            said.append(f"{finding.name!r} is a {finding.kind}: {finding.becomes}")
         elif finding.kind == "number" and re.search(r"(^|[_ ])(id|no|number|code|zip)$", finding.name.lower()):
             said.append(f"{finding.name!r} is taken for a number, whatever its name says")
     return said

@@ -225,13 +225,8 @@ def _targets(read: NodeTable, objective: Objective) -> torch.Tensor:
     targets = torch.from_numpy(values)
     if not targets.is_floating_point():
         return targets
-    targets = targets.to(torch.get_default_dtype())
-    if targets.isinf().any():
-        row, column = (targets.isinf() if targets.dim() == 2 else targets.isinf()[:, None]).nonzero()[0].tolist()
-        value = values.reshape(len(values), -1)[row, column]
-        label = read.columns.labels[column]
-        read.table.refuse(row, label, f"{value} is too large to train on; divide all numbers by the same one.")
-    return targets
+    read.refuse_large(values, torch.finfo(torch.get_default_dtype()).max)
+    return targets.to(torch.get_default_dtype())
 
 
 def _features(read: NodeTable) -> tuple[Features, list[str]]:
