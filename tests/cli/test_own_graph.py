@@ -840,3 +840,41 @@ def test_the_commands_and_the_code_of_the_document_run(here):
     assert refused(here, "train", *asked) == sentence
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), {})
+
+
+# Edges that keep their direction, and types with operators of their own.
+
+
+@pytest.mark.parametrize("options", [["--direction", "kept"], ["--edge-type", "kind", "--types", "separate"]])
+def test_directions_and_types_go_the_whole_way(here, caplog, options):
+    caplog.set_level("INFO", "graphjoule")
+    heads, *rows = (line.split(",") for line in (here / "edges.csv").read_text().splitlines())
+    write_csv(here / "edges.csv", [*heads, "kind"], *([*row, "ab"[k % 2]] for k, row in enumerate(rows)))
+    assert run("data", "check", "nodes.csv", "edges.csv", *options).code == 0
+    if "kept" in options:
+        said = refused(here, "train", *OWN, *options, *TINY)
+        assert "egnn needs edges that count in both, because its P must be symmetric; --direction both lets" in said
+        assert "choose a --model that follows directions: appnp, gcn, gcnii, jknet, pairnorm, resgcn, sgc." in said
+        options = [*options, "--model", "gcn"]
+    trained = run("train", *OWN, *options, *TINY, "--out", "run")
+    assert (trained.code, trained.err) == (0, "")
+    before = (here / "run" / "predictions.csv").read_bytes()
+    assert run("predict", "run", "--out", "again.csv").code == 0
+    assert (here / "again.csv").read_bytes() == before
+
+    write_csv(here / "new.csv", ["id", "x", "city"], ["m0", 0.1, "rome"], ["m1", 0.9, "oslo"])
+    write_csv(here / "new-edges.csv", [*heads, "kind"], ["n0", "m0", "a"], ["m0", "m1", "b"], ["m1", "n4", "a"])
+    new = ("predict", "run", "--nodes", "new.csv")
+    assert run(*new, "--edges", "new-edges.csv", "--all", "--out", "new-p.csv").code == 0
+    old, found = rows_of(here / "again.csv"), rows_of(here / "new-p.csv")
+    assert found[: len(old)] == old
+    assert [row["id"] for row in found[len(old) :]] == ["m0", "m1"]
+    for more in (["--edges", "new-edges.csv", "--update-old"], ["--knn", 3]):
+        assert run(*new, *more, "--out", f"{more[0]}{len(more)}.csv").code == 0
+
+    assert run("report", "run", "--out", "page.html").code == 0
+    page = html.unescape((here / "page.html").read_text())
+    assert " ".join(options[:2]) in page
+    assert "Diagnosis after training" in page
+    said = run("train", *OWN, *options, *TINY, "--clusters", 2, "--out", "parts")
+    assert (said.code, "needs one undirected graph, and here edges keep their direction" in said.err) == (2, True)

@@ -3,6 +3,8 @@
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.nn import MODELS
+from graphjoule.tasks.encoders import DIRECTIONS
 from graphjoule.tasks.own_graph import TableOptions, check_tables, read_nodes
 
 NODES = """id,age,city,note,code,zip_code,price
@@ -66,18 +68,24 @@ def test_a_table_whose_columns_are_all_left_out(here):
     assert len(named.columns.feature_names) == 40
 
 
-def test_a_report_refuses_targets_and_directions_as_a_training_would(here):
-    (here / "edges.csv").write_text("source,target,note\na,b,x\n")
-    report = check(label="city", objective="regression", direction="kept")
+def test_a_report_refuses_targets_as_a_training_would(here):
+    report = check(label="city", objective="regression")
     assert report.target is None
-    assert report.edges is None
     assert "is not a number; leave it blank" in report.problems[0]
-    assert "The graph is directed: the edge 'a' -> 'b' has no edge back" in report.problems[1]
-    (here / "edges.csv").write_text("source,target,weight\na,b,1\nb,a,1\nb,a,1\n")
-    (problem,) = check(objective="regression", direction="kept").problems
-    assert "the edge 'a' -> 'b' has the weight 1, and 2 back" in problem
-    (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,x\n")
-    assert check(objective="regression", direction="kept").edges == "edges.csv: 2 rows, columns not used: note"
+
+
+def test_a_report_says_what_directions_and_types_become(here):
+    (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,y\n")
+    kept = check(objective="regression", direction="kept", edge_type="note", types="separate").edges
+    assert kept.startswith("edges.csv: 2 rows, types from 'note' (x 1, y 1): an operator for each, normalised by")
+    assert "edges keep their direction: a node reads from the sources of the edges that lead to it" in kept
+    both = check(objective="regression").edges
+    assert both == "edges.csv: 2 rows, columns not used: note"
+
+
+def test_the_models_that_refuse_directions_are_those_that_are_named():
+    refusing = [name for name in MODELS if MODELS[name].needs_undirected]
+    assert f"{' and '.join(refusing)}, which need both directions, refuse it" in DIRECTIONS["kept"]
 
 
 def test_a_target_that_is_too_large_for_a_model_is_named_before_anything_trains(here):

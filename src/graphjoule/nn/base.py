@@ -26,6 +26,7 @@ class GraphModel(nn.Module):
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
     is_stackable: ClassVar[bool] = True  # many runs of it can train in one program
+    needs_undirected: ClassVar[bool] = False  # its formula, or a gradient written for it, holds for a symmetric P alone
 
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
         super().__init__()
@@ -47,6 +48,11 @@ class GraphModel(nn.Module):
         if x.size(-1) != self.in_channels:
             raise GraphjouleError(f"The features have {x.size(-1)} columns; this model expects {self.in_channels}.")
         graph = as_propagation(graph, x.size(0), like=next(self.parameters()))
+        if self.needs_undirected and graph.is_directed:
+            raise GraphjouleError(
+                f"{type(self).__name__} needs a graph whose edges count in both directions, because its P must be "
+                "symmetric; call it with graph.undirected, or take a model that follows directions, such as GCN."
+            )
         if not self.training:
             key = None
         elif key is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -36,6 +37,8 @@ class DropEdgeGCN(GCN):
         >>> DropEdgeGCN(16, 64, 7, num_layers=2)(torch.randn(3, 16), edge_index).shape
         torch.Size([3, 7])
     """
+
+    needs_undirected: ClassVar[bool] = True
 
     def __init__(
         self,
