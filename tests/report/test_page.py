@@ -21,6 +21,7 @@ from graphjoule.training.recipe import load_recipe
 
 from .cells import cell, examination, record
 from .markup import Page
+from .test_evaluation import evaluation
 
 PAPER = Reference("paper", "Table 1 of Zhou et al.", "accuracy", {("cora", "egnn", 64): 85.7})
 EVIL = "<script>alert(1)</script>\"'&"
@@ -360,6 +361,14 @@ try {
   steps.untraced = { energy: one("#energy").hidden, why: one("#untraced").textContent, loss: told("loss") };
   choose("model", "gcn");
   steps.gcn = { layers: one("[data-pick=layers] select").value, told: told("energy"), bands: bands() };
+  const plane = one(".plane"), bar = plane.querySelector("input");
+  const read = () => plane.querySelector("output").textContent;
+  const dots = () => [...plane.querySelectorAll(".canvas path")].map((path) => path.getAttribute("d")).join();
+  const move = (layer) => { bar.value = layer; bar.dispatchEvent(new Event("input")); return dots(); };
+  const last = dots(), first = move(0);
+  const says = bar.getAttribute("aria-valuetext");
+  steps.plane = { shown: !bar.parentElement.hidden, max: bar.max, said: read(), says };
+  steps.dots = { moved: first !== last, many: first.split("M").length - 1, back: move(2) === last, said: read() };
   location.hash = "#cell-3";
   window.dispatchEvent(new Event("hashchange"));
   steps.opened = one("#cell-3").open;
@@ -387,7 +396,8 @@ def browse(path, folder, *options):
 @pytest.fixture(scope="module")
 def read_text():
     reason = "The data <are> gone."
-    cells = [cell(), cell("gcn"), cell(layers=8), cell("sgc", layers=8, traced=False, untraced=reason)]
+    seen = cell(evaluation=evaluation())
+    cells = [seen, cell("gcn"), cell(layers=8), cell("sgc", layers=8, traced=False, untraced=reason)]
     return report_page(cells, title="<script>alert(1)</script>")
 
 
@@ -440,6 +450,10 @@ def test_controls_do_what_they_say(read_text, tmp_path, width):
         "told": "layer 4: at initialisation 4.00e-4; after training 8.00e-4",
         "bands": 0,
     }
+    words = "layer 0, the encoder: 50 % of its variance lies in this plane; the typical distance from the mean is 3"
+    assert steps["plane"] == {"shown": True, "max": "2", "said": words, "says": words}
+    assert (steps["dots"]["moved"], steps["dots"]["many"], steps["dots"]["back"]) == (True, 200, True)
+    assert steps["dots"]["said"].startswith("layer 2: 70 %")
     assert steps["opened"] is True
     assert steps["wide"] is True  # nothing sticks out sideways
 
