@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
@@ -842,6 +844,34 @@ def test_the_commands_and_the_code_of_the_document_run(here):
         exec(compile(code, str(DOCUMENT), "exec"), {})
 
 
+@settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False))
+def test_predictions_of_new_nodes_follow_the_ids_under_any_shuffling(here, survey, draw):
+    heads, ends = ["id", "x", "city", "day"], ["source", "target"]
+    nodes = [[f"m{i}", f"{i / 7:.2f}", ["Rome", "Oslo", "Paris"][i % 3], f"{1 + i}.2.2026"] for i in range(8)]
+    edges = [[f"00{5 * i}", f"m{i}"] for i in range(8)] + [["m1", "m2"], ["m3", "m4"]]
+
+    def predicted(name, order, end_order, nodes, edges):
+        write_csv(here / f"{name}.csv", *([row[k] for k in order] for row in [heads, *nodes]))
+        write_csv(here / f"{name}-edges.csv", *([row[k] for k in end_order] for row in [ends, *edges]))
+        out = ("--out", f"{name}-predicted.csv", "--force", "--device", "cpu")
+        files = ("--nodes", f"{name}.csv", "--edges", f"{name}-edges.csv")
+        assert run("predict", survey / "classification", *files, *out).code == 0
+        return {row["id"]: row for row in rows_of(here / f"{name}-predicted.csv")}
+
+    def shuffled(rows):
+        return draw.sample(rows, len(rows))
+
+    first = predicted("a", range(4), range(2), nodes, edges)
+    second = predicted("b", shuffled(range(4)), shuffled(range(2)), shuffled(nodes), shuffled(edges))
+    assert first.keys() == second.keys()
+    for name, row in first.items():
+        assert second[name]["label"] == row["label"]
+        for kind in ("k0", "k1", "k2"):
+            one, other = (float(found[f"probability_{kind}"]) for found in (row, second[name]))
+            assert one == pytest.approx(other, abs=1e-6)
+
+
 # Edges that keep their direction, and types with operators of their own.
 
 
@@ -851,6 +881,8 @@ def test_directions_and_types_go_the_whole_way(here, caplog, options):
     heads, *rows = (line.split(",") for line in (here / "edges.csv").read_text().splitlines())
     write_csv(here / "edges.csv", [*heads, "kind"], *([*row, "ab"[k % 2]] for k, row in enumerate(rows)))
     assert run("data", "check", "nodes.csv", "edges.csv", *options).code == 0
+    said = refused(here, "train", *OWN, "--types", "separate", *TINY)
+    assert said.endswith("--types is separate, but it is for --edge-type, which is not given.\n")
     if "kept" in options:
         said = refused(here, "train", *OWN, *options, *TINY)
         assert "egnn needs edges that count in both, because its P must be symmetric; --direction both lets" in said

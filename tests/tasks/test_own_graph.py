@@ -4,8 +4,7 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.tasks.encoders import DIRECTIONS
-from graphjoule.tasks.own_graph import TableOptions, check_tables, read_nodes
+from graphjoule.tasks.own_graph import OTHER_OPERATORS, TableOptions, check_tables, read_nodes
 
 NODES = """id,age,city,note,code,zip_code,price
 a,34,Rome,likes long walks at night,1,7,1.5
@@ -76,7 +75,9 @@ def test_a_report_refuses_targets_as_a_training_would(here):
 
 def test_a_report_says_what_directions_and_types_become(here):
     (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,y\n")
-    kept = check(objective="regression", direction="kept", edge_type="note", types="separate").edges
+    report = check(objective="regression", direction="kept", edge_type="note", types="separate")
+    kept = report.edges
+    assert report.warnings[-1] == OTHER_OPERATORS
     assert kept.startswith("edges.csv: 2 rows, types from 'note' (x 1, y 1): an operator for each, normalised by")
     assert "edges keep their direction: a node reads from the sources of the edges that lead to it" in kept
     both = check(objective="regression").edges
@@ -85,7 +86,7 @@ def test_a_report_says_what_directions_and_types_become(here):
 
 def test_the_models_that_refuse_directions_are_those_that_are_named():
     refusing = [name for name in MODELS if MODELS[name].needs_undirected]
-    assert f"{' and '.join(refusing)}, which need both directions, refuse it" in DIRECTIONS["kept"]
+    assert f"directions are for all models but {' and '.join(refusing)}" in OTHER_OPERATORS
 
 
 def test_a_target_that_is_too_large_for_a_model_is_named_before_anything_trains(here):

@@ -138,7 +138,7 @@ class GraphSource:
             raise GraphjouleError(f"--{given[0]} and --{given[1]} contradict each other: give one.")
         for option, needs in _NEEDS.items():
             if getattr(self, option) is not None and not any(getattr(self, other) is not None for other in needs):
-                owners = " or ".join(f"--{other}" for other in needs)
+                owners = " or ".join(f"--{other.replace('_', '-')}" for other in needs)
                 raise GraphjouleError(
                     f"--{option.replace('_', '-')} is {getattr(self, option)}, but it is for {owners}, which is not "
                     "given."

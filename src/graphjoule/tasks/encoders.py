@@ -10,14 +10,12 @@ Direction = Literal["both", "mutual", "kept"]
 DIRECTIONS: dict[Direction, str] = {
     "both": "every row counts in both directions",
     "mutual": "only edges that stand in both directions count",
-    "kept": "edges keep their direction: a node reads from the sources of the edges that lead to it "
-    "(energies are those of the undirected graph; egnn and dropedge, which need both directions, refuse it)",
+    "kept": "edges keep their direction: a node reads from the sources of the edges that lead to it",
 }
 EdgeTypes = Literal["merged", "separate"]
 EDGE_TYPES: dict[EdgeTypes, str] = {
     "merged": "merged into one graph, weights added",
-    "separate": "an operator for each, normalised by itself, and P is their mean (energies are those of the merged "
-    "graph)",
+    "separate": "an operator for each, normalised by itself, and P is their mean",
 }
 MOST_CATEGORIES = 100
 """Categories of a column that nobody named: the most frequent ones."""

@@ -45,6 +45,10 @@ from graphjoule.tasks.encoders import (
 from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
+OTHER_OPERATORS = (
+    "energies will be those of the merged undirected graph; directions are for all models but egnn and dropedge, and "
+    "audits, the constraint, clusters and processes take neither directions nor separate types"
+)
 MOST_TYPES = 50
 """Types of edges that may have operators of their own."""
 UNBALANCED = 0.95
@@ -494,25 +498,27 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
     read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True)
     problems = [finding.problem for finding in read.findings if finding.problem is not None]
     about_target = about_edges = None
-    about_labels: list[str] = []
+    more: list[str] = []
     try:
         objective, names = read.find_objective(options)
         targets = read.targets(objective, names)
         about_target = _about_target(read, objective, names, targets)
-        about_labels = warnings_of_names(names)
+        more = warnings_of_names(names)
         if objective in ("classification", "binary"):
-            about_labels += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
+            more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
     except GraphjouleError as error:
         problems.append(str(error))
     try:
         if edges is not None:
             linked = read_edges(edges, options, read)
             about_edges = ", ".join([f"{edges}: {counted(linked.num_rows, 'row')}", *linked.facts()])
+            if options.direction == "kept" or options.types == "separate":
+                more.append(OTHER_OPERATORS)
     except GraphjouleError as error:
         problems.append(str(error))
     called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
     about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
-    warnings = (*warnings_of(read.findings), *about_labels)
+    warnings = (*warnings_of(read.findings), *more)
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
 
 

@@ -109,7 +109,7 @@ def exported_program(
     if data.num_edge_types > 1:
         raise GraphjouleError(
             f"The model was trained on {data.num_edge_types} types of edges with an operator each, and a program takes "
-            "edges without types; use `format=hub`, or train with `types=merged`."
+            "edges without types; use `format=hub`, or train with merged types."
         )
     predictor = _Predictor(network, data.objective, normalize_features, pooling, data.is_directed)
     # A path of five nodes: sizes 0 and 1 would be taken for constants.
