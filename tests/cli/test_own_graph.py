@@ -890,6 +890,8 @@ def test_directions_and_types_go_the_whole_way(here, caplog, options):
         options = [*options, "--model", "gcn"]
     trained = run("train", *OWN, *options, *TINY, "--out", "run")
     assert (trained.code, trained.err) == (0, "")
+    words = "edges keep their direction" if "kept" in options else "each with an operator of its own"
+    assert words in (here / "run" / "MODEL_CARD.md").read_text()
     before = (here / "run" / "predictions.csv").read_bytes()
     assert run("predict", "run", "--out", "again.csv").code == 0
     assert (here / "again.csv").read_bytes() == before

@@ -513,7 +513,7 @@ def test_the_direction_of_edges_is_chosen_and_said(here, caplog):
     assert (kept.is_directed, kept.facts().is_directed, kept.facts().num_edges) == (True, True, 2)
     assert kept.source.columns.direction == "kept"
     assert "2 edges between 5 nodes, weights from 'weight', edges keep their direction: a node reads" in caplog.text
-    assert "3 nodes without an edge that leads to it" in caplog.text
+    assert "3 nodes without an edge that leads to it, energies are those of the merged undirected graph" in caplog.text
     again = load_tables_like(kept.source.columns, kept.objective, "nodes.csv", "edges.csv")
     assert torch.equal(again.graph.to_dense(), kept.graph.to_dense())
     with pytest.raises(GraphjouleError, match="`direction` is 'up'; the choices are: both, kept, mutual"):

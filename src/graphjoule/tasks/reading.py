@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import mmap
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -222,9 +222,17 @@ class Table:
 
     def _has_leading_zero(self) -> bool:
         """Whether a value begins with a zero and a digit: a look at the bytes, far cheaper than to read them again."""
-        delimiter = re.escape(self._delimiter.encode())
-        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return re.search(rb'[\n\r"' + delimiter + rb"] *0[0-9]", content) is not None
+        before = np.frombuffer(f'\n\r" {self._delimiter}'.encode(), np.uint8)
+        with self.path.open("rb") as file:
+            tail = b""
+            while block := file.read(LONGEST_LINE):
+                content = np.frombuffer(tail + block, np.uint8)
+                zeros = np.flatnonzero(content[1:-1] == ord("0"))
+                zeros = zeros[content[zeros + 2] - ord("0") < 10]  # what is less than "0" wraps around
+                if np.isin(content[zeros], before).any():
+                    return True
+                tail = block[-2:]
+        return False
 
     def _refuse_long_line(self) -> NoReturn:
         with self.path.open(encoding="utf-8", errors="replace", newline="") as file:

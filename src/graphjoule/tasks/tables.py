@@ -13,7 +13,7 @@ import torch
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
-from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
+from graphjoule.graph.relations import DirectedPropagation, MixedPropagation, RelationPropagation
 from graphjoule.tasks.columns import LossName, ObjectiveName, encode
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.encoders import Direction, EdgeTypes, TableColumns
@@ -368,4 +368,5 @@ def log_graph(path: str | Path, graph: Propagation, more: Sequence[str] = ()) ->
     to_it = " that leads to it" if graph.is_directed else ""
     parts = [f"{counted(graph.num_edges, 'edge')} between {counted(graph.num_nodes, 'node')}", *more]
     parts += [f"{counted(alone, 'node')} without an edge{to_it}"] if alone else []
+    parts += ["energies are those of the merged undirected graph"] if isinstance(graph, RelationPropagation) else []
     logger.info("%s: %s", path, ", ".join(parts))
