@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphjoule.errors import GraphjouleError, choices, counted
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import MODELS, GraphModel
 from graphjoule.ops import describe_backend
@@ -144,7 +144,8 @@ def fit(
     if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
         raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
     recipe, architecture = _resolve(model, task, settings)
-    _check_directed(recipe.model.name, task)
+    if recipe.model.name in MODELS:
+        MODELS[recipe.model.name].check_graph(task.graph)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
     task = _reweighted(task, recipe)
     if recipe.train.clusters is not None and runs_at_once not in (None, 1):
@@ -210,16 +211,6 @@ def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -
     }
     recipe = checked(Recipe, fields)
     return (recipe.with_settings(settings) if settings else recipe), architecture
-
-
-def _check_directed(name: str, task: Task) -> None:
-    """Refuse a network that is about a symmetric operator where edges keep their direction."""
-    if task.is_directed and name in MODELS and MODELS[name].needs_undirected:
-        able = choices([other for other in MODELS if not MODELS[other].needs_undirected])
-        raise GraphjouleError(
-            f"The edges of {task.name} keep their direction, and {name} needs edges that count in both, because its "
-            f"P must be symmetric; `direction=both` lets them, or choose a `model` that follows directions: {able}."
-        )
 
 
 def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, dict[str, TermBuilder]]:

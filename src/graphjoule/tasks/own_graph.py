@@ -46,8 +46,8 @@ from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
 OTHER_OPERATORS = (
-    "energies will be those of the merged undirected graph; directions are for all models but egnn and dropedge, and "
-    "audits, the constraint, clusters and processes take neither directions nor separate types"
+    "energies will be those of the merged undirected graph; directions are for all models but egnn and dropedge, "
+    "separate types for all but dropedge, and neither for audits, the constraint, clusters and processes"
 )
 MOST_TYPES = 50
 """Types of edges that may have operators of their own."""
