@@ -186,10 +186,14 @@ def faults_table() -> str:
 
 
 def fuzz_table() -> str:
-    """How many spoiled files every parser was given."""
-    lines = ["| files | read | refused with a sentence |", "|---|---|---|"]
-    for name, found in sorted(json.loads((RESULTS / "faults/fuzz.json").read_text()).items()):
-        lines.append(f"| {name} | {found.get('read', 0):,} | {found.get('refused', 0):,} |")
+    """What every parser made of the spoiled files that it was given, and the most that one of them took."""
+    lines = [
+        "| files | read | refused with a sentence | tracebacks | hangs | over 1 GiB | slowest | most memory |",
+        "|---" * 8 + "|",
+    ]
+    for name, found in sorted(json.loads((RESULTS / "faults/fuzz.json").read_text())["files"].items()):
+        fates = " | ".join(f"{found[fate]:,}" for fate in ("read", "refused", "traceback", "hang", "memory"))
+        lines.append(f"| {name} | {fates} | {found['seconds']:.2f} s | {found['bytes'] / 2**20:,.0f} MiB |")
     return "\n".join(lines)
 
 
