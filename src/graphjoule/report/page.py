@@ -201,7 +201,7 @@ def _render(
         _cell_view(cell, variant, reference, command(cell), detail)
         for cell, variant in zip(cells, differences, strict=True)
     ]
-    chosen = chosen_first(cells, best)
+    chosen, curves = chosen_first(cells, best), [curve_charts(cell, detail.curve_points) for cell in cells]
     folder = resources.files("graphjoule.report") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # What the page's content security policy calls its inline elements by: only these are run.
@@ -239,7 +239,7 @@ def _render(
         heads=[head for head in heads if any(view["scores"].get(head) for view in views)] or heads,
         reference=reference if has_reference else None,
         energy=_figure(energy) if energy.lines else None,
-        curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
+        curves=[_figure(chart) for chart in curves[chosen]],
         environments=_environments(cells),
         has_variant=any(differences),
         has_tables=detail.has_tables,
@@ -248,8 +248,7 @@ def _render(
         evaluated=evaluated,
         num_unevaluated=sum(cell.evaluation is not None for cell in cells) - len(evaluated),
         data=script_json(
-            script_data(cells, differences, chosen, detail.curve_points)
-            | {"planes": [plane["data"] for plane in planes]}
+            script_data(cells, differences, curves, chosen) | {"planes": [plane["data"] for plane in planes]}
         ),
     )
 
