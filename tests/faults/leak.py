@@ -1,4 +1,4 @@
-"""``python -m tests.faults.leak --fits 10000 --out leak.json``: does memory grow with the number of trainings and traces?"""
+"""``python -m tests.faults.leak --fits 10000 --out leak.json``: does memory grow with trainings and traces?"""
 
 import argparse
 import gc

@@ -345,6 +345,40 @@ def test_a_lock_is_held_while_the_block_lasts(tmp_path):
     assert leases.is_dead(Running())
 
 
+def test_deleting_the_lock_file_lets_no_second_worker_in(tmp_path):
+    journal = tmp_path / "journal.log"
+    journal.write_bytes(b'{"op_code":0}\n')
+    entered = threading.Event()
+
+    def second():
+        with JournalLock(journal):
+            entered.set()
+
+    mine = JournalLock(journal)
+    with mine:
+        (tmp_path / "journal.log.lock").unlink()
+        with mine:  # once more, as in a turn
+            thread = threading.Thread(target=second, daemon=True)
+            thread.start()
+            assert not entered.wait(0.3)
+        assert not entered.wait(0.1)
+    assert entered.wait(5)
+    thread.join()
+
+
+def test_a_journal_that_is_gone_in_a_turn_leaves_the_turn_as_it_was(tmp_path):
+    journal = tmp_path / "journal.log"
+    journal.touch()
+    lock = JournalLock(journal)
+    with lock:
+        journal.unlink()
+        with pytest.raises(FileNotFoundError):
+            lock.acquire()
+    journal.touch()
+    with JournalLock(journal):
+        pass
+
+
 def test_turns_are_taken_one_at_a_time(tmp_path):
     inside, most = [], []
     (tmp_path / "journal.log").touch()

@@ -25,16 +25,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import json_text, reason, sync_folder, without_nan
+from graphjoule.files import json_text, lock_itself, reason, sync_folder, without_nan
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import OBJECTIVES, Classification
 from graphjoule.training.recipe import Recipe
 from graphjoule.version import __version__
-
-try:
-    import fcntl
-except ImportError:  # Windows: one O_APPEND write is all the protection there is
-    fcntl = None  # type: ignore[assignment]
 
 _FLAGS: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)  # binary: Windows would write \r\n
 MOST_BYTES_OF_LINE: Final = 2**26
@@ -265,24 +260,14 @@ def append_record(path: str | os.PathLike[str], record: Record) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
         try:
-            _append_line(descriptor, line, locked=_lock(descriptor))
+            # Where there are no locks, one O_APPEND write is all the protection there is.
+            _append_line(descriptor, line, locked=lock_itself(descriptor, wait=True) is True)
         finally:
             os.close(descriptor)  # this lets go of the lock too
         sync_folder(path.parent)
     except OSError as error:
         why = "it is a symbolic link; put a file in its place" if path.is_symlink() else reason(error)
         raise GraphjouleError(f"Cannot append a record to {path}: {why}.") from error
-
-
-def _lock(descriptor: int) -> bool:
-    """Wait until no other process is appending; False where the system or a network disk has no locks."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
 
 
 def _append_line(descriptor: int, line: bytes, *, locked: bool) -> None:
