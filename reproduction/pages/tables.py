@@ -204,7 +204,7 @@ def endurance_table() -> str:
     if (folder / "leak.json").exists():
         leak = json.loads((folder / "leak.json").read_text())
         slope = f"{leak['bytes_per_fit']:+,.0f} ± {leak['interval']:,.0f} bytes per training"
-        rows["memory of a process that trains again and again"] = f"{slope} ({leak['fits']:,} trainings)"
+        rows["memory of a process that trains and traces again and again"] = f"{slope} ({leak['fits']:,} trainings)"
     if (folder / "soak.jsonl").exists():
         soak = json.loads((folder / "soak.jsonl").read_text().splitlines()[-1])
         rounds = f"{soak['rounds']} rounds and {soak['kills']} kills in {soak['minutes']:.0f} minutes"

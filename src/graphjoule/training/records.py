@@ -219,6 +219,10 @@ class Record(_Fields):
 
     @model_validator(mode="after")
     def _says_its_result(self) -> Self:
+        self._check_result()
+        return self
+
+    def _check_result(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective is {self.objective!r}; the choices are: {choices(OBJECTIVES)}")
         if self.status == "failed" and not self.failure:
@@ -230,7 +234,6 @@ class Record(_Fields):
             for name in shares:
                 if (value := scores.get(name)) is not None and not 0 <= value <= 1:
                     raise ValueError(f"{name} is {value}; it must be from 0 to 1")
-        return self
 
 
 @cache
@@ -357,9 +360,10 @@ def _parse_quickly(line: bytes) -> Record | None:
         fields["recipe"] = _read_recipe(line[found.end() : end + 1])
         fields["versions"] = _read_versions(tuple(fields["versions"].items()))
         object.__setattr__(record, "__pydantic_fields_set__", _ALL_FIELDS)
-        return record._says_its_result()
+        record._check_result()
     except (ValueError, RecursionError):
         return None
+    return record
 
 
 def _parse(line: bytes, where: str) -> Record | None:

@@ -144,6 +144,11 @@ class StorageRef:
             if _ABOUT not in study.user_attrs:
                 study.set_user_attr(_ABOUT, dict(about))
             begun = study.user_attrs[_ABOUT]  # read again: two workers may have begun it at the same moment
+        if not isinstance(begun, Mapping):
+            raise GraphjouleError(
+                f"The search {self.name!r} in {self} was begun by something else than graphjoule; choose another "
+                "`storage` or `name`."
+            )
         if changed := differences(begun, about):
             raise GraphjouleError(
                 f"The search {self.name!r} in {self} was begun with something else ({'; '.join(changed)}); choose "
@@ -273,11 +278,13 @@ class JournalLock:
 def _journal_fault(path: Path) -> str | None:
     """What is wrong with a journal, its last line apart, which may be cut off; None if it can be read."""
     journal, line = import_optuna().storages.journal, b""
+    if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever; a folder says so itself
+        return "is not a file"
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 is_entry = "op_code" in dict(json.loads(line))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 is_entry = False
             is_torn = not line.endswith(b"\n") and (line.startswith(_BEGINNING) or _BEGINNING.startswith(line))
             if not (is_entry or is_torn):
