@@ -421,6 +421,8 @@ def test_the_quick_way_and_the_careful_way_read_the_same(tmp_path, monkeypatch):
         (b'"seconds": 1.5', b'"seconds": "1.5"'),
         (b'"seconds": 1.5', b'"seconds": true'),
         (b'"seed": 0', b'"seed": 0.5'),
+        (b'"seed": 0', b'"seed": ' + b"9" * 400),
+        (b'"seconds": 1.5', b'"seconds": 1e308'),
         (b'"seed": 0', b'"seed": 2.0, "more": 1'),
         (b'"versions": {', b'"versions": {"numpy": 2, '),
         (b'"train_loss": [1.9, 0.5]', b'"train_loss": [NaN, 1e999]'),

@@ -9,7 +9,7 @@ from typing import Any
 from graphjoule.report.cells import AFTER, Cell
 from graphjoule.report.metrics import PARTS, heading, label, scaled
 from graphjoule.report.svg import Band, Chart, Line
-from graphjoule.training.records import Record
+from graphjoule.training.records import Record, mean
 
 
 def companions(cells: Sequence[Cell], cell: Cell) -> list[Cell]:
@@ -87,7 +87,7 @@ def mean_curves(
         curves = [record.curve.get(name, []) for record in records]
         at_epochs = ([curve[epoch] for curve in curves if len(curve) > epoch] for epoch in epochs)
         known = ([value for value in at_epoch if value is not None] for at_epoch in at_epochs)
-        values.append([statistics.fmean(numbers) if numbers else None for numbers in known])
+        values.append([mean(numbers) if numbers else None for numbers in known])
     return epochs, values
 
 

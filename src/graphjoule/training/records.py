@@ -89,6 +89,7 @@ def _round(value: Any) -> Any:
 
 
 _Number = Annotated[float, Field(allow_inf_nan=False)] | None
+_Count = Annotated[int, Field(lt=2**64, gt=-(2**64))]  # one of hundreds of digits cannot be divided
 
 
 class _Fields(BaseModel):
@@ -101,8 +102,8 @@ class _Fields(BaseModel):
     recipe: dict[str, Any]
     model: str
     dataset: str
-    num_layers: int
-    seed: int
+    num_layers: _Count
+    seed: _Count
     split: str
     split_sha256: str
     task_sha256: str | None = None
@@ -112,12 +113,12 @@ class _Fields(BaseModel):
     versions: dict[str, str] = Field(default_factory=versions)
     device: str
     backend: str | None = None
-    runs_at_once: int = Field(ge=1)
-    seconds: float = Field(ge=0, allow_inf_nan=False)
-    peak_bytes: int | None = None
+    runs_at_once: _Count = Field(ge=1)
+    seconds: float = Field(ge=0, le=1e15, allow_inf_nan=False)
+    peak_bytes: _Count | None = None
     curve: dict[str, list[_Number]]
-    epochs_run: int = Field(ge=0)
-    selected_epoch: int | None = None
+    epochs_run: _Count = Field(ge=0)
+    selected_epoch: _Count | None = None
     val: dict[str, _Number] = {}
     test: dict[str, _Number] = {}
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -389,9 +390,22 @@ def sample_std(values: Sequence[float]) -> float | None:
     >>> sample_std([1.0, 3.0]), sample_std([1.0])
     (1.4142135623730951, None)
     """
+    if len(values) < 2:
+        return None
+    largest = max(map(abs, values))
+    if largest > 1e150:  # the squares would be infinite
+        return largest * float(np.std(np.array(values) / largest, ddof=1))
     if len(values) > 10_000:  # the exact sums of `statistics` take 5 µs a value
         return float(np.std(values, ddof=1))
-    return statistics.stdev(values) if len(values) > 1 else None
+    return statistics.stdev(values)
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean of some numbers, also where their sum would be infinite."""
+    try:
+        return statistics.fmean(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
 
 
 @dataclass(frozen=True)
@@ -432,9 +446,9 @@ def summarise(records: Iterable[Record]) -> Summary:
     val = [score for record in done if (score := record.val.get(metric.name)) is not None]
     return Summary(
         metric=metric,
-        test_mean=statistics.fmean(test) if test else None,
+        test_mean=mean(test) if test else None,
         test_std=sample_std(test),
-        val_mean=statistics.fmean(val) if val else None,
+        val_mean=mean(val) if val else None,
         val_std=sample_std(val),
         n=len(done),
         num_failed=len(records) - len(done),

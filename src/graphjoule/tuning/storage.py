@@ -144,7 +144,7 @@ class StorageRef:
             if _ABOUT not in study.user_attrs:
                 study.set_user_attr(_ABOUT, dict(about))
             begun = study.user_attrs[_ABOUT]  # read again: two workers may have begun it at the same moment
-        if not isinstance(begun, Mapping):
+        if not isinstance(begun, Mapping) or [one.name.lower() for one in study.directions] != [direction]:
             raise GraphjouleError(
                 f"The search {self.name!r} in {self} was begun by something else than graphjoule; choose another "
                 "`storage` or `name`."
