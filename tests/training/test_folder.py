@@ -523,6 +523,8 @@ def test_deleting_the_lock_file_lets_nobody_in(tmp_path, task):
         lambda state: state.update(seed=torch.tensor([7, 8])),
         lambda state: state.update(epoch=torch.tensor([99, 99])),
         lambda state: state.update(surprise=torch.zeros(2)),
+        lambda state: state.update({"draws.cpu": torch.zeros(1, 3, dtype=torch.uint8)}),
+        lambda state: state.update({"draws.anything": torch.zeros(0)}),
         lambda state: state.clear(),
     ],
 )

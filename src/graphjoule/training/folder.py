@@ -290,7 +290,9 @@ class RunFolder:
         rows = state["seed"].numel() if "seed" in state else 0
         fits = rows > 0 and all(name in state for name in like if not name.startswith(_MAY_BE_MISSING))
         for name, value in state.items():
-            if not name.startswith("draws."):
+            if name.startswith("draws."):
+                fits = fits and _is_generator(name.removeprefix("draws."), value)
+            else:
                 shape, dtype = (like[name].shape[1:], like[name].dtype) if name in like else (None, None)
                 fits = fits and shape is not None and value.shape == (rows, *shape) and value.dtype == dtype
         seeds = like["seed"].tolist()
@@ -314,6 +316,15 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""
         self._checkpoint_path.unlink(missing_ok=True)
+
+
+def _is_generator(kind: str, value: Tensor) -> bool:
+    """Whether a tensor is the state of a generator of random numbers on a kind of device that is here."""
+    try:
+        torch.Generator(kind).set_state(value[0])
+    except (RuntimeError, TypeError, IndexError):
+        return False
+    return True
 
 
 def _state_of_any_format(state: dict[str, Tensor]) -> dict[str, Tensor]:
