@@ -496,3 +496,17 @@ def test_no_two_lines_look_alike():
 def test_motion_is_only_for_those_who_want_it():
     without = re.sub(r"@media \(prefers-reduced-motion: no-preference\) \{.*?\} \}", "", CSS)
     assert not re.search(r"transition|animation|scroll-behavior", without)
+
+
+def test_numbers_at_the_edge_of_what_a_float_holds_make_a_page():
+    recipe = load_recipe("egnn", "cora", 4)
+    edges = {
+        "objective": "regression",
+        "val": {"r2": -1e308, "mae": 1e308, "rmse": 1e308},
+        "test": {"r2": -1e308, "mae": 1e-320},
+        "curve": {"train_loss": [1e308, -1e308], "val_loss": [1e308, 1e-320], "val_r2": [-1e308, 1.0]},
+        "epochs_run": 2**62,
+        "selected_epoch": 2**62,
+    }
+    page = report_page([cell(traced=False, records=[record(recipe, seed, **edges) for seed in (0, 1)])], title="edges")
+    assert "2 runs" in page

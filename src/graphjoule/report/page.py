@@ -201,7 +201,7 @@ def _render(
         _cell_view(cell, variant, reference, command(cell), detail)
         for cell, variant in zip(cells, differences, strict=True)
     ]
-    chosen = chosen_first(cells, best)
+    chosen, curves = chosen_first(cells, best), [curve_charts(cell, detail.curve_points) for cell in cells]
     folder = resources.files("graphjoule.report") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # What the page's content security policy calls its inline elements by: only these are run.
@@ -244,7 +244,7 @@ def _render(
         ],
         reference=reference if has_reference else None,
         energy=_figure(energy) if energy.lines else None,
-        curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
+        curves=[_figure(chart) for chart in curves[chosen]],
         environments=_environments(cells),
         has_variant=any(differences),
         has_tables=detail.has_tables,
@@ -253,8 +253,7 @@ def _render(
         evaluated=evaluated,
         num_unevaluated=sum(cell.evaluation is not None for cell in cells) - len(evaluated),
         data=script_json(
-            script_data(cells, differences, chosen, detail.curve_points)
-            | {"planes": [plane["data"] for plane in planes]}
+            script_data(cells, differences, curves, chosen) | {"planes": [plane["data"] for plane in planes]}
         ),
     )
 

@@ -147,8 +147,8 @@ class TrainSettings(BaseModel):
 
     lr: float = Field(gt=0)
     weight_decay: dict[str, Annotated[float, Field(ge=0)]]
-    epochs: int = Field(ge=1)
-    patience: int = Field(ge=1)
+    epochs: int = Field(ge=1, le=10**7)  # the curves of all of them are kept
+    patience: int = Field(ge=1, le=10**9)
     select_on: str = Field(min_length=1)
     clusters: ClusterSettings | None = None
     class_weights: str | list[float] | None = None
