@@ -184,8 +184,8 @@ class _Table:
         notes = []
         if part == "val":
             notes.append(
-                "There are no test nodes, so the validation nodes judge, which also chose the epochs: the networks look "
-                "a little better than they are."
+                "There are no test nodes, so the validation nodes judge, which also chose the epochs: networks look a "
+                "little better than they are."
             )
         folds = [_Fold.of(task, split, part, most) for split in splits]
         number = max(len(split.test if part == "test" else split.val) for split in splits)
@@ -303,9 +303,7 @@ def _rivals(table: _Table) -> list[_Rival]:
         table.note("There are no features, so models of features alone are left out.")
         return [rivals[0], rivals[2]]
     if width > MOST_COLUMNS:
-        table.note(
-            f"Gradient boosting is left out: the features have {width:,} columns, more than {MOST_COLUMNS:,}."
-        )
+        table.note(f"Gradient boosting is left out: the features have {width:,} columns, more than {MOST_COLUMNS:,}.")
         return rivals
     sizes = _boosting_size(table, 2 * width + 1)
     if sizes is None:
@@ -353,7 +351,8 @@ def _propagated(table: _Table, fold: _Fold) -> Tensor:
     start = torch.zeros(len(columns), columns.size(1) + is_known.size(1), dtype=torch.float64)
     start[fold.train] = torch.cat([torch.nan_to_num(columns[fold.train] - mean), is_known.double()], dim=1)
     matrix = sp.csr_array((graph.value.double().numpy(), graph.col.numpy(), graph.rowptr.numpy()), shape=graph.shape)
-    teleports, steps = _TELEPORTS, _STEPS
+    teleports: Sequence[float] = _TELEPORTS
+    steps = _STEPS
     if matrix.nnz * start.size(1) * len(table.folds) * len(teleports) * steps > _MOST_SPREAD:
         teleports, steps = teleports[:1], _FEW_STEPS
         table.note(f"Label propagation takes {steps} steps, so that it ends in time.")
@@ -362,8 +361,8 @@ def _propagated(table: _Table, fold: _Fold) -> Tensor:
         spread = own
         for _ in range(steps):
             spread = (1 - teleport) * (matrix @ spread) + teleport * own
-        value, weight = torch.from_numpy(spread[fold.rows.numpy()]).split([len(mean), is_known.size(1)], dim=1)
-        tried.append(mean + value / (weight + 1e-9))
+        here = torch.from_numpy(spread[fold.rows.numpy()])
+        tried.append(mean + here[:, : len(mean)] / (here[:, len(mean) :] + 1e-9))
     return _best(table, fold, tried)
 
 

@@ -129,7 +129,7 @@ def test_the_diagnosis_is_told_in_words(page):
     details = page.all("details", id="cell-2")[0]["text"]
     assert "over-smoothing" in details
     assert "Try:" in details
-    assert "healthy" in page.all("details", id="cell-1")[0]["text"]
+    assert "healthy energy" in page.all("details", id="cell-1")[0]["text"]
     assert "Limits c_min = 0.2, c_max = 1: of 4 layers all within both limits." in page.all("details")[0]["text"]
 
 

@@ -408,8 +408,8 @@ def worth_lines(comparison: Comparison) -> list[str]:
     head, rows = comparison.table()
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     table = [
-        "  ".join([row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))])
-        for row in (head, *rows)
+        "  ".join([name.ljust(widths[0]), *(text.rjust(width) for text, width in zip(scores, widths[1:], strict=True))])
+        for name, *scores in (head, *rows)
     ]
     return ["", "What is the graph worth?", *table, *comparison.sentences(), *comparison.notes]
 

@@ -180,8 +180,10 @@ def _answered(question: Question, gain: Gain, metric: Metric, nodes: str) -> str
     """One question's sentence."""
     what = {"graph": "the graph", "features": "the features", "depth": "depth"}[question]
     verb = "help" if question == "features" else "helps"
-    change = f"{gain.of} has {_signed(metric, gain.value)} against {gain.over}"
-    ends = f"95 % interval {_signed(metric, gain.low, unit=False)} to {_signed(metric, gain.high, unit=False)}"
+    rival = {"graph": ", the best without it", "features": ", the best without them", "depth": ""}[question]
+    change = f"{gain.of} has {_signed(metric, gain.value)} against {gain.over}{rival}"
+    low, high = (gain.low, gain.high) if metric.is_higher_better else (gain.high, gain.low)
+    ends = f"95 % interval {_signed(metric, low, unit=False)} to {_signed(metric, high, unit=False)}"
     if gain.answer == "undecided":
         return f"Whether {what} {verb} is undecided: {change} ({ends}) on {nodes}."
     verb = verb if gain.answer == "helps" else "do not help" if question == "features" else "does not help"
@@ -258,13 +260,13 @@ def compare(
         more = {"low": low, "high": high, "margin": MARGIN * scale}
         return Gain(of=of, over=over, metric=metric.name, value=sign * (mine - theirs), **more)
 
+    winner: str = best(lambda c: True) or contenders[-1].name
+
     def is_worse(name: str) -> bool:
         """Whether a contender is significantly worse than the winner by any metric."""
         gains = (gain(winner, name, metric) for metric in metrics)
         return any(each is not None and each.low > 0 for each in gains)
 
-    winner = best(lambda c: True)
-    assert winner is not None  # what was trained has a validation score
     answers: dict[Question, Gain] = {}
     questions: dict[Question, tuple[str | None, str | None]] = {
         "graph": (best(lambda c: c.uses_graph), best(lambda c: not c.uses_graph)),

@@ -243,9 +243,9 @@ class RunFolder:
 
     def write_card(self) -> None:
         """Write ``MODEL_CARD.md`` from the files that are here."""
-        about, records = self.about(), list(self.records().values())
-        found = {"evaluation": self.evaluation(), "comparison": self.comparison()}
-        write_text(self.card_path, model_card(about.recipe, records, about.data, **found))
+        about, records, found = self.about(), list(self.records().values()), self.evaluation()
+        card = model_card(about.recipe, records, about.data, evaluation=found, comparison=self.comparison())
+        write_text(self.card_path, card)
 
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """Replace the checkpoint by the state of a group of runs."""
