@@ -16,7 +16,7 @@ from graphjoule.training.saving import load_model
 
 from . import TINY, run
 
-JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records"]
+JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records", "warnings"]
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from graphjoule.report.evaluation import (
     _Sample,
     agreement_groups,
     class_rows,
-    class_warnings,
     colour_groups,
     curve_charts,
     distance_groups,
@@ -123,7 +122,6 @@ def test_two_missed_classes_are_one_sentence_and_good_ones_none():
     (words,) = class_warnings("abc", counts, "test nodes", is_labels=True)
     assert words.startswith("Never predicted: 2 labels, b, c. 5 times")
     assert class_warnings("a", counts[:, :1], "test nodes", is_labels=False) == []
-    assert class_warnings("", None, "test nodes", is_labels=False) == []
 
 
 def test_many_classes_have_a_list_instead_of_a_matrix():

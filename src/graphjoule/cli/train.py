@@ -381,6 +381,7 @@ def print_result(job: Job, task: Task, result: FitResult) -> None:
         "val_mean": summary.val_mean,
         "seconds": round(summary.seconds, 3),
         "records": str(folder / "records.jsonl"),
+        "warnings": [],
     }
     if job.source.is_own and summary.n:
         path = predict_all(job.recipe, task, result, job.device)

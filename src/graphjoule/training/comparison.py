@@ -186,7 +186,10 @@ def _answered(question: Question, gain: Gain, metric: Metric, nodes: str) -> str
     ends = f"95 % interval {_signed(metric, low, unit=False)} to {_signed(metric, high, unit=False)}"
     if gain.answer == "undecided":
         return f"Whether {what} {verb} is undecided: {change} ({ends}) on {nodes}."
-    verb = verb if gain.answer == "helps" else "do not help" if question == "features" else "does not help"
+    if gain.answer == "helps":
+        verb += " a little" if gain.value < gain.margin else ""
+    else:
+        verb = "do not help" if question == "features" else "does not help"
     return f"{what.capitalize()} {verb}: {change} ({ends})."
 
 
