@@ -134,7 +134,21 @@ def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_
 
 
 def test_it_learns_what_there_is_to_learn(here):
-    run("train", "--no-worth", *OWN, "--features", "x", "--layers", "4", "--epochs", "60", "--device", "cpu", "--out", "run")
+    run(
+        "train",
+        "--no-worth",
+        *OWN,
+        "--features",
+        "x",
+        "--layers",
+        "4",
+        "--epochs",
+        "60",
+        "--device",
+        "cpu",
+        "--out",
+        "run",
+    )
     rows = rows_of(here / "run" / "predictions.csv")
     hidden = [row["label"] == COLOURS[i % 2] for i, row in enumerate(rows) if row["given"] == "false"]
     assert sum(hidden) >= 9
@@ -188,7 +202,9 @@ def test_constant_features_have_no_nearest_neighbours(here):
     for command in (["train", *TINY], ["audit"]):
         said = refused(here, *command, "--nodes", "same.csv", "--one-hot", "city")
         assert "same.csv: every feature is constant, so that no node is nearer than another; give the edges" in said
-    assert run("train", "--no-worth", *TINY, "--nodes", "nodes.csv", "--one-hot", "city", "--features", "city").code == 0
+    assert (
+        run("train", "--no-worth", *TINY, "--nodes", "nodes.csv", "--one-hot", "city", "--features", "city").code == 0
+    )
 
 
 def test_the_split_of_a_recipe_wins_over_the_default(here):
@@ -200,7 +216,12 @@ def test_the_split_of_a_recipe_wins_over_the_default(here):
 
 def test_a_file_called_like_a_dataset_is_still_ones_own(here):
     shutil.copy(here / "nodes.csv", here / "cora")
-    assert run("train", "--no-worth", "--nodes", "cora", "--edges", "edges.csv", "--features", "x", *TINY, "--out", "run").code == 0
+    assert (
+        run(
+            "train", "--no-worth", "--nodes", "cora", "--edges", "edges.csv", "--features", "x", *TINY, "--out", "run"
+        ).code
+        == 0
+    )
     (record,) = read_records(here / "run" / "records.jsonl")
     assert (record.dataset, record.split) == ("cora.csv", "stratified-20-0")
 

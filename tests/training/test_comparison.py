@@ -132,9 +132,7 @@ def test_numbers_gain_by_a_lower_error_and_constants_set_the_margin():
     asked, generator = Regression(), torch.Generator().manual_seed(0)
     truth = 1000 + torch.randn(300, generator=generator).double()
     near = truth + 0.1 * torch.randn(300, generator=generator)
-    parts = [
-        [Predicted(each[:, None], truth, torch.arange(300))] for each in (truth.mean().expand(300), near)
-    ]
+    parts = [[Predicted(each[:, None], truth, torch.arange(300))] for each in (truth.mean().expand(300), near)]
     found = judged([contender("mean", parts[0]), contender("deep", parts[1], graph=True)], asked, select_on="mae")
     gain, error = found.answers["graph"], float((truth - truth.mean()).abs().mean())
     assert found.metrics == ["mae", "r2"]
