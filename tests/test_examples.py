@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from graphjoule.tasks import load_tables
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -33,6 +35,15 @@ def test_models_of_pyg_train_through_fit(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["GAT", "GraphSAGE"]
     assert all(float(line.split()[1]) > 85 for line in lines)
+
+
+def test_the_customers_are_tables_that_can_be_trained_on(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "customers.py"))
+    assert capsys.readouterr().out == "2500 customers, 900 of a known kind, 7500 calls\n"
+    for edges in ("calls.csv", "strangers.csv"):
+        task = load_tables("customers.csv", edges, test_fraction=0.3)
+        assert (task.num_nodes, int(task.is_known.sum()), task.objective.num_classes) == (2500, 900, 4)
 
 
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
