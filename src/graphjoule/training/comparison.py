@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
@@ -141,6 +141,13 @@ class Comparison(BaseModel):
     advice: str
     doubt: Gain | None
     notes: list[str]
+
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> Self:
+        known = [metric.name for metric in OBJECTIVES[self.objective].metrics] if self.objective in OBJECTIVES else []
+        if not self.rows or not self.metrics or not set(self.metrics) <= set(known):
+            raise ValueError(f"no rows, or {self.metrics} are not metrics of {self.objective!r}")
+        return self
 
     def sentences(self) -> list[str]:
         """What the graph, the features and depth are worth, and what to use."""
