@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from graphjoule.cli.train import worth_lines
 from graphjoule.tasks import load_tables
+from graphjoule.training.comparison import read_comparison
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -44,6 +46,14 @@ def test_the_customers_are_tables_that_can_be_trained_on(monkeypatch, tmp_path, 
     for edges in ("calls.csv", "strangers.csv"):
         task = load_tables("customers.csv", edges, test_fraction=0.3)
         assert (task.num_nodes, int(task.is_known.sum()), task.objective.num_classes) == (2500, 900, 4)
+
+
+@pytest.mark.parametrize("name", ["calls", "strangers"])
+def test_the_page_on_the_customers_says_what_the_records_say(name):
+    root = EXAMPLES.parent
+    found = read_comparison(root / "reproduction" / "results" / "what-now" / f"{name}.json")
+    assert "\n".join(worth_lines(found)[1:]) in (root / "docs" / "what-now.md").read_text()
+    assert found.answers["graph"].answer == {"calls": "helps", "strangers": "does not help"}[name]
 
 
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
