@@ -16,7 +16,7 @@ from graphjoule.training.saving import load_model
 
 from . import TINY, run
 
-JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records"]
+JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records", "warnings"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,8 @@ def test_without_json_the_result_is_told_in_words_on_standard_output(here):
     assert (result.code, result.err) == (0, "")
     assert f"egnn, 2 layers, digits: test accuracy {mean:.2f} ± " in result.out
     assert "(n = 2), validation " in result.out
-    assert result.out.splitlines()[-1] == "records and models: run"
+    assert result.out.splitlines()[1] == "records and models: run"
+    assert result.out.splitlines()[2].startswith("warning: Never predicted: ")  # after two epochs
 
 
 def test_one_seed_has_no_spread(here):

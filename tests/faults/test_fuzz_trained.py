@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from graphjoule.fitting import fit, load, read_runs
 from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.training import TrainingInterrupted
+from graphjoule.training.comparison import Contender, compare, read_comparison, write_comparison
+from graphjoule.training.evaluation import Predicted
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import train
 from graphjoule.training.records import read_records
@@ -173,3 +175,26 @@ def test_a_part_with_another_description_and_a_right_checksum(run, spoiled, edit
         copy / "part-0.safetensors", PART, tensors, edits[0] if isinstance(edits, tuple) else json_mutated(about, edits)
     )
     takes(lambda: load_part(copy, 0))
+
+
+@fuzzed
+@given(st.data())
+def test_a_comparison(run, data):
+    path, asked = run / "comparison.json", small_task().objective
+    parts = [
+        Predicted(
+            torch.eye(asked.num_classes).double(), torch.arange(asked.num_classes), torch.arange(asked.num_classes)
+        )
+    ]
+    rivals = [Contender("a", False, True, None, parts, parts), Contender("b", True, True, 4, parts, parts)]
+    if not (run / "good.json").exists():
+        found = compare(asked, rivals, select_on="loss", run_ids=["x"], part="test")
+        write_comparison(run / "good.json", found)
+    good = (run / "good.json").read_bytes()
+    path.write_bytes(data.draw(json_files(good) | mutations(good)))
+
+    def read():
+        found = read_comparison(path)
+        found.sentences(), found.table()
+
+    takes(read)

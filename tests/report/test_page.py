@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import resources
 
 import pytest
+import torch
 
 from graphjoule.cli.report import repeat_command
 from graphjoule.errors import GraphjouleError
@@ -17,7 +18,9 @@ from graphjoule.report import AFTER, MOST_BYTES, Cell, Reference, report_page, w
 from graphjoule.report.page import chosen_first, headline_cells
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification
+from graphjoule.training.evaluation import Evaluation, PartEvaluation
 from graphjoule.training.recipe import load_recipe
+from tests.training.test_comparison import contender, judged, said, shares
 
 from .cells import cell, examination, record
 from .markup import Page
@@ -130,7 +133,7 @@ def test_the_diagnosis_is_told_in_words(page):
     details = page.all("details", id="cell-2")[0]["text"]
     assert "over-smoothing" in details
     assert "Try:" in details
-    assert "healthy" in page.all("details", id="cell-1")[0]["text"]
+    assert "healthy energy" in page.all("details", id="cell-1")[0]["text"]
     assert "Limits c_min = 0.2, c_max = 1: of 4 layers all within both limits." in page.all("details")[0]["text"]
 
 
@@ -510,3 +513,20 @@ def test_numbers_at_the_edge_of_what_a_float_holds_make_a_page():
     }
     page = report_page([cell(traced=False, records=[record(recipe, seed, **edges) for seed in (0, 1)])], title="edges")
     assert "2 runs" in page
+
+
+def test_what_the_graph_is_worth_and_classes_that_are_missed_stand_at_the_top():
+    pets, target = Classification(2), torch.arange(400) % 2
+    parts = [[said(pets, right, target)] for right in shares(400, 0.6, 0.9)]
+    rivals = [contender("plain", parts[0]), contender("<b>deep</b>", parts[1], graph=True, layers=8)]
+    found = judged(rivals, pets, notes=["Something was left out."])
+    counts = torch.tensor([[7, 0], [9, 0], [8, 2], [10] * 2])
+    part = PartEvaluation(10, torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), torch.zeros(0), counts)
+    evaluation = Evaluation(0, "loss", 0.5, pets, parts={"val": part})
+    page = Page(report_page([cell(evaluation=evaluation, comparison=found)], title="t"))
+    (section,) = page.all("section", id="worth")
+    assert all(sentence in section["text"] for sentence in (*found.sentences(), *found.notes))
+    assert "<b>deep</b> ← use this" in section["text"]
+    (result,) = page.all("section", id="result")
+    assert "Never predicted: class 1. 2 of the validation nodes have it" in result["text"]
+    assert not Page(report_page([cell()], title="t")).all("section", id="worth")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from graphjoule.parallel.group import Group
     from graphjoule.tasks import Task
     from graphjoule.training import Progress
+    from graphjoule.training.comparison import Comparison
 
 
 @takes_a_graph
@@ -88,6 +89,14 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
+    worth: Annotated[
+        bool | None,
+        typer.Option(
+            "--worth/--no-worth",
+            help="Compare with simpler models at the end: what the graph, the features and depth are worth.",
+            show_default="on for your own graph",
+        ),
+    ] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard into this folder too.")
     ] = None,
@@ -134,6 +143,8 @@ def train(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
         )
     numbers = parse_seeds(seeds)
+    if worth and parts is not None:
+        raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
 
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
@@ -170,6 +181,7 @@ def train(
         tensorboard=tensorboard,
         source=source,
         is_json=json,
+        is_compared=(source.is_own and parts is None) if worth is None else worth,
     )
     if is_alone:
         task = source.load()
@@ -248,6 +260,7 @@ class Job(BaseModel):
         tensorboard: folder for TensorBoard's curves; None writes none.
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
+        is_compared: whether to compare it with simpler models.
     """
 
     recipe: Recipe
@@ -259,6 +272,7 @@ class Job(BaseModel):
     tensorboard: Path | None = None
     source: GraphSource = GraphSource()
     is_json: bool = False
+    is_compared: bool = False
 
     def train(
         self,
@@ -351,7 +365,9 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
 
 
 def print_result(job: Job, task: Task, result: FitResult) -> None:
-    """Print what came out, and predict a graph of the user's own; exit code 1 if no run finished."""
+    """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished."""
+    from graphjoule.training.folder import RunFolder
+
     summary, folder = result.summary, result.folder or Path()
     name, text = summary.metric.name, summary.metric.text
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
@@ -375,16 +391,38 @@ def print_result(job: Job, task: Task, result: FitResult) -> None:
         "val_mean": summary.val_mean,
         "seconds": round(summary.seconds, 3),
         "records": str(folder / "records.jsonl"),
+        "warnings": [],
     }
     if job.source.is_own and summary.n:
         path = predict_all(job.recipe, task, result, job.device)
         fields["predictions"] = str(path)
         lines.append(f"predictions: {path}")
+    if summary.n and (evaluation := RunFolder(folder).evaluation()) is not None:
+        fields["warnings"] = evaluation.warnings()
+        lines += [f"warning: {warning}" for warning in fields["warnings"]]
+    if job.is_compared and summary.n:
+        from graphjoule.worth import assess
+
+        typer.echo("\n".join(lines), err=job.is_json)  # the comparison takes its time
+        comparison = assess(task, result, device=job.device)
+        fields["worth"] = comparison.model_dump(mode="json") | {"sentences": comparison.sentences()}
+        lines = worth_lines(comparison)
     typer.echo("\n".join(lines), err=job.is_json)
     if job.is_json:
         typer.echo(json_text(fields))
     if summary.n == 0:
         sys.exit(1)
+
+
+def worth_lines(comparison: Comparison) -> list[str]:
+    """A comparison for a terminal: a table, what follows from it, and what was left out."""
+    head, rows = comparison.table()
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    table = [
+        "  ".join([name.ljust(widths[0]), *(text.rjust(width) for text, width in zip(scores, widths[1:], strict=True))])
+        for name, *scores in (head, *rows)
+    ]
+    return ["", "What is the graph worth?", *table, *comparison.sentences(), *comparison.notes]
 
 
 def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:

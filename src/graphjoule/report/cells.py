@@ -28,6 +28,7 @@ from graphjoule.tasks.objective import Classification, Metric
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.view import without_scores
 from graphjoule.training.build import initialised
+from graphjoule.training.comparison import Comparison
 from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.folder import RunFolder
@@ -50,6 +51,7 @@ class Cell:
         untraced: why nothing was traced, as a sentence; empty where something was.
         place: the folder or file, as seen from the one that is reported on.
         evaluation: predictions of the best run; None where the folder has none, such as an old one.
+        comparison: what the runs are worth beside simpler models; None where they were not compared.
     """
 
     recipe: Recipe
@@ -60,6 +62,7 @@ class Cell:
     untraced: str = ""
     place: str = ""
     evaluation: Evaluation | None = None
+    comparison: Comparison | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -180,7 +183,8 @@ def read_cells(
             run, place = RunFolder(path), path.relative_to(folder).as_posix()
             records = sorted(run.records().values(), key=lambda record: record.seed)
             about = run.about()
-            found.append(Cell(about.recipe, records, about.data, place=place, evaluation=run.evaluation()))
+            cell = Cell(about.recipe, records, about.data, place=place, evaluation=run.evaluation())
+            found.append(replace(cell, comparison=run.comparison()))
         if not places:
             found = [cell for path in record_files([folder]) for cell in _of_file(path, folder)]
     cells = sorted((cell for cell in found if cell.records), key=lambda cell: (cell.key, cell.place))

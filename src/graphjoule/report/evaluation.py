@@ -18,7 +18,7 @@ from graphjoule.report.metrics import PARTS, label
 from graphjoule.report.svg import NARROW, NUM_COLOURS, Bars, Chart, Dots, Line, draw_plane
 from graphjoule.tasks.metrics import NUM_BINS
 from graphjoule.tasks.objective import LOSS, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
-from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes
+from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes, names_of
 
 Array = NDArray[Any]
 
@@ -84,7 +84,7 @@ def _part_view(evaluation: Evaluation, name: str, part: PartEvaluation) -> dict[
         "name": where,
         "size": counted(part.num_nodes, f"{PARTS[name]} {unit}"),  # type: ignore[index]
         "note": note,
-        "warnings": class_warnings(names, part.counts, where, is_labels=isinstance(objective, MultiLabel)),
+        "warnings": evaluation.warnings(name),
         "rows": rows[:_MOST_ROWS],
         "num_left_out": max(0, len(rows) - _MOST_ROWS),
         "head": "label" if isinstance(objective, MultiLabel) else "class",
@@ -96,16 +96,6 @@ def _part_view(evaluation: Evaluation, name: str, part: PartEvaluation) -> dict[
 
 
 # Tables.
-
-
-def names_of(objective: Objective) -> tuple[str, ...]:
-    """Names of classes, labels or targets."""
-    if isinstance(objective, Classification | Ordinal):
-        return objective.classes
-    if isinstance(objective, MultiLabel):
-        return objective.labels
-    names = objective.target_names if isinstance(objective, Regression) else None
-    return names or tuple(f"target {k}" if objective.out_channels > 1 else "" for k in range(objective.out_channels))
 
 
 def class_rows(names: Sequence[str], counts: Tensor) -> list[list[str]]:
@@ -120,34 +110,6 @@ def class_rows(names: Sequence[str], counts: Tensor) -> list[list[str]]:
         scores = ((right, found), (right, there), (2 * right, found + there))
         rows.append([name, *(f"{100 * a / b:.1f}" if b else "" for a, b in scores), f"{there:,}", f"{found:,}"])
     return rows
-
-
-def class_warnings(names: Sequence[str], counts: Tensor | None, where: str, *, is_labels: bool) -> list[str]:
-    """A sentence on every kind of class that the table hides: never predicted though there, or never there."""
-    if counts is None:
-        return []
-    _, found, there, _ = counts.tolist()
-    word = "label" if is_labels else "class"
-    words = []
-    missed = [(name, n) for name, f, n in zip(names, found, there, strict=True) if not f and n]
-    if missed:
-        total = sum(n for _, n in missed)
-        what = _listed([name for name, _ in missed])
-        words.append(
-            f"Never predicted: {word} {what}. {total:,} of the {where} {'has' if total == 1 else 'have'} it; "
-            "class weights or another metric to select by may help."
-            if len(missed) == 1
-            else f"Never predicted: {len(missed)} {word}{'s' if is_labels else 'es'}, {what}. {total:,} times they are "
-            f"there among the {where}; class weights or another metric to select by may help."
-        )
-    if absent := [name for name, n in zip(names, there, strict=True) if not n]:
-        words.append(f"Not among the {where}, so nothing is known about how they are predicted: {_listed(absent)}.")
-    return words
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def matrix_view(names: Sequence[str], confusion: Tensor | None) -> dict[str, Any] | None:

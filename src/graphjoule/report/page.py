@@ -32,6 +32,7 @@ from graphjoule.report.metrics import (
 )
 from graphjoule.report.svg import NUM_STYLES, Chart, draw
 from graphjoule.tasks.objective import Metric
+from graphjoule.training.comparison import Comparison
 from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.records import summarise
 from graphjoule.version import __version__
@@ -246,6 +247,7 @@ def _render(
         energy=_figure(energy) if energy.lines else None,
         curves=[_figure(chart) for chart in curves[chosen]],
         environments=_environments(cells),
+        compared=[view for view in views if view["worth"]] if detail.evaluations != "none" else [],
         has_variant=any(differences),
         has_tables=detail.has_tables,
         num_runs=sum(view["n"] for view in views),
@@ -304,7 +306,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
     found, energy_words = cell.states.get(AFTER), cell.untraced
     if found is not None and found.diagnosis is not None:
         limits = "" if found.limits is None else f" {found.limits.summary()}"
-        energy_words = f"Diagnosis after training: {found.diagnosis.verdict}.{limits}"
+        energy_words = f"Diagnosis after training, of the energy alone: {found.diagnosis.verdict}.{limits}"
     return {
         "cell": cell,
         "dataset": dataset,
@@ -323,6 +325,8 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "num_failed": summary.num_failed,
         "time": duration(summary.seconds),
         "energy_words": energy_words,
+        "warnings": [] if cell.evaluation is None else cell.evaluation.warnings(),
+        "worth": None if cell.comparison is None else _worth(cell.comparison),
         "energies": _energy_rows(cell, detail.energy_rows),
         "run_heads": ["seed", "status", "selected epoch", "epochs", *score_heads, "seconds"],
         "records": [
@@ -338,6 +342,13 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "data": _about_data(cell),
         "command": command,
     }
+
+
+def _worth(comparison: Comparison) -> dict[str, Any]:
+    """A comparison's table and sentences; a row that is advised says so."""
+    head, rows = comparison.table()
+    said = [(row, row[0] == comparison.advice) for row in rows]
+    return {"head": head, "rows": said, "sentences": comparison.sentences(), "notes": comparison.notes}
 
 
 def _energy_rows(cell: Cell, most: int) -> list[list[str]]:

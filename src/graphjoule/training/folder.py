@@ -25,6 +25,7 @@ from graphjoule.files import (
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.training.comparison import Comparison, read_comparison, write_comparison
 from graphjoule.training.evaluation import Evaluation, read_evaluation, write_evaluation
 from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
@@ -64,7 +65,8 @@ class About(BaseModel):
 class RunFolder:
     """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, ``MODEL_CARD.md``.
 
-    ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes. While it
+    ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes.
+    ``comparison.json`` is there where `graphjoule.worth.assess` has compared the runs with simpler models. While it
     trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is whole at
     any moment. A seed counts as done when its record is there; its model is written first.
 
@@ -78,6 +80,7 @@ class RunFolder:
         self._about_path = self.path / "run.json"
         self._checkpoint_path = self.path / "checkpoint.safetensors"
         self.evaluation_path = self.path / "evaluation.safetensors"
+        self.comparison_path = self.path / "comparison.json"
         self.card_path = self.path / "MODEL_CARD.md"
         self._held: tuple[int, int] | None = None  # which folder `open` holds, by device and number
 
@@ -251,11 +254,25 @@ class RunFolder:
         found = self.evaluation()
         return None if found is None else (found.seed, found.score)
 
+    def write_comparison(self, comparison: Comparison) -> None:
+        """Replace what the runs are worth beside simpler models."""
+        self._check_in_place()
+        write_comparison(self.comparison_path, comparison)
+
+    def comparison(self) -> Comparison | None:
+        """What the runs are worth beside simpler models; None if they, or not all of them, have been compared."""
+        if not self.comparison_path.exists():
+            return None
+        found = read_comparison(self.comparison_path)
+        run_ids = [record.run_id for record in self.records().values() if record.status == "done"]
+        return found if sorted(found.run_ids) == sorted(run_ids) else None
+
     def write_card(self) -> None:
         """Write ``MODEL_CARD.md`` from the files that are here."""
         self._check_in_place()
-        about = self.about()
-        write_text(self.card_path, model_card(about.recipe, list(self.records().values()), about.data))
+        about, records, found = self.about(), list(self.records().values()), self.evaluation()
+        card = model_card(about.recipe, records, about.data, evaluation=found, comparison=self.comparison())
+        write_text(self.card_path, card)
 
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """Replace the checkpoint by the state of a group of runs."""
