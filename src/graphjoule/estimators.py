@@ -115,7 +115,7 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         assert isinstance(new, Tensor)
         assert isinstance(self.features_, Tensor)
         neighbor = nearest_rows(new, self.features_, min(self.num_neighbors, len(self.features_)))
-        graph = ExtendedPropagation.of(self.graph_, links_to(neighbor, len(self.features_)))
+        graph = ExtendedPropagation.of(self.graph_, links_to(neighbor, self.graph_))
         return torch.cat([self.features_, new]), graph, len(self.features_)
 
     def _predicted(self, features: Features, graph: Propagation) -> np.ndarray:

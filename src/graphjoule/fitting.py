@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
-from graphjoule.nn import GraphModel
+from graphjoule.nn import MODELS, GraphModel
 from graphjoule.ops import describe_backend
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
@@ -144,6 +144,8 @@ def fit(
     if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
         raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
     recipe, architecture = _resolve(model, task, settings)
+    if recipe.model.name in MODELS:
+        MODELS[recipe.model.name].check_graph(task.graph)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
     task = _reweighted(task, recipe)
     if recipe.train.clusters is not None and runs_at_once not in (None, 1):

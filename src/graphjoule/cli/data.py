@@ -80,8 +80,12 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     from graphjoule.tasks.own_graph import TableOptions, check_tables
 
     report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()))
-    options = {name: f"--{name.replace('_', '-')}" for name in source.table_options()}
-    report = replace(report, problems=tuple(in_options(problem, options) for problem in report.problems))
+    names = (*source.table_options(), "select_on", "class_weights")  # the latter are of `graphjoule train`
+    options = {name: f"--{name.replace('_', '-')}" for name in names}
+    problems, warnings = (
+        tuple(in_options(each, options) for each in said) for said in (report.problems, report.warnings)
+    )
+    report = replace(report, problems=problems, warnings=warnings)
     if json:
         columns = [{"name": c.name, "kind": c.kind, "missing": c.missing, "becomes": c.becomes} for c in report.columns]
         typer.echo(json_text(asdict(report) | {"columns": columns}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +47,8 @@ class Propagation(Nodes):
     degree: Tensor
     matrix: Tensor = field(init=False, repr=False)
     diagonal: Tensor = field(init=False, repr=False)
+
+    is_directed: ClassVar[bool] = False  # whether an edge counts in one direction alone, so that P is not symmetric
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, self.shape))
@@ -120,10 +123,37 @@ class Propagation(Nodes):
         row, col = self.row(), self.col.long()
         return torch.stack([row, col])[:, row != col]
 
+    @property
+    def entry_weight(self) -> Tensor:
+        """Weight ``a_ij`` of every stored entry, float64, with zeros on the diagonal."""
+        return self.laplacian.weight
+
     @cached_property
     def edge_weight(self) -> Tensor:
         """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
-        return self.laplacian.weight[self.row() != self.col].to(self.dtype)
+        return self.entry_weight[self.row() != self.col].to(self.dtype)
+
+    @property
+    def transposed(self) -> Propagation:
+        """``P^T``, by which gradients go back: ``P`` itself."""
+        return self
+
+    @property
+    def undirected(self) -> Propagation:
+        """The graph that energies are measured on: this one."""
+        return self
+
+    def new_rows(self, old: Propagation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows, columns, values and weights of the entries that new nodes add to a graph whose own do not change.
+
+        Args:
+            old: the graph; this one has its nodes first, and the new ones after them.
+        """
+        row, col, weight = self.row(), self.col.long(), self.entry_weight
+        is_new = row >= old.num_nodes
+        row, col, weight = row[is_new], col[is_new], weight[is_new]
+        scale = (torch.cat([old.degree, self.degree[old.num_nodes :]]) + 1).rsqrt()
+        return row, col, torch.where(row == col, 1.0, weight) * (scale[row] * scale[col]), weight
 
     @cached_property
     def is_weighted(self) -> bool:
@@ -235,7 +265,7 @@ class Propagation(Nodes):
         """The number of every stored entry, that of the entry across the diagonal, and how many numbers there are."""
         position = torch.arange(self.col.numel(), dtype=torch.int32, device=self.device)
         # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
-        return position, torch.argsort(self.col, stable=True).int(), self.col.numel()
+        return position, torch.argsort(self.transposed.col, stable=True).int(), self.col.numel()
 
     def induced(self, nodes: Tensor) -> Propagation:
         """The rows and columns of ``P`` that belong to some nodes, its entries as they are.

@@ -243,7 +243,7 @@ def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None 
         raise GraphjouleError(f"The graph has {graph.num_nodes} nodes but the features have {x.size(-2)} rows.")
     if graph.device != x.device:
         raise GraphjouleError(f"The graph is on {graph.device} but the features are on {x.device}; use graph.to(...).")
-    return graph
+    return graph.undirected
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:

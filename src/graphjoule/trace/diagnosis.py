@@ -26,7 +26,7 @@ Kind = Literal[
     "vanishing gradients",
     "exploding gradients",
 ]
-HEALTHY, UNDECIDED = "healthy", "undecided"
+HEALTHY, UNDECIDED = "healthy energy", "undecided"
 
 ENERGY_LOST = 1e-5
 """Share of the first layer's energy per channel below which differences between neighbours are gone."""
@@ -73,7 +73,7 @@ class Diagnosis:
     """What is wrong with a network, as far as its trace tells.
 
     Attributes:
-        findings: what is wrong, the most telling first; nothing if the network is healthy.
+        findings: what is wrong, the most telling first; nothing if the energy is healthy.
         evidence: the numbers of the first and the last embeddings.
         not_judged: what could not be judged, and what is missing for it.
         is_decided: whether all illnesses of the embeddings could be judged; those of gradients may be left open.
@@ -86,12 +86,12 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the embeddings could be judged and nothing is wrong."""
+        """Whether the embeddings could be judged and nothing is wrong with them; predictions may still be poor."""
         return self.is_decided and not self.findings
 
     @property
     def verdict(self) -> str:
-        """The first finding's kind, or "healthy", or "undecided" where the measures do not tell."""
+        """The first finding's kind, or "healthy energy", or "undecided" where the measures do not tell."""
         return self.findings[0].kind if self.findings else HEALTHY if self.is_decided else UNDECIDED
 
     def __str__(self) -> str:
