@@ -223,8 +223,8 @@ class EdgeList(Propagation):
         return self._edges[1].to(self.dtype)
 
     @property
-    def laplacian_bound(self) -> Tensor:  # type: ignore[override] - a number of the graph that goes in
-        """See `Propagation.laplacian_bound`."""
+    def laplacian_bound(self) -> Tensor:  # type: ignore[override]
+        """See `Propagation.laplacian_bound`; here it is a number of the graph that goes in."""
         degree = self.degree.amax()
         return (2 * degree / (1 + degree)).clamp(min=LEAST_BOUND)
 
