@@ -379,7 +379,7 @@ JUDGING: dict[str, Row] = {
         ),
     ),
     "pubmed-part": ("per-class-20-30", real("pubmed", nodes=5000)),
-    "physics-part": ("per-class-20-30", real("physics", nodes=5000, columns=2000)),
+    "physics-part": ("stratified-3-93", real("physics", nodes=5000, columns=2000)),
     "rare-2": (
         "stratified-10-60",
         partial(blocks, nodes=3000, classes=[0.92, 0.08], homophily=0.9, degree=5, columns=25, signal=1.5),
