@@ -185,14 +185,22 @@ def real(name: str, nodes: int | None = None, columns: int | None = None) -> Cal
 
         source, target = task.graph.edge_index.numpy()
         links = coo_matrix((np.ones(len(source)), (source, target)), shape=(task.num_nodes,) * 2).tocsr()
-        kept = np.sort(breadth_first_order(links, int(np.diff(links.indptr).argmax()))[0][:nodes])
+        degree, labels = np.diff(links.indptr), task.targets.numpy()
+        walks = [
+            breadth_first_order(links, int(np.where(labels == label, degree, 0).argmax()))[0]
+            for label in range(task.out_channels)
+        ]
+        longest = max(map(len, walks))
+        met = np.stack([np.pad(walk, (0, longest - len(walk)), mode="edge") for walk in walks], axis=1).ravel()
+        first = np.sort(np.unique(met, return_index=True)[1])
+        kept = np.sort(met[first][:nodes])
         x = task.features[torch.from_numpy(kept)]
         x = x.to_dense() if isinstance(x, SparseFeatures) else x
         most = (x != 0).sum(dim=0).argsort(descending=True, stable=True)[: columns or x.size(1)]
         edges = torch.from_numpy(np.stack(links[kept][:, kept].nonzero()))
         graph = Propagation.from_edge_index(edges.long(), num_nodes=len(kept), symmetrize=True)
-        labels = task.targets[torch.from_numpy(kept)]
-        return Task(name, packed(x[:, most.sort().values]), graph, labels, Classification(task.out_channels))
+        targets = task.targets[torch.from_numpy(kept)]
+        return Task(name, packed(x[:, most.sort().values]), graph, targets, Classification(task.out_channels))
 
     return make
 
