@@ -108,7 +108,10 @@ def grid(
     labels = np.searchsorted(np.quantile(field, np.arange(1, classes) / classes), field)
     number = np.arange(height * width).reshape(height, width)
     edges = np.concatenate(
-        [np.stack([number[:-1].ravel(), number[1:].ravel()]), np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()])],
+        [
+            np.stack([number[:-1].ravel(), number[1:].ravel()]),
+            np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()]),
+        ],
         axis=1,
     )
     return dense(labels, draw, columns, signal), edges, labels
@@ -139,9 +142,7 @@ def rows(draw: np.random.RandomState, *, source: str, neighbors: int, **options:
     return x, knn_edge_index(torch.from_numpy(x), neighbors).numpy(), labels
 
 
-def communities(
-    draw: np.random.RandomState, *, kind: str, columns: int, signal: float, **options: Any
-) -> Made:
+def communities(draw: np.random.RandomState, *, kind: str, columns: int, signal: float, **options: Any) -> Made:
     """A generated graph of networkx whose nodes carry their community; features as of `words`."""
     import networkx as nx
 
@@ -329,9 +330,7 @@ JUDGING: dict[str, Row] = {
     ),
     "next-class": (
         "stratified-20-40",
-        partial(
-            blocks, nodes=1500, classes=3, homophily=0.1, degree=6, columns=12, signal=1.2, next_class=True
-        ),
+        partial(blocks, nodes=1500, classes=3, homophily=0.1, degree=6, columns=12, signal=1.2, next_class=True),
     ),
     "random-edges-2": (
         "per-class-20-30",
@@ -359,10 +358,15 @@ JUDGING: dict[str, Row] = {
     ),
     "missing-2": (
         "per-class-20-30",
-        partial(blocks, nodes=2000, classes=6, homophily=0.75, degree=6, columns=300, signal=0.4, kind=words, missing=0.5),
+        partial(
+            blocks, nodes=2000, classes=6, homophily=0.75, degree=6, columns=300, signal=0.4, kind=words, missing=0.5
+        ),
     ),
     "grid-smooth-2": ("stratified-5-80", partial(grid, height=40, width=60, classes=5, columns=5, signal=1.2, waves=3)),
-    "grid-rough-2": ("stratified-20-40", partial(grid, height=45, width=45, classes=3, columns=6, signal=1.2, waves=14)),
+    "grid-rough-2": (
+        "stratified-20-40",
+        partial(grid, height=45, width=45, classes=3, columns=6, signal=1.2, waves=14),
+    ),
     "tree-2": (
         "stratified-20-40",
         partial(tree, nodes=2000, branching=4, classes=3, change=0.1, columns=6, signal=1.2),
