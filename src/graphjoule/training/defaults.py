@@ -1,24 +1,143 @@
-"""Settings for data that no recipe is for: facts of the task, and a table of rules from facts to settings."""
+"""Settings from the data: what a training without a recipe of its own starts from, by a table of rules.
+
+A recipe of the paper stays as it is. For any other dataset the recipe file's first block is the start, and each rule of
+`RULES` whose condition holds for the task's `Profile` replaces some of its settings; a later rule wins over an earlier
+one, and what the user sets over all. Every rule names the measurement behind it; `reproduction/corpus` has the tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.recipe import Recipe, has_recipe, load_recipe
 
 if TYPE_CHECKING:
+    from graphjoule.tasks.profile import Profile
     from graphjoule.tasks.task import Task
 
-DEFAULT_LAYERS = 32
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+PAPER_LAYERS, LAYERS = 32, 8
+"""The depth where none is asked for: of a dataset with a recipe, and of any other."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table.
+
+    Attributes:
+        name: what it is called.
+        condition: when it fires, in words.
+        fires: the same for a profile.
+        settings: what it sets, by dotted name; a model that has no such setting leaves it out.
+        because: the measurement behind it.
+        models: the models it is for; empty for all.
+    """
+
+    name: str
+    condition: str
+    fires: Callable[[Profile], bool]
+    settings: Mapping[str, Any]
+    because: str
+    models: tuple[str, ...] = ("egnn",)
+
+
+RULES: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings of a training and why they are what they are.
+
+    Attributes:
+        recipe: the settings; ``recipe.sources`` says "data" for those that a rule chose.
+        profile: the facts; None where a recipe of the dataset's own decides.
+        fired: the rules that fired, in the order of the table.
+    """
+
+    recipe: Recipe
+    profile: Profile | None = None
+    fired: tuple[Rule, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Facts, the rules that fired, and what each of them set that still holds."""
+        if self.profile is None:
+            return [f"{self.recipe.data.name} has a recipe of its own: no rule is asked."]
+        lines, settings = ["facts", *(f"  {line}" for line in self.profile.lines()), "rules"], self.recipe.settings()
+        for rule in self.fired:
+            chosen = {
+                name: value
+                for name, value in rule.settings.items()
+                if self.recipe.sources.get(name) == "data" and settings.get(name) == value
+            }
+            words = ", ".join(f"{name} = {value}" for name, value in chosen.items()) or "nothing that another left open"
+            lines += [f"  {rule.name} ({rule.condition}): {words}", f"    {rule.because}"]
+        return lines if self.fired else [*lines, "  none fired"]
+
+
+def default_layers(model: str, dataset: str) -> int:
+    """The depth of a training where nobody asks for one.
+
+    >>> default_layers("egnn", "cora"), default_layers("egnn", "nodes.csv")
+    (32, 8)
+    """
+    return PAPER_LAYERS if has_recipe(model, dataset) else LAYERS
+
+
+def choose_settings(recipe: Recipe, task: Task, seed: int = 0) -> Choice:
+    """Let the rules replace what neither the dataset's own recipe nor the user has set.
+
+    Args:
+        recipe: from `load_recipe`; settings that were overridden stay.
+        task: what will be trained on, the whole graph.
+        seed: of the first run, whose training labels are read.
+    """
+    if has_recipe(recipe.model.name, recipe.data.name):
+        return Choice(recipe)
+    from graphjoule.tasks.profile import profile
+
+    data = recipe.with_split_of(task).data
+    facts = profile(task, task.split(data.split, seed if data.split_seed is None else data.split_seed))
+    own = recipe.settings()
+    fired, chosen = [], {}
+    for rule in RULES:
+        if (not rule.models or recipe.model.name in rule.models) and rule.fires(facts):
+            fired.append(rule)
+            chosen |= {
+                name: value
+                for name, value in rule.settings.items()
+                if name in own and recipe.sources.get(name) != "override"
+            }
+    found = recipe.with_settings(chosen) if chosen else recipe
+    sources = {**recipe.sources, **dict.fromkeys(chosen, "data")}
+    return Choice(found.model_copy(update={"sources": sources}), facts, tuple(fired))
 
 
 def recipe_for(
     task: Task,
     model: str = "egnn",
     num_layers: int | None = None,
-    overrides: Mapping[str, Any] = MappingProxyType({}),
+    overrides: Mapping[str, Any] = _NOTHING,
+    *,
+    seed: int = 0,
 ) -> Recipe:
-    """The recipe of a task."""
-    return load_recipe(model, task.name, num_layers or DEFAULT_LAYERS, overrides)
+    """The recipe to train a task with: of the paper where it has one, else with settings from the data.
+
+    The command line, ``fit("egnn", task)`` and the estimators all start from it.
+
+    Args:
+        task: what will be trained on.
+        model: a key of `MODELS`.
+        num_layers: the depth; by default `default_layers`.
+        overrides: settings that win over the rules, by dotted or short name.
+        seed: of the first run, whose training labels are read.
+
+    Example:
+        >>> from graphjoule import load_task
+        >>> recipe_for(load_task("digits"), num_layers=4).train.lr
+        0.005
+    """
+    depth = default_layers(model, task.name) if num_layers is None else num_layers
+    return choose_settings(load_recipe(model, task.name, depth, overrides), task, seed).recipe
