@@ -1,1 +1,1 @@
-"""Graphs that nobody tuned for: a half on which rules for settings are made, and a half on which they are judged once."""
+"""Graphs that nobody tuned for: a half to make rules for settings on, and a half to judge them on once."""

@@ -1,10 +1,10 @@
 """Settings that a search finds on every task of a half, and what the settings from the data are worth beside them.
 
-``python -m reproduction.corpus.search --half learn --device cuda --workers 4 --out learn.jsonl`` trains 40 random settings of
-EGNN and the `DESIGNED` ones at depths 2, 8 and 32: what rules are made from. ``--half judge`` trains 40 other random
-settings, picks the best by validation, and trains it and the settings from the data again with `fit` on ten seeds; the
-ledger is printed, and by ``--ledger`` from the file alone. A second call with the same file goes on where the first one
-was stopped.
+``python -m reproduction.corpus.search --half learn --device cuda --workers 4 --out learn.jsonl`` trains 40 random
+settings of EGNN and the `DESIGNED` ones at depths 2, 8 and 32: what rules are made from. ``--half judge`` trains 40
+other random settings, picks the best by validation, and trains it and the settings from the data again with `fit` on
+ten seeds; the ledger is printed, and by ``--ledger`` from the file alone. A second call with the same file goes on where
+the first one was stopped.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def ledger(records: Iterable[Mapping[str, Any]]) -> str:
         worst = min(found, key=lambda task: found[task])
         told = f"depth {what}, data - search" if isinstance(what, int) else f"data, depth {what}"
         lines.append(
-            f"{told}: mean {statistics.fmean(found.values()):+.2f} points over {len(found)} tasks, worst {found[worst]:+.2f} "
-            f"({worst})"
+            f"{told}: mean {statistics.fmean(found.values()):+.2f} points over {len(found)} tasks, worst "
+            f"{found[worst]:+.2f} ({worst})"
         )
     return "\n".join(lines)
 

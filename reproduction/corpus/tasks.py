@@ -100,7 +100,7 @@ def blocks(
 def grid(
     draw: np.random.RandomState, *, height: int, width: int, classes: int, columns: int, signal: float, waves: float
 ) -> Made:
-    """A grid whose classes are cut from a smooth field of so many `waves` along a side; many waves are heterophilous."""
+    """A grid whose classes are cut from a smooth field of so many `waves` along a side; many are heterophilous."""
     row, column = (each.ravel() for each in np.mgrid[:height, :width])
     slope, phase = draw.randn(4, 2), draw.rand(4, 1) * 2 * np.pi
     slope *= waves / np.linalg.norm(slope, axis=1, keepdims=True)
@@ -160,7 +160,7 @@ def communities(draw: np.random.RandomState, *, kind: str, columns: int, signal:
 
 
 def karate(draw: np.random.RandomState) -> Made:
-    """Zachary's karate club as networkx carries it: who sides with whom, and no features but each member's own column."""
+    """Zachary's karate club as networkx carries it: two sides, and a column per member for features."""
     import networkx as nx
 
     graph = nx.karate_club_graph()
@@ -429,8 +429,8 @@ def load(name: str, *, judging: bool = False) -> Task:
         raise GraphjouleError(f"There is no task {name!r} in the corpus; expected one of: {', '.join(both)}.")
     if name in JUDGING and not judging:
         raise GraphjouleError(
-            f"{name} is of the judging half, which stays shut while rules are made; `python -m reproduction.corpus.search "
-            "--half judge` opens it."
+            f"{name} is of the judging half, which stays shut while rules are made; `python -m "
+            "reproduction.corpus.search --half judge` opens it."
         )
     split, make = both[name]
     if split == "public" or "part" in name:

@@ -1,4 +1,4 @@
-"""What a task looks like before anything trains: facts about features, training labels and graph, measured in seconds."""
+"""What a task looks like before anything trains: facts about features, training labels and graph, in seconds."""
 
 from __future__ import annotations
 
@@ -75,10 +75,7 @@ class Profile:
 
     def lines(self) -> list[str]:
         """The facts in words."""
-        if self.is_binary:
-            kind = "0 or 1"
-        else:
-            kind = "none negative" if self.is_nonnegative else "some negative"
+        kind = {True: "0 or 1", False: "none negative" if self.is_nonnegative else "some negative"}[self.is_binary]
         explained = ", ".join(f"{steps}: {share:.0%}" for steps, share in self.explained.items())
         lines = [
             f"features: {self.num_columns:,} columns, {kind}, {self.density:.0%} not 0, of size {self.scale:.3g}",
@@ -109,7 +106,7 @@ def profile(task: Task, split: Split) -> Profile:
     """
     x, graph = _features(task), task.graph
     operator = sp.csr_matrix((_array(graph.value), _array(graph.col), _array(graph.rowptr)), shape=graph.shape)
-    values = x.data if sp.issparse(x) else x
+    values: np.ndarray = x if isinstance(x, np.ndarray) else x.data
     nonzero = values[values != 0]
     train = split.train.cpu().numpy() if task.pooling is None else np.arange(0)
     targets = _array(task.targets)[train]
@@ -147,7 +144,7 @@ def _features(task: Task) -> np.ndarray | sp.csr_matrix:
 def _columns(task: Task, targets: np.ndarray) -> np.ndarray:
     """Targets as numbers ``[n, k]``: a column of 0 and 1 per class, ranks, numbers, or labels; NaN where unknown."""
     if isinstance(task.objective, Classification):
-        return np.eye(task.out_channels)[targets]
+        return np.asarray(np.eye(task.out_channels)[targets])
     numbers = targets.reshape(len(targets), -1).astype(np.float64)
     return np.where(numbers < 0, np.nan, numbers) if isinstance(task.objective, Ordinal) else numbers
 

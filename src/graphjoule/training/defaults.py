@@ -7,7 +7,7 @@ one, and what the user sets over all. Every rule names the measurement behind it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ class Rule:
         fires: the same for a profile.
         settings: what it sets, by dotted name; a model that has no such setting leaves it out.
         because: the measurement behind it.
-        models: the models it is for; empty for all.
+        models: the models it was measured with.
     """
 
     name: str
@@ -86,33 +86,50 @@ def default_layers(model: str, dataset: str) -> int:
     return PAPER_LAYERS if has_recipe(model, dataset) else LAYERS
 
 
-def choose_settings(recipe: Recipe, task: Task, seed: int = 0) -> Choice:
+def choose_settings(recipe: Recipe, task: Task, seed: int = 0, searched: Collection[str] = ()) -> Choice:
     """Let the rules replace what neither the dataset's own recipe nor the user has set.
 
+    A rule counts whole or not at all: where the user has set one of its settings, the others stay as they are too.
+
     Args:
-        recipe: from `load_recipe`; settings that were overridden stay.
+        recipe: from `load_recipe`.
         task: what will be trained on, the whole graph.
         seed: of the first run, whose training labels are read.
+        searched: settings that a search will vary; a rule that sets some of them and others too does not fire.
     """
-    if has_recipe(recipe.model.name, recipe.data.name):
+    model, dataset = recipe.model.name, recipe.data.name
+    if has_recipe(model, dataset):
         return Choice(recipe)
     from graphjoule.tasks.profile import profile
 
-    data = recipe.with_split_of(task).data
+    data, settings = recipe.with_split_of(task).data, recipe.settings()
     facts = profile(task, task.split(data.split, seed if data.split_seed is None else data.split_seed))
-    own = recipe.settings()
-    fired, chosen = [], {}
-    for rule in RULES:
-        if (not rule.models or recipe.model.name in rule.models) and rule.fires(facts):
-            fired.append(rule)
-            chosen |= {
-                name: value
-                for name, value in rule.settings.items()
-                if name in own and recipe.sources.get(name) != "override"
-            }
-    found = recipe.with_settings(chosen) if chosen else recipe
-    sources = {**recipe.sources, **dict.fromkeys(chosen, "data")}
-    return Choice(found.model_copy(update={"sources": sources}), facts, tuple(fired))
+    own = {name: settings[name] for name, source in recipe.sources.items() if source == "override" and name in settings}
+    fired = tuple(
+        rule
+        for rule in RULES
+        if model in rule.models
+        and not own.keys() & rule.settings.keys()
+        and len(rule.settings.keys() & set(searched)) in (0, len(rule.settings))
+        and rule.fires(facts)
+    )
+    chosen = {name: value for rule in fired for name, value in rule.settings.items() if name in settings}
+    found = load_recipe(model, dataset, recipe.model.num_layers, {**own, **chosen})
+    sources = {
+        name: "data" if source == "override" and name not in own else source for name, source in found.sources.items()
+    }
+    return Choice(found.model_copy(update={"sources": sources}), facts, fired)
+
+
+def with_choices_of(recipe: Recipe, stored: Recipe) -> Recipe:
+    """The recipe with what rules chose for a stored one, as a training that goes on will have it."""
+    settings = stored.settings()
+    chosen = {
+        name: settings[name]
+        for name, source in stored.sources.items()
+        if source == "data" and recipe.sources.get(name) != "override"
+    }
+    return recipe.with_settings(chosen) if chosen else recipe
 
 
 def recipe_for(

@@ -478,7 +478,9 @@ def load_recipe(
 
 def has_recipe(model: str, dataset: str) -> bool:
     """Whether the recipe file that comes with graphjoule has a block of the dataset's own."""
-    return model in MODELS and any(block.dataset == dataset for block in _shipped_blocks(model))
+    if model not in MODELS:
+        raise GraphjouleError(unknown(model, MODELS, "model"))
+    return any(block.dataset == dataset for block in _shipped_blocks(model))
 
 
 @cache
