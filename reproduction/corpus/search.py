@@ -3,8 +3,8 @@
 ``python -m reproduction.corpus.search --half learn --device cuda --workers 4 --out learn.jsonl`` trains 40 random
 settings of EGNN and the `DESIGNED` ones at depths 2, 8 and 32: what rules are made from. ``--half judge`` trains 40
 other random settings, picks the best by validation, and trains it and the settings from the data again with `fit` on
-ten seeds; the ledger is printed, and by ``--ledger`` from the file alone. A second call with the same file goes on where
-the first one was stopped.
+ten seeds; the ledger is printed, and by ``--ledger`` from the file alone. A second call with the same file goes on
+where the first one was stopped.
 """
 
 from __future__ import annotations
