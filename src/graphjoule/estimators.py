@@ -84,7 +84,7 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         if not isinstance(first, int | np.integer):
             first = check_random_state(first).randint(2**31)
         seeds = [int(first) + run for run in range(self.num_runs)]
-        self.recipe_ = self._recipe(task, seeds[0])
+        self.recipe_ = self._recipe(task, int(first))
         result = fit(self.recipe_, task, seeds, device=self.device)
         self.records_ = result.records
         pairs = zip(result.models, result.records, strict=True)
