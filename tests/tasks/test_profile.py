@@ -49,7 +49,7 @@ def test_features_of_noise_explain_nothing_by_themselves_and_much_with_neighbour
 
 
 def test_the_share_is_that_of_leaving_one_out():
-    task = two_groups(0.8, 0.4, nodes=60)
+    task = two_groups(0.8, 0.4, nodes=30)
     split = task.split(seed=0)
     dense = task.graph.to_dense().double()
     train = split.train
@@ -92,7 +92,7 @@ def test_sparse_features_have_the_facts_of_dense_ones():
     [
         (Regression(), lambda labels, draw: labels + 0.1 * draw),
         (Regression(2), lambda labels, draw: torch.stack([labels + 0.1 * draw, draw], dim=1)),
-        (Ordinal(("low", "high")), lambda labels, draw: labels),
+        (Ordinal(2), lambda labels, draw: labels),
         (MultiLabel(2), lambda labels, draw: torch.stack([labels, 1 - labels], dim=1).float()),
     ],
 )
@@ -111,7 +111,7 @@ def test_what_cannot_be_measured_is_not_invented():
     few = profile(task, Split("few", None, torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3])))
     assert (few.explained, few.best_steps, math.isnan(few.gain), math.isnan(few.homophily)) == ({}, None, True, True)
     same = measured(replace(task, features=torch.ones(20, 3)))
-    assert set(same.explained.values()) == {0.0}
+    assert same.explained[0] == 0
     graphs = replace(
         task,
         pooling=Pooling(torch.arange(20) // 5),
