@@ -15,6 +15,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import torch
 from graphjoule import GraphjouleError, Task, fit
 from graphjoule.training import recipe_for
 from reproduction.corpus.tasks import JUDGING, LEARNING, SCORED_BY_AUC, load
-from reproduction.corpus.trials import Trial, draw_trials, train_trials
+from reproduction.corpus.trials import EPOCHS, PATIENCE, Trial, draw_trials, train_trials
 
 NUM_TRIALS, SEEDS, FIT_SEEDS = 40, (0, 1), 10
 DEPTHS = (8, 2, 32)  # what is worth most comes first, where time may run out
@@ -51,6 +52,31 @@ DESIGNED = [
         )
     ),
 ]
+_BAG = Trial(lr=0.01, dropout=0.5, output_dropout=0.5, normalize_features=True)
+_NUMBERS = Trial(lr=0.01, dropout=0.5, output_dropout=0.5, gamma=1e-3, srelu_init=0.0)
+SECOND = [  # variations of what the first round found, longer
+    _BAG,
+    replace(_BAG, normalize_features=False, lr=0.005),
+    replace(_BAG, hidden_channels=256, lr=0.005),
+    replace(_BAG, hidden_channels=256, lr=0.002, dropout=0.4, output_dropout=0.4, normalize_features=False),
+    replace(_BAG, c_min=0.8, beta=0.2),
+    replace(_BAG, c_min=0.5, beta=0.25, normalize_features=False, lr=0.005),
+    replace(_BAG, c_min=0.1, beta=0.08),
+    replace(_BAG, lr=0.02),
+    replace(_BAG, weight_decay=5e-5),
+    _NUMBERS,
+    replace(_NUMBERS, dropout=0.35, output_dropout=0.35),
+    replace(_NUMBERS, dropout=0.2, output_dropout=0.5),
+    replace(_NUMBERS, hidden_channels=256, lr=0.005),
+    replace(_NUMBERS, lr=0.005),
+    replace(_NUMBERS, weight_decay=5e-5),
+    replace(_NUMBERS, weight_decay=3e-3),
+    replace(_NUMBERS, gamma=0.02),
+    replace(_NUMBERS, c_min=0.8, beta=0.2),
+    replace(_NUMBERS, c_min=0.8, beta=0.2, hidden_channels=256, lr=0.005),
+    replace(_NUMBERS, c_min=0.8, beta=0.4, gamma=20.0, weight_decay=3e-3),
+    replace(_NUMBERS, c_min=0.1, beta=0.05),
+]
 TRIAL_SEED = {"learn": 0, "judge": 1}
 DATA, FOUND = "settings from the data", "best of the search"
 
@@ -61,30 +87,34 @@ def score_name(task: str) -> str:
 
 
 def search(
-    name: str, depth: int, half: str, device: str, num_trials: int, seeds: Sequence[int]
+    name: str, depth: int, half: str, device: str, num_trials: int, seeds: Sequence[int], again: bool
 ) -> list[dict[str, Any]]:
-    """The records of one task and depth: every trial, and in the judging half what `fit` makes of two of them."""
+    """The records of one task and depth: every trial, and what `fit` makes of the settings from the data.
+
+    The judging half has a search at depths 2 and 8; deeper, where it costs most, the settings from the data alone.
+    """
     begin = time.monotonic()
     whole = load(name, judging=half == "judge")
     task = whole.to(device)
-    trials = draw_trials(NUM_TRIALS, TRIAL_SEED[half])[:num_trials]
-    if half == "learn":
+    epochs, patience, trials = EPOCHS, PATIENCE, draw_trials(NUM_TRIALS, TRIAL_SEED[half])[:num_trials]
+    if again:
+        epochs, patience, trials = 600, 100, SECOND[:num_trials] if depth == 8 else []
+    elif half == "learn":
         trials += DESIGNED[: num_trials + 1]
-    records = [
-        {
-            "kind": "trial",
-            "task": name,
-            "depth": depth,
-            "trial": number,
-            **_rounded({"settings": trial.overrides(), **found}),
-        }
-        for number, (trial, found) in enumerate(zip(trials, train_trials(task, trials, seeds, depth), strict=True))
+    elif depth > 8:
+        trials = []
+    found = train_trials(task, trials, seeds, depth, epochs, patience)
+    about = {"kind": "trial", "task": name, "depth": depth}
+    records: list[dict[str, Any]] = [
+        {**about, "trial": number, **_rounded({"settings": trial.overrides(), **scores})}
+        for number, (trial, scores) in enumerate(zip(trials, found, strict=True))
     ]
     seconds = time.monotonic() - begin
-    if half == "judge":
+    if half == "judge" and trials:
         best, select_on = winner(records, score_name(name))
         wide = best["settings"] | {"select_on": select_on, "epochs": 500, "patience": 100}
         records.append(_fitted(whole, depth, FOUND, wide, device))
+    if half == "judge" or again:
         records.append(_fitted(whole, depth, DATA, {}, device))
     records.append({"kind": "time", "task": name, "depth": depth, "search": seconds, "all": time.monotonic() - begin})
     return records
@@ -177,7 +207,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _unit(job: tuple[str, int, str, str, int, tuple[int, ...]]) -> list[dict[str, Any]]:
+def _unit(job: tuple[str, int, str, str, int, tuple[int, ...], bool]) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     try:
         return search(*job)
@@ -197,13 +227,16 @@ def main() -> None:
     parser.add_argument("--depths", default=",".join(map(str, DEPTHS)))
     parser.add_argument("--trials", type=int, default=NUM_TRIALS)
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument(
+        "--again", action="store_true", help="of the learning half the second round, and what rules give"
+    )
     parser.add_argument("--ledger", action="store_true", help="train nothing, print the ledger")
     given = parser.parse_args()
     half = LEARNING if given.half == "learn" else JUDGING
     names = given.tasks.split(",") if given.tasks else list(half)
     done = {(record["task"], record["depth"]) for record in read(given.out) if record["kind"] == "time"}
     jobs = [
-        (name, depth, given.half, given.device, given.trials, tuple(range(given.seeds)))
+        (name, depth, given.half, given.device, given.trials, tuple(range(given.seeds)), given.again)
         for depth in map(int, given.depths.split(","))
         for name in names
         if (name, depth) not in done

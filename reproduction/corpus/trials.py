@@ -20,6 +20,7 @@ from graphjoule import Task
 from graphjoule.graph import SparseFeatures
 
 EPOCHS, PATIENCE, VALIDATE_EVERY = 300, 60, 2
+"""The most epochs of a run, those without a better score after which it stops, and those between two validations."""
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 _BITS = 256  # dropout probabilities are multiples of 1 / 256
 
@@ -232,15 +233,16 @@ class Trials:
         for name, both in moments.items():
             moments[name] = [value[rows] for value in both]
 
-    def train(self) -> dict[str, dict[str, list[float]]]:
+    def train(self, epochs: int | None = None, patience: int | None = None) -> dict[str, dict[str, list[float]]]:
         """Train all runs; by what selects ("loss" or "accuracy"), the scores of each run at its selected epoch."""
+        epochs, patience = epochs or EPOCHS, patience or PATIENCE
         total, where = len(self.seed_of), torch.arange(len(self.seed_of), device=self.device)
         nothing = torch.zeros(len(self.x), total, self.task.out_channels, device=self.device)
         best = {name: nothing.clone() for name in ("loss", "accuracy")}
         score = {name: torch.full((total,), torch.inf, device=self.device) for name in best}
         at = {name: torch.zeros(total, dtype=torch.long, device=self.device) for name in best}
         all_seeds, moments = self.seed_of, {}
-        for epoch in range(1, EPOCHS + 1):
+        for epoch in range(1, epochs + 1):
             self.step(epoch, moments)
             if epoch % VALIDATE_EVERY:
                 continue
@@ -250,12 +252,12 @@ class Trials:
                 loss = F.cross_entropy(scores.transpose(1, 2), targets, reduction="none").mean(dim=0)
                 wrong = (scores.argmax(dim=2) != targets).float().mean(dim=0)
                 for name, value in (("loss", loss), ("accuracy", wrong + loss.clamp(max=100) * 1e-6)):
-                    better = (value < score[name][where]) & (epoch - at[name][where] <= PATIENCE)
+                    better = (value < score[name][where]) & (epoch - at[name][where] <= patience)
                     rows = where[better]
                     score[name][rows], at[name][rows] = value[better], epoch
                     best[name][:, rows] = out[:, better]
                 if epoch % 20 == 0:
-                    active = torch.stack([epoch - at[name][where] < PATIENCE for name in at]).any(dim=0)
+                    active = torch.stack([epoch - at[name][where] < patience for name in at]).any(dim=0)
                     if not bool(active.any()):
                         break
                     if float(active.float().mean()) < 0.7:
@@ -298,14 +300,21 @@ def roc_auc(scores: Tensor, targets: Tensor) -> Tensor:
     return below / (positive * (len(targets) - positive)).clamp_min(1)
 
 
-def train_trials(task: Task, trials: Sequence[Trial], seeds: Sequence[int], depth: int) -> list[dict[str, Any]]:
+def train_trials(
+    task: Task,
+    trials: Sequence[Trial],
+    seeds: Sequence[int],
+    depth: int,
+    epochs: int | None = None,
+    patience: int | None = None,
+) -> list[dict[str, Any]]:
     """The scores of every trial, a list per metric with an entry per seed, in the order of the trials."""
     groups: dict[tuple[str, int], list[int]] = {}
     for place, trial in enumerate(trials):
         groups.setdefault((trial.encoder, trial.hidden_channels), []).append(place)
     found: list[dict[str, Any]] = [{} for _ in trials]
     for places in groups.values():
-        scores = Trials(task, [trials[place] for place in places], seeds, depth).train()
+        scores = Trials(task, [trials[place] for place in places], seeds, depth).train(epochs, patience)
         for at, place in enumerate(places):
             found[place] = {
                 name: {key: values[at :: len(places)] for key, values in table.items()}

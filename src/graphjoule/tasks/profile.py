@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.objective import Classification, Ordinal
 from graphjoule.tasks.splits import Split
-from graphjoule.tasks.task import Task
+from graphjoule.tasks.task import MAX_SPARSE_DENSITY, Task
 
 STEPS = (0, 1, 2, 4, 8, 16)
 """How often features are averaged over neighbours before a ridge regression learns from them."""
@@ -34,6 +34,7 @@ class Profile:
         is_binary: whether every feature is 0 or 1.
         is_nonnegative: whether no feature is negative.
         scale: root mean square of the features that are not 0.
+        row_spread: standard deviation of the rows' sums over their mean; NaN where a feature is negative.
         num_train: number of training nodes.
         num_classes: number of classes; 0 where numbers or several labels are to be predicted.
         largest_share: share of the most frequent class among the training nodes; NaN without classes.
@@ -50,6 +51,7 @@ class Profile:
     is_binary: bool
     is_nonnegative: bool
     scale: float
+    row_spread: float
     num_train: int
     num_classes: int
     largest_share: float
@@ -57,6 +59,11 @@ class Profile:
     degree: float
     num_components: int
     explained: dict[int, float]
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether a row counts few of many things, such as words: most features are 0 and none is negative."""
+        return self.is_nonnegative and self.density < MAX_SPARSE_DENSITY
 
     @property
     def labels_per_class(self) -> float:
@@ -119,6 +126,7 @@ def profile(task: Task, split: Split) -> Profile:
         is_binary=bool((nonzero == 1).all()),
         is_nonnegative=bool((nonzero > 0).all()),
         scale=float(np.sqrt(np.mean(nonzero.astype(np.float64) ** 2))) if nonzero.size else 0.0,
+        row_spread=_row_spread(x) if nonzero.size and (nonzero > 0).all() else math.nan,
         num_train=int(split.sizes[0]),
         num_classes=task.out_channels if is_classes else 0,
         largest_share=float(counts.max() / counts.sum()) if counts.size else math.nan,
@@ -147,6 +155,11 @@ def _columns(task: Task, targets: np.ndarray) -> np.ndarray:
         return np.asarray(np.eye(task.out_channels)[targets])
     numbers = targets.reshape(len(targets), -1).astype(np.float64)
     return np.where(numbers < 0, np.nan, numbers) if isinstance(task.objective, Ordinal) else numbers
+
+
+def _row_spread(x: np.ndarray | sp.csr_matrix) -> float:
+    sums = np.asarray(x.sum(axis=1), dtype=np.float64).ravel()
+    return float(sums[sums > 0].std() / sums[sums > 0].mean())
 
 
 def _homophily(operator: sp.csr_matrix, train: np.ndarray, labels: np.ndarray) -> float:

@@ -22,6 +22,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 PAPER_LAYERS, LAYERS = 32, 8
 """The depth where none is asked for: of a dataset with a recipe, and of any other."""
 
+_LITTLE, _UNEVEN = 0.02, 0.2
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -44,7 +46,50 @@ class Rule:
     models: tuple[str, ...] = ("egnn",)
 
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "numbers",
+        "most features are not 0, or some are negative",
+        lambda p: not p.is_bag,
+        {"model.gamma": 1e-3, "model.srelu_init": 0.0},
+        "TODO 1",
+    ),
+    Rule(
+        "numbers: dropout",
+        "most features are not 0, or some are negative",
+        lambda p: not p.is_bag,
+        {"model.dropout": 0.5, "model.output_dropout": 0.5},
+        "TODO 1",
+    ),
+    Rule(
+        "few columns, many labels",
+        "numbers in 10 columns or fewer, 50 training nodes per class or more, and neighbours help",
+        lambda p: not p.is_bag and p.num_columns <= 10 and p.labels_per_class >= 50 and p.gain > _LITTLE,
+        {"model.dropout": 0.2, "model.output_dropout": 0.2},
+        "TODO 1",
+    ),
+    Rule(
+        "rate",
+        "most features are not 0, or some are negative, or rows are scaled to the sum 1",
+        lambda p: not p.is_bag or p.row_spread > _UNEVEN,
+        {"train.lr": 0.01},
+        "TODO 1",
+    ),
+    Rule(
+        "rows of different length",
+        "a row counts few of many things, and the rows' sums differ by a fifth or more",
+        lambda p: p.is_bag and p.row_spread > _UNEVEN,
+        {"data.normalize_features": True},
+        "TODO 1",
+    ),
+    Rule(
+        "neighbours do not help",
+        "averages over neighbours explain at most 2 points more of the training targets",
+        lambda p: p.gain <= _LITTLE,
+        {"model.c_min": 0.8, "model.beta": 0.2},
+        "TODO 1",
+    ),
+)
 
 
 @dataclass(frozen=True)
