@@ -38,6 +38,7 @@ class Profile:
         num_train: number of training nodes.
         num_classes: number of classes; 0 where numbers or several labels are to be predicted.
         largest_share: share of the most frequent class among the training nodes; NaN without classes.
+        chance: share of pairs of training nodes that have the same class; NaN without classes.
         homophily: share of edges between training nodes that join the same class; NaN with fewer than 20 such edges.
         degree: mean number of neighbours.
         num_components: number of connected components.
@@ -55,6 +56,7 @@ class Profile:
     num_train: int
     num_classes: int
     largest_share: float
+    chance: float
     homophily: float
     degree: float
     num_components: int
@@ -69,6 +71,11 @@ class Profile:
     def labels_per_class(self) -> float:
         """Training nodes per class; NaN without classes."""
         return self.num_train / self.num_classes if self.num_classes else math.nan
+
+    @property
+    def excess_homophily(self) -> float:
+        """How much more often than by chance an edge joins a class, 1 for always; NaN where it is not known."""
+        return (self.homophily - self.chance) / (1 - self.chance) if self.chance < 1 else math.nan
 
     @property
     def best_steps(self) -> int | None:
@@ -91,7 +98,9 @@ class Profile:
             + (f", {self.num_classes} classes, the largest {self.largest_share:.0%}" if self.num_classes else ""),
         ]
         if not math.isnan(self.homophily):
-            lines.append(f"edges between training nodes that join the same class: {self.homophily:.0%}")
+            lines.append(
+                f"edges between training nodes that join a class: {self.homophily:.0%}, by chance {self.chance:.0%}"
+            )
         if explained:
             lines.append(f"explained by features after so many averages over neighbours, leaving one out: {explained}")
         return lines
@@ -130,6 +139,7 @@ def profile(task: Task, split: Split) -> Profile:
         num_train=int(split.sizes[0]),
         num_classes=task.out_channels if is_classes else 0,
         largest_share=float(counts.max() / counts.sum()) if counts.size else math.nan,
+        chance=float(((counts / counts.sum()) ** 2).sum()) if counts.size else math.nan,
         homophily=_homophily(operator, train, targets) if is_classes else math.nan,
         degree=2 * graph.num_edges / task.num_nodes,
         num_components=int(connected_components(operator, directed=False, return_labels=False)),

@@ -35,6 +35,7 @@ class Rule:
         fires: the same for a profile.
         settings: what it sets, by dotted name; a model that has no such setting leaves it out.
         because: the measurement behind it.
+        most_layers: the depth up to which it fires; None for any.
         models: the models it was measured with.
     """
 
@@ -43,6 +44,7 @@ class Rule:
     fires: Callable[[Profile], bool]
     settings: Mapping[str, Any]
     because: str
+    most_layers: int | None = None
     models: tuple[str, ...] = ("egnn",)
 
 
@@ -84,10 +86,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "neighbours do not help",
-        "averages over neighbours explain at most 2 points more of the training targets",
-        lambda p: p.gain <= _LITTLE,
+        "averages over neighbours explain at most 2 points more of the training targets, and eight averages less than "
+        "70 % of it, or edges join a class hardly more often than by chance",
+        lambda p: p.gain <= _LITTLE and (p.explained[8] < 0.7 * p.explained[0] or p.excess_homophily < 0.3),
         {"model.c_min": 0.8, "model.beta": 0.2},
         "TODO 1",
+    ),
+    Rule(
+        "neighbours differ",
+        "edges join the same class less often than by chance, and there are at most 4 layers",
+        lambda p: p.excess_homophily < -0.1,
+        {"model.c_min": 0.8, "model.beta": 0.2},
+        "TODO 1",
+        most_layers=4,
     ),
 )
 
@@ -154,6 +165,7 @@ def choose_settings(recipe: Recipe, task: Task, seed: int = 0, searched: Collect
         rule
         for rule in RULES
         if model in rule.models
+        and recipe.model.num_layers <= (rule.most_layers or recipe.model.num_layers)
         and not own.keys() & rule.settings.keys()
         and len(rule.settings.keys() & set(searched)) in (0, len(rule.settings))
         and rule.fires(facts)
