@@ -1,6 +1,7 @@
 """Rules choose what nobody has set; the paper's recipes and the user's settings stay."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +129,8 @@ def test_the_table_can_be_asked_about_any_task():
     for rule in RULES:
         assert rule.fires(facts) in (True, False)
         assert rule.fires(nothing) in (True, False)
+
+
+def test_the_page_on_settings_has_every_rule():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    assert [rule.name for rule in RULES if f"\n| {rule.name} | " not in page] == []

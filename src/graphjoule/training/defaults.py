@@ -48,59 +48,68 @@ class Rule:
     models: tuple[str, ...] = ("egnn",)
 
 
+# Points are means of test accuracy (AUC where one of two classes is rare) of two seeds at 8 layers, on tasks of the
+# learning half, between settings that differ in what the rule sets; "before" is the block's own dropout of 0.6, rate of
+# 0.005 and gamma of 20.
 RULES: tuple[Rule, ...] = (
     Rule(
-        "numbers",
+        "free layers",
         "most features are not 0, or some are negative",
         lambda p: not p.is_bag,
         {"model.gamma": 1e-3, "model.srelu_init": 0.0},
-        "TODO 1",
+        "16 tasks with numbers for features: 88.0 points, with gamma = 20 and srelu_init = -10 80.8; before 77.5.",
     ),
     Rule(
-        "numbers: dropout",
-        "most features are not 0, or some are negative",
-        lambda p: not p.is_bag,
+        "half dropped",
+        "most features are not 0, or some are negative, or rows have different sums",
+        lambda p: not p.is_bag or p.row_spread > _UNEVEN,
         {"model.dropout": 0.5, "model.output_dropout": 0.5},
-        "TODO 1",
+        "12 tasks with numbers in many columns or with few labels: 87.5 points, with a dropout of 0.2 86.3.",
     ),
     Rule(
         "few columns, many labels",
         "numbers in 10 columns or fewer, 50 training nodes per class or more, and neighbours help",
         lambda p: not p.is_bag and p.num_columns <= 10 and p.labels_per_class >= 50 and p.gain > _LITTLE,
         {"model.dropout": 0.2, "model.output_dropout": 0.2},
-        "TODO 1",
+        "4 tasks: 90.0 points, with a dropout of 0.5, which takes half of so few columns away, 89.7; at 2 layers 82.9 "
+        "and 82.1.",
     ),
     Rule(
         "rate",
-        "most features are not 0, or some are negative, or rows are scaled to the sum 1",
+        "most features are not 0, or some are negative, or rows have different sums",
         lambda p: not p.is_bag or p.row_spread > _UNEVEN,
         {"train.lr": 0.01},
-        "TODO 1",
+        "Measured together with the rules above, not by itself: the best of 40 random settings have a median rate of "
+        "0.005, and rows that sum to 1 still improved after 300 epochs at 0.01.",
     ),
     Rule(
-        "rows of different length",
-        "a row counts few of many things, and the rows' sums differ by a fifth or more",
+        "rows of different sums",
+        "a row counts few of many things, such as words, and the rows' sums differ by a fifth or more",
         lambda p: p.is_bag and p.row_spread > _UNEVEN,
         {"data.normalize_features": True},
-        "TODO 1",
+        "Cora without its recipe: 84.1 points, before 81.9. Where all rows have about the same sum, scaling them only "
+        "slows training down.",
     ),
     Rule(
         "neighbours do not help",
         "averages over neighbours explain at most 2 points more of the training targets, and eight averages less than "
         "70 % of it, or edges join a class hardly more often than by chance",
         lambda p: p.gain <= _LITTLE and (p.explained[8] < 0.7 * p.explained[0] or p.excess_homophily < 0.3),
-        {"model.c_min": 0.8, "model.beta": 0.2},
-        "TODO 1",
+        {"model.c_min": 0.8, "model.beta": 0.2},  # (1 - c_min) / beta, the mean number of steps, is 1 instead of 8
+        "4 tasks with numbers: 75.9 points, with c_min = 0.2 and beta = 0.1 73.9; one with words 97.1 and 79.7. Where "
+        "neighbours help it is the other way: 12 tasks, 83.1 and 92.8.",
     ),
     Rule(
         "neighbours differ",
-        "edges join the same class less often than by chance, and there are at most 4 layers",
+        "edges join a class less often than by chance, and there are at most 4 layers",
         lambda p: p.excess_homophily < -0.1,
         {"model.c_min": 0.8, "model.beta": 0.2},
-        "TODO 1",
+        "Two opposed classes: 87.2 points at 2 layers, with c_min = 0.2 and beta = 0.1 77.3. Eight layers learn what "
+        "two cannot, 97.9, and there the rule would cost 10.2.",
         most_layers=4,
     ),
 )
+"""The rules in the order in which they are asked; a later one wins."""
 
 
 @dataclass(frozen=True)

@@ -480,12 +480,7 @@ def has_recipe(model: str, dataset: str) -> bool:
     """Whether the recipe file that comes with graphjoule has a block of the dataset's own."""
     if model not in MODELS:
         raise GraphjouleError(unknown(model, MODELS, "model"))
-    return any(block.dataset == dataset for block in _shipped_blocks(model))
-
-
-@cache
-def _shipped_blocks(model: str) -> tuple[Block, ...]:
-    return tuple(_read_recipe_file(model, None))
+    return any(block.dataset == dataset for block in _read_recipe_file(model, None))
 
 
 def _check_overrides(overrides: Mapping[str, Any]) -> None:
