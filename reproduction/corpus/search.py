@@ -195,6 +195,18 @@ def ledger(records: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table(records: Iterable[Mapping[str, Any]]) -> str:
+    """The trials as CSV, means over seeds in points; their settings are those of `draw_trials` and then `DESIGNED`."""
+    lines = ["task,depth,trial,selected_by,val_score,test_score,test_macro_f1"]
+    for record in records:
+        if record["kind"] == "trial":
+            keys = [f"val_{score_name(record['task'])}", f"test_{score_name(record['task'])}", "test_macro_f1"]
+            for by in ("loss", "accuracy"):
+                means = [f"{100 * statistics.fmean(record[by][key]):.2f}" for key in keys]
+                lines.append(",".join([record["task"], str(record["depth"]), str(record["trial"]), by, *means]))
+    return "\n".join(lines) + "\n"
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a file, without a last line that a kill cut short."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -231,6 +243,7 @@ def main() -> None:
         "--again", action="store_true", help="of the learning half the second round, and what rules give"
     )
     parser.add_argument("--ledger", action="store_true", help="train nothing, print the ledger")
+    parser.add_argument("--csv", type=Path, help="write the trials of the file into a table")
     given = parser.parse_args()
     half = LEARNING if given.half == "learn" else JUDGING
     names = given.tasks.split(",") if given.tasks else list(half)
@@ -242,7 +255,7 @@ def main() -> None:
         if (name, depth) not in done
     ]
     begin = time.monotonic()
-    if jobs and not given.ledger:
+    if jobs and not given.ledger and given.csv is None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
         with context.Pool(given.workers) as pool, given.out.open("a", encoding="utf-8") as file:
@@ -255,6 +268,8 @@ def main() -> None:
                 if time.monotonic() - begin > given.limit:
                     print("out of time; the same command goes on", flush=True)
                     break
+    if given.csv is not None:
+        given.csv.write_text(table(read(given.out)), encoding="utf-8")
     if text := ledger(read(given.out)):
         print(text)
 

@@ -46,6 +46,14 @@ def test_the_ledger_has_mean_and_worst():
     assert search.ledger([]) == ""
 
 
+def test_the_table_has_means_in_points():
+    one = trial(3, [0.8, 0.6], [1.0], [0.9]) | {"task": "iris", "depth": 2}
+    for by in ("loss", "accuracy"):
+        one[by]["test_macro_f1"] = [0.5]
+    lines = search.table([one, {"kind": "time"}]).splitlines()
+    assert lines[1:] == ["iris,2,3,loss,70.00,90.00,50.00", "iris,2,3,accuracy,0.00,100.00,50.00"]
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Two epochs, and no processes of its own."""
