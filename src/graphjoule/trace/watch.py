@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from torch import nn
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.trace.operators import passes_messages
 
 Watch = str | type[nn.Module]
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -69,7 +70,7 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield prefix + name, child
             inside = list(_down_to_layers(child))
             is_member = isinstance(parent, _LISTS) and not any(isinstance(module, _LISTS) for module in inside)
-            if not (_passes_messages(child) or (is_member and sum(map(_passes_messages, inside)) <= 1)):
+            if not (passes_messages(child) or (is_member and sum(map(passes_messages, inside)) <= 1)):
                 yield from descend(child, f"{prefix}{name}.")
 
     return descend(model, "")
@@ -78,11 +79,6 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _down_to_layers(module: nn.Module) -> Iterator[nn.Module]:
     """The module and all below it, but nothing inside a message-passing layer: the list in GENConv is its own MLP."""
     yield module
-    if not _passes_messages(module):
+    if not passes_messages(module):
         for child in module.children():
             yield from _down_to_layers(child)
-
-
-def _passes_messages(module: nn.Module) -> bool:
-    """Whether it is a message-passing layer of PyG, judged by its methods: importing PyG to ask would take seconds."""
-    return all(callable(getattr(module, method, None)) for method in ("propagate", "message", "aggregate"))
