@@ -291,7 +291,9 @@ def linked_graph(edges: EdgeTable, nodes: NodeTable) -> Propagation:
             lambda ends: " -> ".join(repr(nodes.ids[int(n)].as_py()) for n in ends.groups()),
             str(error),
         )
-        said = said.replace("Propagation.from_edge_index(..., symmetrize=True) lets each edge", "`direction=both` lets every row")
+        said = said.replace(
+            "Propagation.from_edge_index(..., symmetrize=True) lets each edge", "`direction=both` lets every row"
+        )
         raise GraphjouleError(f"{edges.table.path}: {said}") from error
 
 

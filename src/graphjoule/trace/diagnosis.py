@@ -114,10 +114,10 @@ class Diagnosis:
 def diagnose(trace: TraceView) -> Diagnosis:
     """Say what is wrong with a network: over-smoothing, over-separation, its gradients, or nothing.
 
-    The last call of the trace is looked at, of one run. Graphs, node types and relations are judged each by itself; what
-    several of them have is one finding, with the numbers of the first. Rows are compared with the first, so that one should be the
+    The last call of the trace is looked at, of one run. Rows are compared with the first, so that one should be the
     embeddings ``X_0`` or the first layer. A last row of another width is class scores: it counts for gradients alone.
-    Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
+    Graphs, node types and relations are judged each by itself; what several of them have is one finding, with the
+    numbers of the first. Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
 
     Args:
         trace: a trace with energy, norm and effective rank, and with gradients to have those judged.
@@ -268,7 +268,8 @@ def _direction_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
         found = _sign(ill, lambda at: f"the effective rank {fell(rank, at)}: all nodes lie along one direction")
     if found is None and (_have(rows, "rayleigh") or _have(rows, "energy", "norm")):
         rayleigh = _rayleigh(rows)
-        told_apart = "only degrees and connected components still tell nodes apart"
+        left = "degrees and connected components" if rows[0].operator == "symmetric" else "connected components"
+        told_apart = f"only {left} still tell nodes apart"
         ill = [rayleigh[0] > 0 and r <= RAYLEIGH_LOST * rayleigh[0] for r in rayleigh]
         found = _sign(ill, lambda at: f"E/||X||^2 {fell(rayleigh, at)}: {told_apart}")
     return found

@@ -64,6 +64,8 @@ class LayerCall:
         num_sources: rows of the features that messages come from.
         num_targets: rows of the features that they go to.
         is_pair: whether these are two sets of nodes.
+        is_reversed: whether messages go from ``edge_index[1]`` to ``edge_index[0]``.
+        fill: weight of the self-loops that the layer adds; None for a model without such layers.
         passed: edges, maybe weights, and the stated number of targets of each distinct ``propagate``.
         attention: the weights of this call.
         made: the operator, once it was asked for.
@@ -75,7 +77,7 @@ class LayerCall:
     num_targets: int | None = None
     is_pair: bool = False
     is_reversed: bool = False
-    fill: float = 1.0
+    fill: float | None = None
     passed: list[tuple[Any, Tensor | None, int | None]] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
     made: Operator | None = None
@@ -109,6 +111,7 @@ class GraphReader:
         self._given, self._num_nodes = graph, num_nodes
         self._model, self._by_graph = model, by_graph
         self._operators = operators_in(model, operator)
+        self._fill = next((_fill(layer) for layer in self._operators if passes_messages(layer)), None)
         self._call = CallInputs()
         self._open: dict[nn.Module, LayerCall] = {}
         self._finished: dict[nn.Module, LayerCall] = {}
@@ -226,7 +229,7 @@ class GraphReader:
         call.inputs = read_inputs(inputs)
         call.num_sources, call.num_targets, call.is_pair = rows_of(inputs)
         call.is_reversed = getattr(layer, "flow", "") == "target_to_source"
-        call.fill = 2.0 if getattr(layer, "improved", False) is True else 1.0
+        call.fill = _fill(layer)
         if "hyperedge_index" in (name for name, _ in inputs) and call.passed:
             # Nodes pass to hyperedges and these back to nodes: neighbours are nodes that share a hyperedge.
             call.passed, call.is_pair = call.passed[-1:], True
@@ -302,7 +305,8 @@ class GraphReader:
             return None
         if inputs.num_nodes is None:  # the first output that has enough rows tells
             inputs.num_nodes = count_nodes([x for x in tensors_in(output) if x.dim() == 2], edges_of(inputs.edges)[0])
-        return self._on_layer(LayerCall(self._before_layers(), inputs, inputs.num_nodes, inputs.num_nodes), output)
+        call = LayerCall(self._before_layers(), inputs, inputs.num_nodes, inputs.num_nodes, fill=self._fill)
+        return self._on_layer(call, output)
 
     def _hetero(
         self, module: nn.Module, relations: Mapping[Relation, Any], args: Sequence[Any], output: Mapping[Any, Any]
@@ -313,14 +317,15 @@ class GraphReader:
         for key, x in chain.from_iterable(given.items() for given in args if isinstance(given, Mapping)):
             if isinstance(key, str) and isinstance(x, Tensor) and x.dim() > 1:
                 rows.setdefault(key, x.size(-2))
-        layers = getattr(module, "convs", None)
-        calls = {key: self._finished.get(layer) for key, layer in layers.items()} if _has_items(layers) else {}
+        layers = getattr(module, "convs", None)  # of HeteroConv, by relation
+        layers = dict(layers.items()) if isinstance(layers, nn.ModuleDict) else {}
+        calls: dict[Any, LayerCall | None] = {key: self._finished.get(layer) for key, layer in layers.items()}
         leading: dict[str, list[int]] = {key: [] for key in types}
         origin = next(iter(types.values()), None)
         for count, (relation, edges) in enumerate((key, edges) for key, edges in relations.items() if key[2] in types):
             source, _, target = relation
             x = types[target]
-            call = calls.get(relation) or LayerCall(self._before_layers(), CallInputs(edges=edges))
+            call = calls.get(relation) or LayerCall(self._before_layers(), CallInputs(edges=edges), fill=1.0)
             if source not in rows:
                 index = edges_of(edges)[0]
                 rows[source] = int(index[0].max()) + 1 if index.numel() else 1
@@ -346,7 +351,7 @@ class GraphReader:
         splits = self._splits.get(found.operator)
         if splits is None:
             ids, splits = batch.to(found.graph.device), []
-            for k in ids.unique().tolist():
+            for k in torch.unique(ids).tolist():
                 nodes = (ids == k).nonzero().flatten()
                 operator = Operator(found.operator.name, found.operator.graph.induced(nodes))
                 splits.append((f"graph {k}", nodes, operator, found.graph.induced(nodes)))
@@ -401,7 +406,7 @@ class GraphReader:
             edges, weight = call.passed[0][0], None
         assert call.num_targets is not None
         targets, parts = call.num_targets, [edges_of(edges, weight)]
-        key = "symmetric", targets, 1.0, False
+        key = "symmetric", targets, None, False
         return self._keep(key, [edges, weight], lambda: square_operator("symmetric", parts, targets)).graph
 
     def _moved(self, graph: Propagation, device: torch.device) -> Propagation:
@@ -457,9 +462,8 @@ class GraphReader:
             warnings.warn(message, stacklevel=3)
 
 
-def _has_items(layers: Any) -> bool:
-    """Whether it is PyG's ``ModuleDict``, whose keys are relations."""
-    return isinstance(layers, nn.ModuleDict)
+def _fill(layer: nn.Module) -> float:
+    return 2.0 if getattr(layer, "improved", False) is True else 1.0
 
 
 def _version(thing: Any) -> int | None:

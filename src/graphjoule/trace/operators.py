@@ -83,13 +83,13 @@ class Operator:
     Args:
         name: a key of `OPERATORS`.
         graph: for "symmetric" the graph itself, else the weights ``(W + W^T) / 2``, which have the energy of ``W``.
-        mean: where the output is of targets alone, the features of the sources: the mean of the targets of each,
-            shape ``[num_sources, num_targets]``. The energy is then that between targets that share a source.
+        mean: where the output is of targets alone, the edges from sources and their shares: a source has the mean of
+            its targets. The energy is then that between targets that share a source.
     """
 
-    def __init__(self, name: str, graph: Propagation, mean: Tensor | None = None) -> None:
+    def __init__(self, name: str, graph: Propagation, mean: tuple[Tensor, Tensor] | None = None) -> None:
         self.name, self.graph, self._mean = name, graph, mean
-        self._elsewhere: dict[torch.device, Operator] = {graph.device: self}
+        self._elsewhere: dict[torch.device, Operator] = {}
 
     @property
     def is_scaled(self) -> bool:
@@ -98,8 +98,10 @@ class Operator:
 
     def to(self, device: torch.device) -> Operator:
         """The same on a device, moved once."""
+        if device == self.graph.device:
+            return self
         if device not in self._elsewhere:
-            mean = None if self._mean is None else self._mean.to(device)
+            mean = None if self._mean is None else (self._mean[0].to(device), self._mean[1].to(device))
             self._elsewhere[device] = Operator(self.name, self.graph.to(device), mean)
         return self._elsewhere[device]
 
@@ -107,10 +109,10 @@ class Operator:
         """Features of all nodes of the graph: `x` itself, or the sources' means and `x`."""
         if self._mean is None:
             return x
-        runs = x if x.dim() == 3 else x[None]
-        mean = self._mean.to(x.dtype)
-        sources = torch.stack([torch.sparse.mm(mean, run) for run in runs])
-        return torch.cat([sources, runs], dim=-2).view(*x.shape[:-2], -1, x.size(-1))
+        (source, target), share = self._mean
+        sources = x.new_zeros(*x.shape[:-2], self.graph.num_nodes - x.size(-2), x.size(-1))
+        sources = sources.index_add(-2, source, share.to(x.dtype)[:, None] * x[..., target, :])
+        return torch.cat([sources, x], dim=-2)
 
     def energy(self, x: Tensor) -> Tensor:
         """The energy of features ``[..., num_nodes, channels]`` by this operator, in float64."""
@@ -129,18 +131,19 @@ Edges = tuple[Tensor, Tensor | None]
 """Both ends of every edge, from its source to its target, ``[2, num_edges]``, and maybe its weight."""
 
 
-def square_operator(name: str, parts: Iterable[Edges], num_nodes: int, fill: float = 1.0) -> Operator:
+def square_operator(name: str, parts: Iterable[Edges], num_nodes: int, fill: float | None = None) -> Operator:
     """The operator of edges among one set of nodes.
 
     Args:
         name: a key of `OPERATORS`; for "attention" the weights of the edges are its own.
         parts: edges that are normalised each by itself, such as those of the relations of one layer.
         num_nodes: number of nodes.
-        fill: weight of the self-loops of "symmetric".
+        fill: of "symmetric", the weight of its self-loops if edges that stand there twice add up, as in PyG; None if
+            they count once.
     """
     if name == "symmetric":
         index, weight = _joined(parts)
-        if fill != 1.0:  # A + f I and A / f + I have the same P
+        if fill is not None:  # A + f I and A / f + I have the same P
             weight = (torch.ones(index.size(1)) if weight is None else weight) / fill
         return Operator(
             name, Propagation.from_edge_index(index, weight, num_nodes, symmetrize=True, dtype=torch.float64)
@@ -163,7 +166,7 @@ def pair_operator(name: str, parts: Iterable[Edges], num_sources: int, num_targe
     if not both:
         total = torch.zeros(num_sources, dtype=torch.float64).index_add_(0, index[0], weight)
         share = weight / total.clamp(min=torch.finfo(torch.float64).tiny)[index[0]]
-        mean = torch.sparse_coo_tensor(index, share, (num_sources, num_targets)).coalesce()
+        mean = index, share
     stacked = torch.stack([index[0], index[1] + num_sources])
     return Operator(name, _averaged(stacked, weight, num_sources + num_targets), mean)
 
@@ -209,6 +212,8 @@ def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message:
     It is an input of the messages (GAT), or kept for the time of the call (TransformerConv), or how many times as long
     a message is as the neighbour's features (AGNN, SuperGAT).
     """
+    if num_edges == 0:
+        return torch.zeros(0)
     for alpha in (message_inputs.get("alpha"), getattr(layer, "_alpha", None)):
         if isinstance(alpha, Tensor) and alpha.size(0) == num_edges:
             return alpha.detach().reshape(num_edges, -1).mean(dim=1)

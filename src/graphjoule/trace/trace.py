@@ -335,7 +335,8 @@ class Entry:
 
     def add_up(self, relations: Sequence[Entry], measures: Sequence[str]) -> None:
         """The energy of a node type: that of the relations that lead to it."""
-        energies = [entry.values["energy"] for entry in relations if "energy" in entry.values]
+        numbers = [entry.values.get("energy") for entry in relations]
+        energies = [number for number in numbers if isinstance(number, Tensor)]
         self.operator = " + ".join(sorted({entry.operator for entry in relations})) or self.operator
         if energies:
             energy = self.values["energy"] = torch.stack(energies).sum(dim=0)

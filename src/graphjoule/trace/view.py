@@ -186,9 +186,9 @@ class TraceView:
         averages = []
         for key, rows in groups.items():
             numbers = {name: _average(name, rows) for name in self.columns() if all(name in row for row in rows)}
-            gradients = {name: numbers.pop(name, None) for name in ("gradient", "weight_gradient")}
-            total = sum(row.num_nodes for row in rows)
-            averages.append(replace(rows[0], values=numbers, call=calls[key[:2]], num_nodes=total, **gradients))
+            row = replace(rows[0], call=calls[key[:2]], num_nodes=sum(row.num_nodes for row in rows))
+            row = replace(row, gradient=numbers.pop("gradient", None))
+            averages.append(replace(row, weight_gradient=numbers.pop("weight_gradient", None), values=numbers))
         return RecordedTrace(sorted(averages, key=lambda row: row.call), self.measures)
 
     def table(self) -> str:
@@ -248,7 +248,7 @@ class TraceView:
         series = [
             [row for row in shown.layers if row.run in (None, run) and row.part == part]
             for part in parts
-            for run in runs or [None]
+            for run in (runs or [None])  # type: ignore[list-item]
         ]
         if len({len(rows) for rows in series}) > 1:
             raise GraphjouleError(
