@@ -179,6 +179,9 @@ def _weighed(name: str, parts: Iterable[Edges], num_targets: int) -> tuple[Tenso
         if index.numel() and int(index[1].max()) >= num_targets:
             raise GraphjouleError(f"an edge leads to node {int(index[1].max())}, but there are {num_targets} rows")
         weight = torch.ones(index.size(1), dtype=torch.float64) if given is None else given.detach().cpu().double()
+        if not bool(((weight >= 0) & weight.isfinite()).all()):
+            wrong = weight[~((weight >= 0) & weight.isfinite())]
+            raise GraphjouleError(f"the weight of an edge is {float(wrong[0])}; expected finite ones, not negative")
         if name == "random_walk":
             total = torch.zeros(num_targets, dtype=torch.float64).index_add_(0, index[1], weight)
             weight = weight / torch.where(total == 0, 1, total)[index[1]]
