@@ -339,6 +339,24 @@ def test_a_hetero_model_whose_layers_work_on_pairs_has_a_row_for_each_relation()
     assert sum("convs" in name for name in rows) == 6
 
 
+@pytest.mark.parametrize("kind", [pyg.HGTConv, pyg.HANConv])
+def test_a_layer_that_takes_all_relations_at_once_has_their_rows(kind):
+    data = hetero_data()
+    model = nn.Sequential()
+    model.conv = kind(-1, C, data.metadata(), heads=2)
+    model.forward = lambda x_dict, edge_index_dict: model.conv(x_dict, edge_index_dict)
+    model(data.x_dict, data.edge_index_dict)
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(data.x_dict, data.edge_index_dict)
+    rows = {row.part: row for row in trace.layers}
+    assert list(rows)[-2:] == list(out)
+    index = data["paper", "cites", "paper"].edge_index
+    assert rows["paper cites paper"].energy == pytest.approx(
+        dense_energy(means(counts(index, 5)), out["paper"]), rel=1e-5
+    )
+    assert rows["paper cites paper"].operator == "random_walk"
+
+
 def test_a_hetero_model_is_held_by_the_sum_of_its_relations():
     data, model = hetero_data(), Hetero(pyg.SAGEConv)
     model(data.x_dict, data.edge_index_dict)

@@ -168,7 +168,7 @@ def test_a_layer_of_pyg_is_measured_by_its_own_operator_on_the_graph_of_each_cal
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=30)
 @given(batches)
 def test_the_zoo_over_many_batches(name, batches):
     check_zoo(name, batches)

@@ -250,13 +250,13 @@ class GraphReader:
                 return []
             graph = self._fixed.on(features.device)
             return self._split(self._on_graph(features, graph, self._finished.get(module, self._latest)))
-        is_layer = passes_messages(module)
+        is_layer, is_mapping = passes_messages(module), isinstance(output, Mapping)
         own = CallInputs()
-        if not is_layer and (len(args) > 1 or kwargs):
+        if (is_mapping or not is_layer) and (len(args) > 1 or kwargs):
             own = read_inputs(list(named_inputs(module, args, kwargs)))
         relations = own.relations or self._call.relations
-        if relations and not is_layer:
-            return list(self._hetero(module, relations, args, output)) if isinstance(output, Mapping) else []
+        if relations and (is_mapping or not is_layer):
+            return list(self._hetero(module, relations, args, output)) if is_mapping else []
         call = self._finished.get(module)
         found = None
         if call is None:
