@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import nn
+from torch.func import functional_call
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
 
@@ -230,6 +231,28 @@ def test_edges_that_a_layer_makes_itself_are_seen():
     with torch.no_grad(), Trace(model) as trace:
         out = model(x)
     assert trace.layers[0].energy == pytest.approx(dense_energy(means(counts(path3().index, 3)), out), rel=1e-5)
+
+
+def test_inside_vmap_attention_differs_from_run_to_run_and_counts_as_equal():
+    edges, x, model = random_edges(6, 9), single(6, C), pyg.GATConv(C, C)
+    weights = single(2, C, C)
+    net = nn.ModuleDict({"conv": model})
+    net.forward = lambda x, edge_index: model(x, edge_index)
+    with torch.no_grad(), Trace(net) as trace:
+        out = torch.vmap(lambda w: functional_call(net, {"conv.lin.weight": w}, (x, edges.index)))(weights)
+    assert [(row.run, row.operator) for row in trace.layers] == [(0, "random_walk"), (1, "random_walk")]
+    loops = torch.arange(6).expand(2, 6)
+    index = torch.cat([edges.index[:, edges.index[0] != edges.index[1]], loops], dim=1)
+    for row, y in zip(trace.layers, out, strict=True):
+        assert row.energy == pytest.approx(dense_energy(means(counts(index, 6)), y), rel=1e-5)
+
+
+def test_a_block_around_a_layer_is_measured_as_the_layer():
+    layer = pyg.DeepGCNLayer(pyg.GATConv(C, C), nn.LayerNorm(C), nn.ReLU())
+    model = pyg.Sequential("x, edge_index", [(layer, "x, edge_index -> x")])
+    with torch.no_grad(), Trace(model) as trace:
+        model(single(6, C), random_edges(6, 9).index)
+    assert trace.layers[-1].operator == "attention"
 
 
 def test_nodes_that_share_a_hyperedge_are_neighbours():

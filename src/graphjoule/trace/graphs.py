@@ -260,8 +260,9 @@ class GraphReader:
         call = self._finished.get(module)
         found = None
         if call is None:
-            found = self._on_inputs(own, output)
             call = self._latest
+            if call is None or own.edges is not call.inputs.edges:  # else it is a block around that layer
+                found = self._on_inputs(own, output)
         if found is None and call is not None:
             found = self._on_layer(call, output)
         if found is None and not is_layer:

@@ -175,6 +175,8 @@ def _weighed(name: str, parts: Iterable[Edges], num_targets: int) -> tuple[Tenso
     """The entries of ``W``, row by target, in float64 on the CPU."""
     weighed: list[tuple[Tensor, Tensor]] = []
     for index, given in parts:
+        if given is not None and _is_of_many_runs(given):
+            raise GraphjouleError("its weights differ from run to run inside torch.vmap")
         index = index.detach().cpu().long()
         if index.numel() and int(index[1].max()) >= num_targets:
             raise GraphjouleError(f"an edge leads to node {int(index[1].max())}, but there are {num_targets} rows")
@@ -209,6 +211,12 @@ def _averaged(index: Tensor, weight: Tensor, num_nodes: int) -> Propagation:
     return Propagation.from_edge_index(*both, num_nodes, dtype=torch.float64)
 
 
+def _is_of_many_runs(x: Any) -> bool:
+    """Whether a tensor inside `torch.vmap` differs from run to run, so that no number can be read from it."""
+    is_batched = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
+    return isinstance(x, Tensor) and is_batched is not None and bool(is_batched(x))
+
+
 def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message: Any, num_edges: int) -> Tensor | None:
     """The attention of a call from what went into its messages, the mean over heads; None where it cannot be read.
 
@@ -217,6 +225,8 @@ def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message:
     """
     if num_edges == 0:
         return torch.zeros(0)
+    if _is_of_many_runs(message):
+        return None
     for alpha in (message_inputs.get("alpha"), getattr(layer, "_alpha", None)):
         if isinstance(alpha, Tensor) and alpha.size(0) == num_edges:
             return alpha.detach().reshape(num_edges, -1).mean(dim=1)
