@@ -19,6 +19,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Nodes
 from graphjoule.trace.calls import CallInputs, Relation, edges_of, is_edges, named_inputs, read_inputs, rows_of
 from graphjoule.trace.operators import (
+    AttentionOperator,
     Operator,
     attention_weights,
     operators_in,
@@ -376,7 +377,7 @@ class GraphReader:
             return call.made
         assert call.num_targets is not None
         name, targets, raw = call.operator, call.num_targets, [(edges, weight) for edges, weight, _ in call.passed]
-        can_read = len(call.attention) == len(call.passed) > 0 and all(bool((w >= 0).all()) for w in call.attention)
+        can_read = len(call.attention) == len(call.passed) > 0
         if (name == "attention" and not can_read) or (name == "symmetric" and call.is_pair):
             name = "random_walk"
         if (name == "symmetric" or not raw) and call.inputs.edges is not None:  # before the layer normalised them
@@ -389,7 +390,8 @@ class GraphReader:
         if call.is_pair:
             call.made = pair_operator(name, parts, call.num_sources or targets, targets, both=both)
         elif name == "attention":
-            call.made = square_operator(name, parts, targets)
+            index = torch.cat([index for index, _ in parts], dim=1)
+            call.made = AttentionOperator(index, torch.cat(call.attention), targets)
         else:
             for stated in (count for _, _, count in call.passed if count is not None):
                 if stated != targets:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ _SYMMETRIC = {
     "FAConv",  # its weights have signs, and what they are multiplied with is P
 }
 _ATTENTION = {"GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "AGNNConv", "RGATConv", "HGTConv", "HANConv"}
+_EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences
 _STOCHASTIC = {"random_walk", "attention"}  # rows of both add up to one, so their energies can be compared
 
 
@@ -125,6 +127,50 @@ class Operator:
             return rayleigh_quotient(x, self.graph)
         squares = self.nodes_of(x.double()).square().sum(dim=-1)
         return ratio(self.energy(x), (self.graph.degree * squares).sum(dim=-1))
+
+
+class AttentionOperator(Operator):
+    """The weights of one call, measured edge by edge where they are: the next call has others, so none are sorted.
+
+    Args:
+        index: sources and targets, shape ``[2, num_edges]``.
+        weight: weight of every edge.
+        num_nodes: number of nodes.
+    """
+
+    def __init__(self, index: Tensor, weight: Tensor, num_nodes: int) -> None:
+        self.name, self._index, self._weight, self._num_nodes = "attention", index, weight.double(), num_nodes
+        self._mean = None
+
+    @cached_property
+    def graph(self) -> Propagation:  # type: ignore[override]
+        """The weights ``(W + W^T) / 2``, for what needs them sorted: a constraint, or a part of the nodes."""
+        averaged = _averaged(*_weighed(self.name, [(self._index, self._weight)], self._num_nodes), self._num_nodes)
+        return averaged.to(self._weight.device)
+
+    def to(self, device: torch.device) -> Operator:
+        """The same on a device."""
+        if device == self._weight.device:
+            return self
+        return AttentionOperator(self._index.to(device), self._weight.to(device), self._num_nodes)
+
+    def energy(self, x: Tensor) -> Tensor:
+        """``1/2 sum w_ij ||x_i - x_j||^2``; differences of float32 numbers are as good as these are."""
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        energy = torch.zeros(x.shape[:-2], dtype=torch.float64, device=x.device)
+        for start in range(0, len(self._weight), _EDGES_AT_ONCE):
+            piece = slice(start, start + _EDGES_AT_ONCE)
+            source, target = self._index[:, piece]
+            differences = x.index_select(-2, target) - x.index_select(-2, source)
+            squares = torch.linalg.vector_norm(differences, dim=-1, dtype=torch.float64).square()
+            energy = energy + (self._weight[piece] * squares).sum(dim=-1) / 2
+        return energy
+
+    def rayleigh(self, x: Tensor) -> Tensor:
+        """``E / sum d_i ||x_i||^2``."""
+        weight = torch.where(self._index[0] == self._index[1], 0, self._weight) / 2
+        degree = weight.new_zeros(self._num_nodes).index_add(0, self._index.flatten(), weight.repeat(2))
+        return ratio(self.energy(x), (degree * x.double().square().sum(dim=-1)).sum(dim=-1))
 
 
 Edges = tuple[Tensor, Tensor | None]
