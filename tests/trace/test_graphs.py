@@ -504,6 +504,36 @@ def test_a_constraint_that_was_called_in_vain_says_so():
             constraint()
 
 
+def test_a_batch_that_cannot_be_told_apart_warns_once():
+    model = pyg.GCN(C, C, num_layers=2)
+    with hearing() as said, Trace(model, by_graph=True) as trace:
+        for _ in range(2):
+            model(single(6, C), random_edges(6, 9).index)
+    assert [sentence.partition(" for the 6 nodes")[0] for sentence in said] == ["GCN is called without a batch vector"]
+    assert {row.part for row in trace.layers} == {None}
+
+
+def test_a_model_whose_encode_is_called_has_a_call_for_each():
+    """As in the loops for links: the module itself is never called, its layers are."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(pyg.SAGEConv(C, C) for _ in range(3))
+
+        def encode(self, x, edge_index):
+            for conv in self.convs:
+                x = conv(x, edge_index).relu()
+            return x
+
+    model, x = Encoder(), single(6, C)
+    with EnergyConstraint(model, layers="convs.*") as constraint, Trace(model) as trace:
+        for k in range(3):
+            model.encode(x, random_edges(6, 9, seed=k).index).sum().backward()
+            assert constraint.names() == ["input of convs.0", "convs.0", "convs.1", "convs.2"]
+    assert [(row.name, row.call) for row in trace.layers] == [(f"convs.{j}", k) for k in range(3) for j in range(3)]
+
+
 def test_a_directed_graph_of_a_call_counts_in_both_directions():
     one_way = Edges(torch.tensor([[0, 1], [1, 2]]), None, 3)
     model, x = pyg.GCN(C, C, num_layers=1), single(3, C)

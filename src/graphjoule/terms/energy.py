@@ -190,7 +190,7 @@ class EmbeddingHooks:
     ) -> None:
         self._graphs = GraphReader(model, graph, num_nodes, operator)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
-        self._num_calls = 0
+        self._num_calls, self._is_called, self._first = 0, False, ""
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         watched = watched_modules(model, layers)
@@ -236,11 +236,12 @@ class EmbeddingHooks:
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen.clear()
         self._num_calls += 1
+        self._is_called = True
         self._graphs.end(has_rows=True)
         self._graphs.begin(args, kwargs)
 
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        self._last = None  # activations belong to autograd, not to a hook
+        self._last, self._is_called = None, False  # activations belong to autograd, not to a hook
 
     def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         found = [
@@ -249,6 +250,9 @@ class EmbeddingHooks:
         if not found or found[0].origin is self._last:
             return
         self._last = found[0].origin
+        if self._seen and not self._is_called and name == self._first:
+            self._seen.clear()  # the model itself is not called, as where a loop calls its `encode`
+        self._first = name if not self._seen else self._first
         if not self._seen:
             plain = (x for x in args if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
             given = next((x for x in plain if x.shape == self._last.shape and x is not self._last), None)

@@ -346,9 +346,14 @@ class GraphReader:
     def _split(self, found: Measured) -> list[Measured]:
         """Each graph of a batch by itself, where that was asked for."""
         batch = self._call.batch
-        if not self._by_graph or batch is None or batch.numel() != found.num_nodes or found.operator is None:
+        if not self._by_graph or found.operator is None:
             return [found]
-        if not isinstance(found.graph, Propagation):
+        if batch is None or batch.numel() != found.num_nodes or not isinstance(found.graph, Propagation):
+            self._warn(
+                "batch",
+                f"{type(self._model).__name__} is called without a batch vector for the {found.num_nodes} nodes of an "
+                "output, which is measured as one graph; expected an argument called batch, or a Batch of graphs.",
+            )
             return [found]
         splits = self._splits.get(found.operator)
         if splits is None:

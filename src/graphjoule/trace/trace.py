@@ -97,6 +97,7 @@ class Trace(TraceView):
         self._gradients, self._every = gradients, every
         self._is_open = False
         self._call = -1
+        self._part_call, self._first_part = -1, ""
         self._mark: int | str | None = None
         self._entries: list[Entry] = []
         self._num_settled = 0
@@ -221,8 +222,13 @@ class Trace(TraceView):
         origin = found[0].origin
         if self._is_default and self._is_seen(name, module, origin):
             return
+        call = self._call
+        if call < 0:  # the model itself is never called, as where a loop calls its `encode`
+            self._first_part = self._first_part or name
+            self._part_call += name == self._first_part
+            call = self._part_call
         times, kind, mode = self._times(name), type(module).__name__, module.training
-        entries = [Entry(name, kind, max(self._call, 0), self._mark, mode, times, part=each.part) for each in found]
+        entries = [Entry(name, kind, call, self._mark, mode, times, part=each.part) for each in found]
         self._entries += entries
         self._seen[id(origin)] = weakref.ref(origin), _version(origin), entries
         if torch.is_grad_enabled():
