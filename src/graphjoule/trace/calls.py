@@ -1,4 +1,4 @@
-"""The graph of each call: what a model or a layer was called with, in PyG's conventions."""
+"""What a model and its layers are called with, in PyG's conventions: the graph of each call."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from graphjoule.graph import Propagation
-from graphjoule.trace.operators import Edges
+from graphjoule.trace.operators import Edges, Operator, attention_weights, passes_messages
+from graphjoule.trace.outputs import tensors_in
 
 Relation = tuple[str, str, str]
 _EDGES = ("edge_index", "adj_t", "adj", "hyperedge_index")
@@ -178,3 +180,106 @@ def _is_relation(key: Any) -> bool:
 def _is_sparse_tensor(value: Any) -> bool:
     """Whether it is a ``SparseTensor`` of torch-sparse."""
     return not isinstance(value, Tensor) and hasattr(value, "coo") and hasattr(value, "sparse_sizes")
+
+
+@dataclass(eq=False)
+class LayerCall:
+    """One call of a message-passing layer.
+
+    Attributes:
+        operator: the kind of its operator.
+        inputs: what it was called with.
+        num_sources: rows of the features that messages come from.
+        num_targets: rows of the features that they go to.
+        is_pair: whether these are two sets of nodes.
+        is_reversed: whether messages go from ``edge_index[1]`` to ``edge_index[0]``.
+        fill: weight of the self-loops that the layer adds; None for a model without such layers.
+        passed: edges, maybe weights, and the stated number of targets of each distinct ``propagate``.
+        attention: the weights of this call.
+        made: the operator, once it was asked for.
+    """
+
+    operator: str
+    inputs: CallInputs = field(default_factory=CallInputs)
+    num_sources: int | None = None
+    num_targets: int | None = None
+    is_pair: bool = False
+    is_reversed: bool = False
+    fill: float | None = None
+    passed: list[tuple[Any, Tensor | None, int | None]] = field(default_factory=list)
+    attention: list[Tensor] = field(default_factory=list)
+    made: Operator | None = None
+
+
+class LayerCalls:
+    """The calls of all message-passing layers of a model, read by hooks.
+
+    Args:
+        operators: the kind of operator of each layer; what is not such a layer is left alone.
+
+    Attributes:
+        finished: the last call of each layer.
+        latest: the last of all.
+    """
+
+    def __init__(self, operators: Mapping[nn.Module, str]) -> None:
+        self._operators = {layer: operator for layer, operator in operators.items() if passes_messages(layer)}
+        self._open: dict[nn.Module, LayerCall] = {}
+        self.finished: dict[nn.Module, LayerCall] = {}
+        self.latest: LayerCall | None = None
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._open.clear()
+        self.finished.clear()
+        self.latest = None
+
+    def attach(self) -> list[RemovableHandle]:
+        """Hooks on all layers."""
+        handles: list[RemovableHandle] = []
+        for layer, operator in self._operators.items():
+            handles.append(layer.register_forward_hook(self._finish, prepend=True, with_kwargs=True))
+            handles.append(layer.register_propagate_forward_pre_hook(self._pass))  # type: ignore[operator]
+            if operator == "attention":
+                handles.append(layer.register_message_forward_hook(self._read_attention))  # type: ignore[operator]
+        return handles
+
+    def _pass(self, layer: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
+        edges, size, values = inputs
+        call = self._open.setdefault(layer, LayerCall(self._operators[layer]))
+        if any(edges is known for known, _, _ in call.passed) or not is_edges(edges):
+            return
+        weight = values.get("edge_weight")
+        weight = weight if isinstance(weight, Tensor) and weight.dim() == 1 else None
+        call.passed.append((edges, weight, None if size is None else size[1]))
+
+    def _read_attention(self, layer: nn.Module, inputs: tuple[dict[str, Any]], message: Any) -> None:
+        call = self._open.get(layer)
+        if call is not None and call.passed and len(call.attention) < len(call.passed):
+            num_edges = edges_of(call.passed[-1][0])[0].size(1)
+            weights = attention_weights(layer, inputs[0], message, num_edges)
+            if weights is not None:
+                call.attention.append(weights)
+
+    def _finish(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        call = self._open.pop(layer, None) or LayerCall(self._operators[layer])
+        inputs = list(named_inputs(layer, args, kwargs))
+        call.inputs = read_inputs(inputs)
+        call.num_sources, call.num_targets, call.is_pair = rows_of(inputs)
+        call.is_reversed = getattr(layer, "flow", "") == "target_to_source"
+        call.fill = self_loop_weight(layer)
+        if "hyperedge_index" in (name for name, _ in inputs) and call.passed:
+            # Nodes pass to hyperedges and these back to nodes: neighbours are nodes that share a hyperedge.
+            call.passed, call.is_pair = call.passed[-1:], True
+            index = edges_of(call.passed[0][0], is_reversed=call.is_reversed)[0]
+            call.num_sources = int(index[0].max()) + 1 if index.numel() else 1
+        if call.num_targets is None:
+            stated = [count for _, _, count in call.passed if count is not None]
+            first = next((x for x in tensors_in(output) if x.is_floating_point() and x.dim() >= 2), None)
+            call.num_targets = stated[0] if stated else None if first is None else first.size(0)
+        self.finished[layer] = self.latest = call
+
+
+def self_loop_weight(layer: nn.Module) -> float:
+    """The weight of the self-loops that a layer with GCN's normalisation adds."""
+    return 2.0 if getattr(layer, "improved", False) is True else 1.0

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,11 +17,19 @@ from torch.utils.hooks import RemovableHandle
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Nodes
-from graphjoule.trace.calls import CallInputs, Relation, edges_of, is_edges, named_inputs, read_inputs, rows_of
+from graphjoule.trace.calls import (
+    CallInputs,
+    LayerCall,
+    LayerCalls,
+    Relation,
+    edges_of,
+    named_inputs,
+    read_inputs,
+    self_loop_weight,
+)
 from graphjoule.trace.operators import (
     AttentionOperator,
     Operator,
-    attention_weights,
     operators_in,
     pair_operator,
     passes_messages,
@@ -55,35 +63,6 @@ class Measured:
     adds: tuple[int, ...] = ()
 
 
-@dataclass(eq=False)
-class LayerCall:
-    """One call of a message-passing layer.
-
-    Attributes:
-        operator: the kind of its operator.
-        inputs: what it was called with.
-        num_sources: rows of the features that messages come from.
-        num_targets: rows of the features that they go to.
-        is_pair: whether these are two sets of nodes.
-        is_reversed: whether messages go from ``edge_index[1]`` to ``edge_index[0]``.
-        fill: weight of the self-loops that the layer adds; None for a model without such layers.
-        passed: edges, maybe weights, and the stated number of targets of each distinct ``propagate``.
-        attention: the weights of this call.
-        made: the operator, once it was asked for.
-    """
-
-    operator: str
-    inputs: CallInputs = field(default_factory=CallInputs)
-    num_sources: int | None = None
-    num_targets: int | None = None
-    is_pair: bool = False
-    is_reversed: bool = False
-    fill: float | None = None
-    passed: list[tuple[Any, Tensor | None, int | None]] = field(default_factory=list)
-    attention: list[Tensor] = field(default_factory=list)
-    made: Operator | None = None
-
-
 Split = tuple[str, Tensor, Operator, Propagation]
 """One graph of a batch: its name, its nodes, the operator and the graph among them."""
 
@@ -112,11 +91,9 @@ class GraphReader:
         self._given, self._num_nodes = graph, num_nodes
         self._model, self._by_graph = model, by_graph
         self._operators = operators_in(model, operator)
-        self._fill = next((_fill(layer) for layer in self._operators if passes_messages(layer)), None)
+        self._fill = next((self_loop_weight(layer) for layer in self._operators if passes_messages(layer)), None)
         self._call = CallInputs()
-        self._open: dict[nn.Module, LayerCall] = {}
-        self._finished: dict[nn.Module, LayerCall] = {}
-        self._latest: LayerCall | None = None
+        self._layers = LayerCalls(self._operators)
         self._kept: OrderedDict[tuple[Any, ...], tuple[list[weakref.ref[Any]], Operator]] = OrderedDict()
         self._splits: weakref.WeakKeyDictionary[Operator, list[Split]] = weakref.WeakKeyDictionary()
         self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
@@ -131,15 +108,7 @@ class GraphReader:
 
     def attach(self) -> list[RemovableHandle]:
         """Hooks on all message-passing layers."""
-        handles: list[RemovableHandle] = []
-        for layer, operator in self._operators.items():
-            if not passes_messages(layer):
-                continue
-            handles.append(layer.register_forward_hook(self._finish, prepend=True, with_kwargs=True))
-            handles.append(layer.register_propagate_forward_pre_hook(self._pass))  # type: ignore[operator]
-            if operator == "attention":
-                handles.append(layer.register_message_forward_hook(self._read_attention))  # type: ignore[operator]
-        return handles
+        return self._layers.attach()
 
     def begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A call of the model begins."""
@@ -168,9 +137,8 @@ class GraphReader:
         """The last call of the model ended, if there was one; `has_rows` says whether there are rows of others."""
         if self._num_rows == 0 and has_rows:
             self._warn("call", f"A call of {type(self._model).__name__} gave no row: no output fits its graph.")
-        self._open.clear()
-        self._finished.clear()
-        self._latest, self._call, self._num_rows = None, CallInputs(), None
+        self._layers.clear()
+        self._call, self._num_rows = CallInputs(), None
 
     def measured(
         self, name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
@@ -201,46 +169,9 @@ class GraphReader:
 
     def _is_too_early(self, output: Any) -> bool:
         """Whether an output might be node features, but no graph is known yet."""
-        if self._fixed is not None or self._call.has_graph or self._latest is not None:
+        if self._fixed is not None or self._call.has_graph or self._layers.latest is not None:
             return False
         return any(x.is_floating_point() and x.dim() >= 2 for x in tensors_in(output))
-
-    # What was called.
-
-    def _pass(self, layer: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
-        edges, size, values = inputs
-        call = self._open.setdefault(layer, LayerCall(self._operators[layer]))
-        if any(edges is known for known, _, _ in call.passed) or not is_edges(edges):
-            return
-        weight = values.get("edge_weight")
-        weight = weight if isinstance(weight, Tensor) and weight.dim() == 1 else None
-        call.passed.append((edges, weight, None if size is None else size[1]))
-
-    def _read_attention(self, layer: nn.Module, inputs: tuple[dict[str, Any]], message: Any) -> None:
-        call = self._open.get(layer)
-        if call is not None and call.passed and len(call.attention) < len(call.passed):
-            num_edges = edges_of(call.passed[-1][0])[0].size(1)
-            weights = attention_weights(layer, inputs[0], message, num_edges)
-            if weights is not None:
-                call.attention.append(weights)
-
-    def _finish(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        call = self._open.pop(layer, None) or LayerCall(self._operators[layer])
-        inputs = list(named_inputs(layer, args, kwargs))
-        call.inputs = read_inputs(inputs)
-        call.num_sources, call.num_targets, call.is_pair = rows_of(inputs)
-        call.is_reversed = getattr(layer, "flow", "") == "target_to_source"
-        call.fill = _fill(layer)
-        if "hyperedge_index" in (name for name, _ in inputs) and call.passed:
-            # Nodes pass to hyperedges and these back to nodes: neighbours are nodes that share a hyperedge.
-            call.passed, call.is_pair = call.passed[-1:], True
-            index = edges_of(call.passed[0][0], is_reversed=call.is_reversed)[0]
-            call.num_sources = int(index[0].max()) + 1 if index.numel() else 1
-        if call.num_targets is None:
-            stated = [count for _, _, count in call.passed if count is not None]
-            first = next((x for x in tensors_in(output) if x.is_floating_point() and x.dim() >= 2), None)
-            call.num_targets = stated[0] if stated else None if first is None else first.size(0)
-        self._finished[layer] = self._latest = call
 
     # What to measure.
 
@@ -250,7 +181,7 @@ class GraphReader:
             if features is None:
                 return []
             graph = self._fixed.on(features.device)
-            return self._split(self._on_graph(features, graph, self._finished.get(module, self._latest)))
+            return self._split(self._on_graph(features, graph, self._layers.finished.get(module, self._layers.latest)))
         is_layer, is_mapping = passes_messages(module), isinstance(output, Mapping)
         own = CallInputs()
         if (is_mapping or not is_layer) and (len(args) > 1 or kwargs):
@@ -258,10 +189,10 @@ class GraphReader:
         relations = own.relations or self._call.relations
         if relations and (is_mapping or not is_layer):
             return list(self._hetero(module, relations, args, output)) if is_mapping else []
-        call = self._finished.get(module)
+        call = self._layers.finished.get(module)
         found = None
         if call is None:
-            call = self._latest
+            call = self._layers.latest
             if call is None or own.edges is not call.inputs.edges:  # else it is a block around that layer
                 found = self._on_inputs(own, output)
         if found is None and call is not None:
@@ -301,7 +232,7 @@ class GraphReader:
             return (
                 None
                 if features is None
-                else self._on_graph(features, self._moved(inputs.graph, features.device), self._latest)
+                else self._on_graph(features, self._moved(inputs.graph, features.device), self._layers.latest)
             )
         if inputs.edges is None:
             return None
@@ -321,7 +252,7 @@ class GraphReader:
                 rows.setdefault(key, x.size(-2))
         layers = getattr(module, "convs", None)  # of HeteroConv, by relation
         layers = dict(layers.items()) if isinstance(layers, nn.ModuleDict) else {}
-        calls: dict[Any, LayerCall | None] = {key: self._finished.get(layer) for key, layer in layers.items()}
+        calls: dict[Any, LayerCall | None] = {key: self._layers.finished.get(layer) for key, layer in layers.items()}
         leading: dict[str, list[int]] = {key: [] for key in types}
         origin = next(iter(types.values()), None)
         for count, (relation, edges) in enumerate((key, edges) for key, edges in relations.items() if key[2] in types):
@@ -468,10 +399,6 @@ class GraphReader:
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, stacklevel=3)
-
-
-def _fill(layer: nn.Module) -> float:
-    return 2.0 if getattr(layer, "improved", False) is True else 1.0
 
 
 def _version(thing: Any) -> int | None:
