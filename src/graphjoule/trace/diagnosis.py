@@ -10,13 +10,14 @@ layers has lost its energy by 4e-7 to 2e-6, an EGNN of 64 layers by 0.02 to 0.08
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.trace.view import LayerTrace, TraceView, without_scores
+from graphjoule.trace.view import LayerTrace, RecordedTrace, TraceView, some, without_scores
 
 Kind = Literal[
     "over-smoothing by norm collapse",
@@ -57,15 +58,18 @@ class Finding:
         layer: name of the layer where it begins; of gradients, the last layer that is still reached badly.
         evidence: the numbers that say so.
         advice: what to try.
+        part: where, in a trace of several graphs, node types or relations; empty for the only one.
     """
 
     kind: Kind
     layer: str
     evidence: str
     advice: str
+    part: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}, from {self.layer} on: {self.evidence}. Try: {self.advice}"
+        where = f"{self.part}: " if self.part else ""
+        return f"{where}{self.kind}, from {self.layer} on: {self.evidence}. Try: {self.advice}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,8 @@ def diagnose(trace: TraceView) -> Diagnosis:
 
     The last call of the trace is looked at, of one run. Rows are compared with the first, so that one should be the
     embeddings ``X_0`` or the first layer. A last row of another width is class scores: it counts for gradients alone.
-    Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
+    Graphs, node types and relations are judged each by itself; what several of them have is one finding, with the
+    numbers of the first. Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
 
     Args:
         trace: a trace with energy, norm and effective rank, and with gradients to have those judged.
@@ -127,6 +132,33 @@ def diagnose(trace: TraceView) -> Diagnosis:
         >>> found.verdict, found.findings[0].layer
         ('over-smoothing by norm collapse', 'convs.6')
     """
+    last = trace.select(call=-1)
+    parts = list(dict.fromkeys(row.part for row in last.layers))
+    if len(parts) < 2:
+        return _diagnose(last)
+    found: dict[str, Diagnosis] = {}
+    for part in parts:
+        rows = [row for row in last.layers if row.part == part]
+        if len(rows) > 1:  # else there is nothing to compare: the first or the last layer alone knows it
+            found[str(part)] = _diagnose(RecordedTrace(rows, last.measures))
+    findings = []
+    for symptom in SYMPTOMS:
+        ill = {part: f for part, one in found.items() for f in one.findings if f.kind == symptom.kind}
+        if ill:
+            names = list(ill)
+            where = names[0] if len(ill) == 1 else f"{len(ill)} of {len(found)} parts ({some(names, ', ')})"
+            findings.append(replace(ill[names[0]], part=where))
+    open_questions = Counter(what for one in found.values() for what in one.not_judged)
+    not_judged = [
+        f"{what}{'' if n == len(found) else f' ({n} of {len(found)} parts)'}" for what, n in open_questions.items()
+    ]
+    evidence = some([f"{part}, {one.evidence}" for part, one in found.items()], "; ")
+    is_decided = bool(found) and all(one.is_decided for one in found.values())
+    return Diagnosis(tuple(findings), evidence, tuple(not_judged), is_decided)
+
+
+def _diagnose(trace: TraceView) -> Diagnosis:
+    """The diagnosis of one part."""
     rows = trace.one_pass("diagnosis")
     embeddings = without_scores(rows)
     if len(embeddings) < 2:
@@ -236,7 +268,8 @@ def _direction_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
         found = _sign(ill, lambda at: f"the effective rank {fell(rank, at)}: all nodes lie along one direction")
     if found is None and (_have(rows, "rayleigh") or _have(rows, "energy", "norm")):
         rayleigh = _rayleigh(rows)
-        told_apart = "only degrees and connected components still tell nodes apart"
+        left = "degrees and connected components" if rows[0].operator == "symmetric" else "connected components"
+        told_apart = f"only {left} still tell nodes apart"
         ill = [rayleigh[0] > 0 and r <= RAYLEIGH_LOST * rayleigh[0] for r in rayleigh]
         found = _sign(ill, lambda at: f"E/||X||^2 {fell(rayleigh, at)}: {told_apart}")
     return found
