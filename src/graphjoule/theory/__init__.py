@@ -4,9 +4,11 @@ from graphjoule.theory.audit import Audit, audit
 from graphjoule.theory.certificate import Certificate, CertifiedLayer, CertifiedLimit, certify
 from graphjoule.theory.layers import Enclosure, LayerRange, Setting, depth_limit, layer_ranges
 from graphjoule.theory.lemmas import Lemma, lemmas, srelu_energy_limit
+from graphjoule.theory.reach import LAWS, StepLaw
 from graphjoule.theory.weights import WeightLayer, WeightReport, weight_report
 
 __all__ = [
+    "LAWS",
     "Audit",
     "Certificate",
     "CertifiedLayer",
@@ -15,6 +17,7 @@ __all__ = [
     "LayerRange",
     "Lemma",
     "Setting",
+    "StepLaw",
     "WeightLayer",
     "WeightReport",
     "audit",
