@@ -96,7 +96,7 @@ def jacobian_reach(
         >>> graph, x = Propagation.from_edge_index(edge_index), torch.ones(3, 1, requires_grad=True)
         >>> found = jacobian_reach(graph.product(x), x, graph, num_probes=3)
         >>> [round(value, 3) for value in found.influence.tolist()], round(found.mean, 3)
-        ([0.444, 0.544], 0.55)
+        ([0.444, 0.544], 0.551)
     """
     for name, features in (("output", output), ("source", source)):
         if features.dim() != 2 or not features.is_floating_point():
