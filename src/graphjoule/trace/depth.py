@@ -79,8 +79,8 @@ def reach(
         return leaf[0]
 
     def note(name: str, module: nn.Module, args: Any, output: Any) -> None:
-        features = traced.features_in(output)
-        if features is not None and features.requires_grad:
+        features = traced.features_in(output) if leaf else None  # what comes before the source does not depend on it
+        if features is not None and features.requires_grad and features is not leaf[0]:
             times = sum(key.partition("#")[0] == name for key in seen) + 1
             seen[name if times == 1 else f"{name}#{times}"] = features
 
