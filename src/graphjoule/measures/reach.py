@@ -134,7 +134,7 @@ def reach_of_rows(
         num_all: how many probes there would be if all were drawn.
     """
     tables, elsewhere = [], []
-    for part in torch.arange(len(nodes), device=graph.device).split(at_once):
+    for part in torch.split(torch.arange(len(nodes), device=graph.device), at_once):
         rows = influences(part)
         hops = hops_from(graph, nodes[part], rows > 0)
         table = rows.new_zeros(len(part), int(hops.max()) + 2)

@@ -345,7 +345,9 @@ class EGNN(ResidualModel):
 
     def spectral_limits(self) -> dict[str, float]:
         """If `certified`, ``sqrt(c_max)`` for the first weight and 1 for every other."""
-        return {f"convs.{k}.weight": float(conv.scale) for k, conv in enumerate(self.convs) if self.certified}
+        return {
+            f"convs.{k}.weight": self.c_max**0.5 if k == 0 else 1.0 for k in range(self.num_layers) if self.certified
+        }
 
     @torch.no_grad()
     def hold_weights(self) -> None:

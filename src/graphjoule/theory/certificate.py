@@ -329,7 +329,7 @@ class _Rows:
         sigma: float,
     ) -> _Rows:
         """The recursion ``u_k = sigma_k (S u_{k-1} + beta u_0)``, then further layers with `sigma`, then all others."""
-        start = torch.linalg.vector_norm(x0, dim=1)
+        start: Tensor = torch.linalg.vector_norm(x0, dim=1)
         before, after, u = [], [], start
 
         def mixed(u: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ class StepLaw:
         """The law of a network by its name in `MODELS` and its options."""
         if name not in LAWS:
             raise GraphjouleError(f"The reach of {name} has no closed law; there is one for {', '.join(LAWS)}.")
-        return cls(*map(float, LAWS[name](options)), num_layers)
+        c_min, beta = LAWS[name](options)
+        return cls(float(c_min), float(beta), num_layers)
 
     @property
     def mean_steps(self) -> float:
