@@ -230,4 +230,4 @@ def test_reach_is_shown_with_its_error_and_the_closed_law(here):
     result = run("trace", "egnn:digits:1", "--reach", "--device", "cpu")
     assert (result.code, result.err) == (0, "")
     assert "Reach of convs.0: " in result.out
-    assert "By the closed law, with weights near the identity: " in result.out
+    assert "By the closed law, with weights near the identity a node sees what random walks of " in result.out

@@ -173,8 +173,8 @@ def describe(heading: str, found: Examination) -> str:
     if found.reaches:
         name, last = list(found.reaches.items())[-1]
         lines = [f"Reach of {name}: {last}."]
-        if found.expected_reach is not None:
-            lines.append(f"By the closed law, with weights near the identity: {found.expected_reach}.")
+        if found.law is not None:
+            lines.append(f"By the closed law, {found.law}. On this graph: {found.expected_reach}.")
         parts.append("\n".join(lines))
     if found.diagnosis is not None:
         parts.append(str(found.diagnosis).replace("`gradients=True` and a backward pass", "--gradients"))

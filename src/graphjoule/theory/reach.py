@@ -64,6 +64,12 @@ class StepLaw:
         c_min, beta = LAWS[name](options)
         return cls(float(c_min), float(beta), num_layers)
 
+    def __str__(self) -> str:
+        return (
+            f"with weights near the identity a node sees what random walks of {self.mean_steps:.3g} steps on average "
+            f"bring; 95 % of the steps are made by layer {self.layers_in_use()}"
+        )
+
     @property
     def mean_steps(self) -> float:
         """The mean number of steps."""

@@ -32,13 +32,15 @@ class Examination:
         diagnosis: the trace in words; None if it has fewer than two rows to compare.
         limits: the limits of every graph layer; None where the recipe has none or no energy was recorded.
         reaches: the reach of some graph layers by name, where it was asked for.
-        expected_reach: what the closed law says of the last of them; None where there is no law.
+        law: the closed law of reach; None where the network has none.
+        expected_reach: what it says of the last layer on this graph, where reaches were asked for.
     """
 
     trace: TraceView
     diagnosis: Diagnosis | None
     limits: Limits | None
     reaches: Mapping[str, Reach] = field(default_factory=dict)
+    law: StepLaw | None = None
     expected_reach: Reach | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -88,15 +90,15 @@ def examine(
     else:
         trace = Trace.of(model, given.graph, (x, given.graph), measures, watch)
     layers = graph_layers(trace)
+    settings = recipe.model
+    law = StepLaw.of(settings.name, settings.options, settings.num_layers) if settings.name in LAWS else None
     measured: dict[str, Reach] = {}
     expected = None
     if reaches:
         first = layers.layers[:1]
         source = first[0].name if first and first[0].name != _FIRST_LAYER else None  # X_0, where it has a row
         measured = reach(model, given.graph, (x, given.graph), source=source)
-        name, options = recipe.model.name, recipe.model.options
-        if name in LAWS:
-            expected = StepLaw.of(name, options, recipe.model.num_layers).reach(given.graph)
+        expected = None if law is None else law.reach(given.graph)
         trace = with_reach(trace, measured)
         layers = graph_layers(trace)
     rows: list[LayerTrace] = layers.layers or trace.layers
@@ -106,7 +108,7 @@ def examine(
     has_initial = bool(layers.layers) and layers.layers[0].name != _FIRST_LAYER
     has_limits = is_known and has_initial and "energy" in trace.measures
     held = limits(layers, options["c_min"], options["c_max"]) if has_limits else None
-    return Examination(trace, diagnosis, held, measured, expected)
+    return Examination(trace, diagnosis, held, measured, law, expected)
 
 
 def graph_layers(trace: TraceView) -> RecordedTrace:
