@@ -26,6 +26,7 @@ Kind = Literal[
     "over-separation",
     "vanishing gradients",
     "exploding gradients",
+    "unused depth",
 ]
 HEALTHY, UNDECIDED = "healthy energy", "undecided"
 
@@ -47,6 +48,11 @@ GRADIENT_LOST = 1e-6
 """Share of the last row's gradient that reaches the first row below which the first does not learn."""
 GRADIENT_GAINED = 1e4
 """Times the last row's gradient that reaches the first row above which a step is too large."""
+
+REACH_SETTLED = 0.95
+"""Share of the last layer's mean reach from which on a layer sees as far as all that follow."""
+DEPTH_UNUSED = 0.5
+"""Share of the layers that must come after it for them to be called unused."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +118,13 @@ class Diagnosis:
 
 
 def diagnose(trace: TraceView) -> Diagnosis:
-    """Say what is wrong with a network: over-smoothing, over-separation, its gradients, or nothing.
+    """Say what is wrong with a network: over-smoothing, over-separation, its gradients, unused depth, or nothing.
 
     The last call of the trace is looked at, of one run. Rows are compared with the first, so that one should be the
     embeddings ``X_0`` or the first layer. A last row of another width is class scores: it counts for gradients alone.
     Graphs, node types and relations are judged each by itself; what several of them have is one finding, with the
-    numbers of the first. Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
+    numbers of the first. Whether depth is used is judged where `graphjoule.trace.with_reach` has put the mean reach
+    into some rows. Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
 
     Args:
         trace: a trace with energy, norm and effective rank, and with gradients to have those judged.
@@ -168,6 +175,8 @@ def _diagnose(trace: TraceView) -> Diagnosis:
         )
     findings, not_judged, is_decided = [], [], True
     for symptom in SYMPTOMS:
+        if symptom.needs == (("reach",),) and not any("reach" in row for row in embeddings):
+            continue  # measured on demand alone
         is_of_gradients = symptom.needs == (("gradient",),)
         judged = rows if is_of_gradients else embeddings
         if missing := _missing(symptom, judged):
@@ -184,6 +193,8 @@ def _diagnose(trace: TraceView) -> Diagnosis:
 
 def _missing(symptom: Symptom, rows: Sequence[LayerTrace]) -> str:
     """Why an illness cannot be judged; empty if it can."""
+    if symptom.needs == (("reach",),):
+        return ""
     if not any(_have(rows, *names) for names in symptom.needs):
         if symptom.needs == (("gradient",),):
             return "which needs `gradients=True` and a backward pass"
@@ -303,6 +314,22 @@ def _gradient_sign(rows: Sequence[LayerTrace], is_ill: Callable[[float], bool], 
     return None if found is None else (len(rows) - 1 - found[0], evidence)
 
 
+def _unused_depth(rows: Sequence[LayerTrace]) -> Sign | None:
+    """From the first measured layer on whose reach is that of the last, if most layers come after it."""
+    measured = [at for at, row in enumerate(rows) if "reach" in row]
+    last = rows[measured[-1]]["reach"]
+    settled = [rows[at]["reach"] >= REACH_SETTLED * last for at in measured]
+    at = measured[max((k + 1 for k, is_settled in enumerate(settled) if not is_settled), default=0)]
+    after = len(rows) - 1 - at
+    if len(measured) < 3 or not last > 0 or after < DEPTH_UNUSED * len(rows):
+        return None
+    here, end = rows[at], rows[measured[-1]]
+    return at, (
+        f"depth beyond {here.name} is not used: its mean reach is {here['reach']:.3g} hops and that of {end.name} "
+        f"{end['reach']:.3g}, so the {after} layers between them go no further"
+    )
+
+
 SYMPTOMS: tuple[Symptom, ...] = (
     Symptom(
         "over-smoothing by norm collapse",
@@ -346,5 +373,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ),
         "Clip the gradient's norm, lower the learning rate, keep the weights near orthogonal (EGNN's penalty gamma), "
         "or normalise every layer.",
+    ),
+    Symptom(
+        "unused depth",
+        (("reach",),),
+        _unused_depth,
+        "Use as many layers as are used, or let the network go further: a smaller beta (EGNN) or alpha (APPNP, GCNII), "
+        "by which the reach is set, not by the depth.",
     ),
 )
