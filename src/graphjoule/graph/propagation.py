@@ -15,6 +15,9 @@ from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, 
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes
 
+LEAST_BOUND = 1e-3
+"""See `Propagation.laplacian_bound`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Propagation(Nodes):
@@ -210,6 +213,26 @@ class Propagation(Nodes):
     @cached_property
     def _mixture(self) -> dict[str, tuple[tuple[float, float], Tensor]]:
         return {}
+
+    @cached_property
+    def largest_degree(self) -> float:
+        """The largest weighted degree, of the whole graph; waits for the device once."""
+        return float(self.degree.max()) if self.num_nodes else 0.0
+
+    @property
+    def laplacian_bound(self) -> float:
+        """A number that no eigenvalue of ``I - P`` exceeds: ``2 d / (1 + d)`` with the largest degree ``d``.
+
+        By Gershgorin's circles: ``I - P`` is similar to ``I - D~^-1 (A + I)``, whose row of a node of degree ``d`` has
+        ``d / (1 + d)`` on the diagonal and as much beside it. Rings of even length reach it. It is never below 0.001,
+        so that what is divided by it is a number where there are no edges.
+
+        Example:
+            >>> ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
+            >>> Propagation.from_edge_index(ring, symmetrize=True).laplacian_bound
+            1.3333333333333333
+        """
+        return max(2 * self.largest_degree / (1 + self.largest_degree), LEAST_BOUND)
 
     @cached_property
     def rows(self) -> Rows:

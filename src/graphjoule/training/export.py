@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import write_bytes
 from graphjoule.graph import Propagation, normalize_rows
+from graphjoule.graph.propagation import LEAST_BOUND
 from graphjoule.nn import GraphModel
 from graphjoule.ops.backend import use_backend
 from graphjoule.tasks import Task
@@ -220,6 +221,12 @@ class EdgeList(Propagation):
     def edge_weight(self) -> Tensor:
         """Their weights."""
         return self._edges[1].to(self.dtype)
+
+    @property
+    def laplacian_bound(self) -> Tensor:  # type: ignore[override] - a number of the graph that goes in
+        """See `Propagation.laplacian_bound`."""
+        degree = self.degree.amax()
+        return (2 * degree / (1 + degree)).clamp(min=LEAST_BOUND)
 
     def product(self, x: Tensor) -> Tensor:
         """``P X`` edge by edge.
