@@ -185,7 +185,7 @@ def write_archive(path: Path, task) -> list[str]:
     pieces = {f"adj_{name}": getattr(adj, name) for name in ("data", "indices", "indptr", "shape")}
     masks = {f"{part}_mask": np.isin(nodes, getattr(split, part)) for part in ("train", "val", "test")}
     np.savez(path, features=task.features.numpy(), labels=task.targets.numpy(), **pieces, **masks)
-    return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2"]
+    return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2", "--no-worth"]
 
 
 @pytest.fixture
@@ -427,6 +427,7 @@ def command():
 SHARED = ("--clusters", "8", "--set", "clusters.accumulate=2", "--set", "dropout=0", "--json")
 
 
+@pytest.mark.slow  # tests/parallel/test_clusters.py has the same without the command
 def test_two_processes_share_the_steps_and_train_what_one_trains(capfd, here):
     alone = run("train", *TINY, *SHARED, "--out", "alone")
     assert alone.code == 0, alone.err

@@ -136,7 +136,7 @@ def test_a_gcn_of_16_layers_is_dying(task):
 def test_an_initialised_egnn_is_healthy(task, layers, watch):
     found = judged(initialised("egnn", layers, task), task.features, task.graph, watch)
     assert found.is_healthy, str(found)
-    assert found.verdict == "healthy"
+    assert found.verdict == "healthy energy"
     assert found.not_judged == ()
 
 
@@ -249,7 +249,7 @@ def test_whatever_is_measured_a_dead_gcn_is_never_called_healthy(task):
         kept = [replace(row, values={name: row[name] for name in measures}) for row in whole.layers]
         found = diagnose(RecordedTrace(kept, measures))
         assert not found.is_healthy, measures
-        assert found.verdict != "healthy"
+        assert found.verdict != "healthy energy"
         assert found.findings or "energy" not in measures, measures
 
 
@@ -320,7 +320,7 @@ def test_the_verdicts_and_their_thresholds_are_those_of_the_code():
     verdicts = page[page.index("| verdict |") : page.index("## What it costs")]
     rows = dict(re.findall(r"^\| ([a-z -]+) \| (.+) \|$", verdicts, flags=re.MULTILINE))
     del rows["verdict"]
-    assert list(rows) == [*(symptom.kind for symptom in SYMPTOMS), "healthy", "undecided"]
+    assert list(rows) == [*(symptom.kind for symptom in SYMPTOMS), "healthy energy", "undecided"]
     assert (module.ENERGY_LOST, module.NORM_LOST) == (1e-5, 1e-2)
     assert (module.RANK_LEFT, module.RANK_LOST, module.RAYLEIGH_LOST) == (2.0, 0.2, 1e-3)
     assert (module.ENERGY_GAINED, module.RAYLEIGH_GAINED) == (1e4, 1.0)

@@ -277,6 +277,7 @@ class EGNN(ResidualModel):
     """
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("conv", "dense", "shift")
+    needs_undirected: ClassVar[bool] = True
 
     def __init__(
         self,

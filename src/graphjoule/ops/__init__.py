@@ -6,6 +6,7 @@ from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
 from graphjoule.ops.spectral import limit_spectral_norm
+from graphjoule.ops.wave import wave_layer, wave_stack, wave_start
 
 __all__ = [
     "backend_for",
@@ -23,4 +24,7 @@ __all__ = [
     "split_key",
     "srelu",
     "use_backend",
+    "wave_layer",
+    "wave_stack",
+    "wave_start",
 ]

@@ -5,6 +5,7 @@ from graphjoule.theory.certificate import Certificate, CertifiedLayer, Certified
 from graphjoule.theory.layers import Enclosure, LayerRange, Setting, depth_limit, layer_ranges
 from graphjoule.theory.lemmas import Lemma, lemmas, srelu_energy_limit
 from graphjoule.theory.reach import LAWS, StepLaw
+from graphjoule.theory.wave import WaveEnergies, wave_energies
 from graphjoule.theory.weights import WeightLayer, WeightReport, weight_report
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Lemma",
     "Setting",
     "StepLaw",
+    "WaveEnergies",
     "WeightLayer",
     "WeightReport",
     "audit",
@@ -26,5 +28,6 @@ __all__ = [
     "layer_ranges",
     "lemmas",
     "srelu_energy_limit",
+    "wave_energies",
     "weight_report",
 ]

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -147,8 +147,8 @@ class TrainSettings(BaseModel):
 
     lr: float = Field(gt=0)
     weight_decay: dict[str, Annotated[float, Field(ge=0)]]
-    epochs: int = Field(ge=1)
-    patience: int = Field(ge=1)
+    epochs: int = Field(ge=1, le=10**7)  # the curves of all of them are kept
+    patience: int = Field(ge=1, le=10**9)
     select_on: str = Field(min_length=1)
     clusters: ClusterSettings | None = None
     class_weights: str | list[float] | None = None
@@ -170,7 +170,7 @@ class TrainSettings(BaseModel):
         return select_on.removeprefix("val_")  # as files of before say
 
 
-Source = Literal["paper", "released code", "ours", "default", "override"]
+Source = Literal["paper", "released code", "ours", "data", "default", "override"]
 Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What a run is chosen by. These are arguments and not settings, so that a recipe is never about another run.
@@ -309,6 +309,13 @@ class Recipe(BaseModel):
             raise GraphjouleError(f"This is not a recipe graphjoule can use: {explain(error)[1]}") from error
         except (AttributeError, TypeError) as error:
             raise GraphjouleError("This is not a recipe graphjoule can use: its settings are no tables.") from error
+
+
+@lru_cache(maxsize=1024)  # ten seeds or a million share one
+def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
+    """A recipe from its JSON, and its fingerprint."""
+    recipe = Recipe.from_json(text)
+    return recipe, recipe.fingerprint()
 
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
@@ -479,6 +486,13 @@ def load_recipe(
         raise GraphjouleError(f"{file or f'{model}.toml'}: {sentence}" if in_file else sentence) from error
 
 
+def has_recipe(model: str, dataset: str) -> bool:
+    """Whether the recipe file that comes with graphjoule has a block of the dataset's own."""
+    if model not in MODELS:
+        raise GraphjouleError(unknown(model, MODELS, "model"))
+    return any(block.dataset == dataset for block in _read_recipe_file(model, None))
+
+
 def _check_overrides(overrides: Mapping[str, Any]) -> None:
     for key in overrides:
         if key in _CHOSEN:
@@ -519,7 +533,7 @@ def _assembled(fields: dict[str, Any], settled: Settled) -> dict[str, Any]:
     return fields
 
 
-def _read_recipe_file(model: str, file: Path | None) -> list[Block]:
+def _read_recipe_file(model: str, file: Path | None) -> tuple[Block, ...]:
     """The blocks of a model's recipe file: the one that comes with graphjoule, or a file of the caller's."""
     shipped = resources.files("graphjoule.training") / "recipes" / f"{model}.toml"
     if file is None and not shipped.is_file():
@@ -533,7 +547,8 @@ def _read_recipe_file(model: str, file: Path | None) -> list[Block]:
     return parse_blocks(text, str(file or f"{model}.toml"))
 
 
-def parse_blocks(text: str, name: str) -> list[Block]:
+@lru_cache  # a study asks for hundreds of recipes of one file
+def parse_blocks(text: str, name: str) -> tuple[Block, ...]:
     """Read the text of a recipe file.
 
     Args:
@@ -549,7 +564,7 @@ def parse_blocks(text: str, name: str) -> list[Block]:
         raise GraphjouleError(f"{name} is not valid TOML: {error}.") from error
     if list(content) != ["block"] or not isinstance(content["block"], list):
         raise GraphjouleError(f"{name} must hold [[block]] tables and nothing else, but it holds: {choices(content)}.")
-    return [_parse_block(raw, f"{name}, block {i}") for i, raw in enumerate(content["block"], start=1)]
+    return tuple(_parse_block(raw, f"{name}, block {i}") for i, raw in enumerate(content["block"], start=1))
 
 
 def _parse_block(raw: Any, where: str) -> Block:
@@ -661,9 +676,8 @@ def resolve(given: Mapping[str, Any], names: Sequence[str], model: str, terms: C
     spread: dict[str, Any] = {}
     for key, value in flat:
         full = key if key in names else _full_name(key, short)
-        below = [name for name in names if name.startswith(f"{full}.")]
-        if full == "train.weight_decay" and below:
-            spread |= dict.fromkeys(below, value)
+        if full == "train.weight_decay" and (groups := [name for name in names if name.startswith(f"{full}.")]):
+            spread |= dict.fromkeys(groups, value)
         elif value is None and full in ("train.clusters", *(f"terms.{term}" for term in TERMS)):
             exact[full] = None
         elif full not in names:

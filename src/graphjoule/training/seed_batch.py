@@ -522,8 +522,9 @@ class SeedBatch:
             owner, _, key = name.partition(".")
             if owner == "selection":
                 self.selection.state[key] = value
-            elif owner == "draws":
-                self.draws.on(torch.device(key)).set_state(value[0].cpu())
+            elif owner == "draws":  # of a model that cannot be stacked; others draw from keys
+                if not self.model.is_stackable:
+                    self.draws.on(torch.device(key)).set_state(value[0].cpu())
             elif key:
                 getattr(self, owner)[key] = value
             else:
