@@ -147,7 +147,9 @@ def test_explain_says_which_facts_chose_the_settings_and_a_training_goes_on_with
     )
     again = run("train", *OWN, *quick, "--resume", "--json", "--explain")
     assert (again.code, len(again.out.splitlines())) == (0, 1)
-    assert "facts" in again.err
+    assert "Settings are those that run began with." in again.err
+    (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("rome", "oslo"))
+    assert "other settings" not in refused(here, "train", *OWN, *quick, "--resume")
     assert "choose another" in run("train", *OWN, *quick, "--set", "lr=0.5", "--resume").err
 
 
