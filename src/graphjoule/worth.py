@@ -110,7 +110,8 @@ def assess(task: Task, result: FitResult, *, device: str | torch.device = "auto"
                 rival = _Rival("GCN with 2 layers", True, True, network(found.models, shallow), num_layers=2)
                 contenders.append(_contender(table, rival, started))
                 if (most := shallow.train.epochs) in {record.epochs_run for record in found.records}:
-                    table.note(f"The GCN with 2 layers was still training after {most:,} epochs, where it was stopped.")
+                    epochs = counted(most, "epoch")
+                    table.note(f"The GCN with 2 layers was still training after {epochs}, where it was stopped.")
             else:
                 table.note("A GCN of 2 layers is left out: its loss was not finite.")
         except GraphjouleError as error:
