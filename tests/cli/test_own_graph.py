@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit, load
-from graphjoule.tasks import load_task
+from graphjoule.tasks import load_tables, load_task
+from graphjoule.training import RunFolder, recipe_for
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, save_model
@@ -126,6 +129,32 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert {(record.dataset, record.split, record.test_score) for record in records} == {
         ("nodes.csv", "stratified-20-0", None)
     }
+
+
+def test_explain_says_which_facts_chose_the_settings_and_a_training_goes_on_with_them(here):
+    quick = ("--epochs", "2", "--set", "hidden_channels=8", "--device", "cpu", "--out", "run")
+    first = run("train", *OWN, *quick, "--explain")
+    assert (first.code, first.err) == (0, "")
+    lines = first.out.splitlines()
+    assert lines[0] == "facts"
+    assert "  graph: 40 nodes, 4.0 neighbours, components: 2" in lines
+    assert "egnn, 8 layers, nodes.csv" in first.out  # the depth where none is asked for
+    stored = RunFolder(here / "run").about().recipe
+    chosen = {name for name, source in stored.sources.items() if source == "data"}
+    assert chosen >= {"model.gamma", "train.lr"}
+    assert stored.settings() == (
+        recipe_for(load_tables("nodes.csv", "edges.csv"), overrides={"epochs": 2, "hidden_channels": 8}).settings()
+        | {"data.split": stored.data.split}
+    )
+    again = run("train", *OWN, *quick, "--resume", "--json", "--explain")
+    assert (again.code, len(again.out.splitlines())) == (0, 1)
+    assert "facts" in again.err
+    assert "choose another" in run("train", *OWN, *quick, "--set", "lr=0.5", "--resume").err
+
+
+def test_a_dataset_with_a_recipe_needs_no_rules():
+    result = run("train", *TINY, "--explain", "--out", "run")
+    assert result.out.startswith("digits has a recipe of its own: no rule is asked.\n")
 
 
 def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_result_is(here):
@@ -612,19 +641,20 @@ def survey(tmp_path_factory):
 
 
 def sklearn_headline(objective, truth, predicted):
-    """The headline of an objective by scikit-learn, from the cells of the user's table and of predictions.csv."""
-    from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score
+    """What selected, or the headline, by scikit-learn, from the cells of the user's table and of predictions.csv."""
+    from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score, roc_auc_score
 
-    if objective in ("classification", "binary"):
-        name = {"classification": "kind", "binary": "flag"}[objective]
-        return accuracy_score([row[name] for row in truth], [row["label"] for row in predicted])
+    if objective == "classification":
+        return accuracy_score([row["kind"] for row in truth], [row["label"] for row in predicted])
+    if objective == "binary":  # which was selected by it
+        return roc_auc_score([row["flag"] == "no" for row in truth], [float(r["probability_no"]) for r in predicted])
     if objective == "ordinal":
         rank = {"low": 0, "middle": 1, "high": 2}
         return mean_absolute_error([rank[r["grade"]] for r in truth], [float(r["prediction"]) for r in predicted])
     if objective == "multilabel":
         names = ("blue", "green", "red")
         there = [[name in row["tags"].split(";") for name in names] for row in truth]
-        found = [[float(row[f"probability_{name}"]) > 0.5 for name in names] for row in predicted]
+        found = [[name in row["labels"].split(";") for name in names] for row in predicted]
         return f1_score(np.array(there), np.array(found), average="micro")
     scores = []
     for name in ("price", "rent"):
@@ -648,7 +678,8 @@ def test_every_objective_from_a_table_to_a_page(here, survey, objective):
     known = [i for i, row in enumerate(predicted) if row["given"] == "true"]
     assert known == [i for i in range(60) if i % 6]
     expected = sklearn_headline(objective, [truth[i] for i in known], [predicted[i] for i in known])
-    assert said[asked.headline.name] == pytest.approx(expected, abs=1e-6)
+    selected = asked.watched(record.recipe["train"]["select_on"])[-1]
+    assert said[selected.name] == pytest.approx(expected, abs=1e-6)
 
     assert run("report", survey / objective, "--out", "page.html").code == 0
     command = re.search(r"graphjoule train [^<]+", html.unescape((here / "page.html").read_text()))[0]
@@ -871,3 +902,73 @@ def test_the_commands_and_the_code_of_the_document_run(here):
     assert refused(here, "train", *asked) == sentence
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), {})
+
+
+@settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False))
+def test_predictions_of_new_nodes_follow_the_ids_under_any_shuffling(here, survey, draw):
+    heads, ends = ["id", "x", "city", "day"], ["source", "target"]
+    nodes = [[f"m{i}", f"{i / 7:.2f}", ["Rome", "Oslo", "Paris"][i % 3], f"{1 + i}.2.2026"] for i in range(8)]
+    edges = [[f"00{5 * i}", f"m{i}"] for i in range(8)] + [["m1", "m2"], ["m3", "m4"]]
+
+    def predicted(name, order, end_order, nodes, edges):
+        write_csv(here / f"{name}.csv", *([row[k] for k in order] for row in [heads, *nodes]))
+        write_csv(here / f"{name}-edges.csv", *([row[k] for k in end_order] for row in [ends, *edges]))
+        out = ("--out", f"{name}-predicted.csv", "--force", "--device", "cpu")
+        files = ("--nodes", f"{name}.csv", "--edges", f"{name}-edges.csv")
+        assert run("predict", survey / "classification", *files, *out).code == 0
+        return {row["id"]: row for row in rows_of(here / f"{name}-predicted.csv")}
+
+    def shuffled(rows):
+        return draw.sample(rows, len(rows))
+
+    first = predicted("a", range(4), range(2), nodes, edges)
+    second = predicted("b", shuffled(range(4)), shuffled(range(2)), shuffled(nodes), shuffled(edges))
+    assert first.keys() == second.keys()
+    for name, row in first.items():
+        assert second[name]["label"] == row["label"]
+        for kind in ("k0", "k1", "k2"):
+            one, other = (float(found[f"probability_{kind}"]) for found in (row, second[name]))
+            assert one == pytest.approx(other, abs=1e-6)
+
+
+# Edges that keep their direction, and types with operators of their own.
+
+
+@pytest.mark.parametrize("options", [["--direction", "kept"], ["--edge-type", "kind", "--types", "separate"]])
+def test_directions_and_types_go_the_whole_way(here, caplog, options):
+    caplog.set_level("INFO", "graphjoule")
+    heads, *rows = (line.split(",") for line in (here / "edges.csv").read_text().splitlines())
+    write_csv(here / "edges.csv", [*heads, "kind"], *([*row, "ab"[k % 2]] for k, row in enumerate(rows)))
+    assert run("data", "check", "nodes.csv", "edges.csv", *options).code == 0
+    said = refused(here, "train", *OWN, "--types", "separate", *TINY)
+    assert said.endswith("--types is separate, but it is for --edge-type, which is not given.\n")
+    if "kept" in options:
+        said = refused(here, "train", *OWN, *options, *TINY)
+        assert "EGNN needs edges that count in both directions, because its P must be symmetric, and here" in said
+        assert "take --direction both, or a --model that follows directions: appnp, gcn, gcnii, jknet, " in said
+        options = [*options, "--model", "gcn"]
+    trained = run("train", *OWN, *options, *TINY, "--out", "run")
+    assert (trained.code, trained.err) == (0, "")
+    words = "edges keep their direction" if "kept" in options else "each with an operator of its own"
+    assert words in (here / "run" / "MODEL_CARD.md").read_text()
+    before = (here / "run" / "predictions.csv").read_bytes()
+    assert run("predict", "run", "--out", "again.csv").code == 0
+    assert (here / "again.csv").read_bytes() == before
+
+    write_csv(here / "new.csv", ["id", "x", "city"], ["m0", 0.1, "rome"], ["m1", 0.9, "oslo"])
+    write_csv(here / "new-edges.csv", [*heads, "kind"], ["n0", "m0", "a"], ["m0", "m1", "b"], ["m1", "n4", "a"])
+    new = ("predict", "run", "--nodes", "new.csv")
+    assert run(*new, "--edges", "new-edges.csv", "--all", "--out", "new-p.csv").code == 0
+    old, found = rows_of(here / "again.csv"), rows_of(here / "new-p.csv")
+    assert found[: len(old)] == old
+    assert [row["id"] for row in found[len(old) :]] == ["m0", "m1"]
+    for more in (["--edges", "new-edges.csv", "--update-old"], ["--knn", 3]):
+        assert run(*new, *more, "--out", f"{more[0]}{len(more)}.csv").code == 0
+
+    assert run("report", "run", "--out", "page.html").code == 0
+    page = html.unescape((here / "page.html").read_text())
+    assert " ".join(options[:2]) in page
+    assert "Diagnosis after training" in page
+    said = run("train", *OWN, *options, *TINY, "--clusters", 2, "--out", "parts")
+    assert (said.code, "needs one undirected graph, and here edges keep their direction" in said.err) == (2, True)

@@ -242,3 +242,14 @@ def test_a_constraint_by_its_option_with_limits_by_their_short_names(here):
     records = list(read_records(json.loads(done.out)["records"]))
     assert [record.recipe["terms"]["energy"]["c_min"] for record in records] == [0.2]
     assert run(*arguments.replace("augmented_lagrangian", "lagrange").split()).code == 2
+
+
+def test_accuracy_that_says_little_is_doubted_unless_another_metric_selects(here):
+    rows = "".join(f"n{i},{i % 7},{'fraud' if i < 2 else 'honest'}\n" for i in range(60))
+    (here / "nodes.csv").write_text(f"id,x,label\n{rows}")
+    own = ("train", "--nodes", "nodes.csv", *TINY)
+    said = run(*own, "--objective", "binary").err
+    assert "nodes.csv: always saying 'honest' is right for 96.67 % of the labels, so accuracy says little; " in said
+    assert "--select-on balanced_accuracy or --select-on average_precision" in said
+    assert "--class-weights balanced" in said
+    assert "accuracy says little" not in run(*own, "--select-on", "balanced_accuracy").err

@@ -50,7 +50,9 @@ def evaluation(objective=None, **fields):
     objective = objective or Binary(class_names=NAMES)
     places = {"degree": torch.arange(200.0) % 9, "distance": torch.arange(200.0) % 4, "agreement": torch.rand(200)}
     points = torch.randint(0, 500, (3, 200, 2), generator=torch.Generator().manual_seed(1)).to(torch.int16)
-    planes = Planes("test", torch.arange(200), ("encoder", "convs.0", EVIL), points, (0.5, 0.6, 0.7), (3.0, 2.0, 1.0))
+    planes = Planes(
+        "test", torch.arange(200), ("encoder", "convs.0", "convs.1"), points, (0.5, 0.6, 0.7), (3.0, 2.0, 1.0)
+    )
     parts = {"val": part_of(objective, seed=1), "test": part_of(objective, **places)}
     return Evaluation(4, "loss", 0.3, objective, "node", parts, planes, **fields)
 

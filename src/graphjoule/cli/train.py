@@ -13,13 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import Device, Json, Overrides, parse_seeds, show_progress
+from graphjoule.cli.terminal import (
+    ClassWeights,
+    Device,
+    FocalGamma,
+    Json,
+    Overrides,
+    SelectOn,
+    overrides_of,
+    parse_seeds,
+    show_progress,
+)
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.defaults import Choice, choose_settings, default_layers, with_choices_of
+from graphjoule.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +47,9 @@ if TYPE_CHECKING:
 def train(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
+    ] = None,
     seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
     set_: Overrides = None,
     constraint: Annotated[
@@ -51,23 +65,18 @@ def train(
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
     ] = None,
-    select_on: Annotated[
-        str | None,
-        typer.Option(metavar="METRIC", help="What chooses the epoch: loss, or a metric such as accuracy or roc_auc."),
-    ] = None,
-    class_weights: Annotated[
-        str | None,
-        typer.Option(metavar="WEIGHTS", help="Weight of each class in the loss: balanced, or numbers such as 1,5."),
-    ] = None,
-    focal_gamma: Annotated[
-        float | None, typer.Option(metavar="GAMMA", help="Focal loss instead of cross entropy; 2 is usual.")
-    ] = None,
+    select_on: SelectOn = None,
+    class_weights: ClassWeights = None,
+    focal_gamma: FocalGamma = None,
     recipe_file: Annotated[
         Path | None,
         typer.Option(
             "--recipe", metavar="FILE", help="Recipe file to use, such as the best.toml of `graphjoule tune`."
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the facts of the data and which rules chose settings by them.")
+    ] = False,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Train in so many processes here, each with a part of the graph."),
@@ -131,11 +140,10 @@ def train(
         "train.clusters.parts": clusters,
         "train.clusters.per_step": clusters_per_step,
         "train.select_on": select_on,
-        "train.class_weights": None if class_weights is None else _weights(class_weights),
+        "train.class_weights": class_weights,
         "train.focal_gamma": focal_gamma,
     }
-    given = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    overrides = parse_overrides([*(set_ or []), *given])
+    overrides = overrides_of(set_, chosen)
     if clusters_per_step is not None and not any(key.endswith("parts") for key in overrides) and recipe_file is None:
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
@@ -147,6 +155,10 @@ def train(
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
     is_alone = processes is None and parts is None and not distributed
+    if explain and distributed and parts is not None:
+        raise GraphjouleError(
+            "--explain needs the whole graph, and with --parts every process has a part: leave out one."
+        )
     if is_alone:
         recipe = load_recipe_from(recipe_file, model, source.name, layers, overrides)
     else:
@@ -179,10 +191,14 @@ def train(
         tensorboard=tensorboard,
         source=source,
         is_json=json,
+        is_open=recipe_file is None,
+        explain=explain,
         is_compared=(source.is_own and parts is None) if worth is None else worth,
     )
     if is_alone:
         task = source.load()
+        job = job.for_task(task)
+        warn_of_accuracy(task, job.recipe)
         print_result(job, task, job.train(task))
     else:
         if distributed and resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
@@ -191,20 +207,30 @@ def train(
         train_with_others(job, processes, distributed, parts)
 
 
-def _weights(text: str) -> str | list[float]:
-    """One number per class from a list with commas, or the word as it is."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        return text
+def warn_of_accuracy(task: Task, recipe: Recipe) -> None:
+    """Say that accuracy chooses or is shown although nearly all labels are of one class."""
+    from graphjoule.tasks.metrics import ACCURACY, MICRO_F1
+    from graphjoule.tasks.objective import Classification
+    from graphjoule.tasks.own_graph import doubt_of_accuracy
+
+    asked = task.objective
+    if not isinstance(asked, Classification) or asked.watched(recipe.train.select_on)[-1] not in (ACCURACY, MICRO_F1):
+        return
+    counts = task.targets[task.is_known].bincount(minlength=asked.num_classes).tolist()
+    options = {name: f"--{name.replace('_', '-')}" for name in ("select_on", "class_weights")}
+    for said in doubt_of_accuracy(asked.classes, counts):
+        typer.echo(in_options(f"{task.name}: {said}", options), err=True)
 
 
-def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:
+def load_recipe_from(
+    file: Path | None, model: str, dataset: str, num_layers: int | None, overrides: dict[str, Any]
+) -> Recipe:
     """The recipe of a file of the user's, such as the winner of ``graphjoule tune``; else ours.
 
     What a file changes against the recipe that comes with graphjoule counts as overridden, so that a report does not
     take it for the paper's experiment and its command repeats the training without the file.
     """
+    num_layers = default_layers(model, dataset) if num_layers is None else num_layers
     found = load_recipe(model, dataset, num_layers, overrides, file=file)
     if file is None:
         return found
@@ -231,9 +257,12 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
             f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
             "leave out --resume to begin one."
         )
-    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
-        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
-        recipe = recipe.model_copy(update={"data": data})
+    if resume and folder.is_taken:  # the graph will say which split "default" is, and what rules choose
+        stored = folder.about().recipe
+        if recipe.data.split == "default":
+            data = recipe.data.model_copy(update={"split": stored.data.split})
+            recipe = recipe.model_copy(update={"data": data})
+        recipe = with_choices_of(recipe, stored)
     folder.check(recipe, resume=resume)
 
 
@@ -250,6 +279,8 @@ class Job(BaseModel):
         tensorboard: folder for TensorBoard's curves; None writes none.
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
+        is_open: whether rules may choose by the data what nobody has set.
+        explain: whether to print why settings are what they are.
         is_compared: whether to compare it with simpler models.
     """
 
@@ -263,6 +294,20 @@ class Job(BaseModel):
     source: GraphSource = GraphSource()
     is_json: bool = False
     is_compared: bool = False
+    is_open: bool = False
+    explain: bool = False
+
+    def for_task(self, task: Task, *, is_first: bool = True) -> Job:
+        """The same job with settings from the data where nobody has set any; the first process may explain them.
+
+        Args:
+            task: the whole graph.
+            is_first: whether this process prints.
+        """
+        chosen = choose_settings(self.recipe, task, self.seeds[0]) if self.is_open else Choice(self.recipe)
+        if self.explain and is_first:
+            typer.echo("\n".join(chosen.lines()), err=self.is_json)
+        return self.model_copy(update={"recipe": chosen.recipe, "is_open": False, "explain": False})
 
     def train(
         self,

@@ -20,11 +20,11 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.fitting import TrainedRuns, read_runs
 from graphjoule.nn import GraphModel
-from graphjoule.report.metrics import metrics_of
+from graphjoule.report.metrics import label, metrics_of
 from graphjoule.studies.collection import record_files
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import Metric
+from graphjoule.tasks.objective import Classification, Metric
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.view import without_scores
 from graphjoule.training.build import initialised
@@ -79,6 +79,15 @@ class Cell:
     def metrics(self) -> tuple[Metric, ...]:
         """What its runs were scored by; the first is the headline."""
         return metrics_of(self.records)
+
+    @cached_property
+    def question(self) -> str:
+        """What its runs were asked and scored by, in words; only scores of the same question can be compared."""
+        source = None if self.data is None else self.data.source
+        columns = None if source is None else source.columns
+        asked = self.records[0].objective if self.records else Classification.name
+        target = f" of {', '.join(columns.labels)}" if columns is not None else ""
+        return f"{asked}{target}, by {label(self.metrics[0])}"
 
     @cached_property
     def changed_settings(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -412,6 +413,18 @@ def colour_groups(objective: Objective, target: Tensor) -> tuple[list[tuple[str,
     return [*((names[k], f"p{n}") for n, k in enumerate(frequent)), ("others", _GREY)], place[number]
 
 
+def layer_names(modules: Sequence[str]) -> list[str]:
+    """Modules as the chart of energies numbers them: the graph layers from 1, what comes before them is layer 0.
+
+    >>> layer_names(["encoder", "convs.0", "convs.7"]), layer_names(["first", "second"])
+    (['layer 0, the encoder', 'layer 1', 'layer 8'], ['first', 'second'])
+    """
+    numbers = [int(found[1]) + 1 if (found := re.fullmatch(r"convs\.(\d+)", name)) else 0 for name in modules]
+    if not any(numbers):
+        return list(modules)
+    return [f"layer {k}" if k else f"layer 0, the {name}" for k, name in zip(numbers, modules, strict=True)]
+
+
 def _plane_view(evaluation: Evaluation, planes: Planes, most: int) -> dict[str, Any]:
     part = evaluation.parts[planes.part]
     kinds, colours = colour_groups(evaluation.objective, part.target[planes.rows])
@@ -425,15 +438,16 @@ def _plane_view(evaluation: Evaluation, planes: Planes, most: int) -> dict[str, 
         (name, colour, [(int(x), int(y)) for x, y in last[a:b]])
         for (name, colour), a, b in zip(kinds, starts, starts[1:], strict=False)
     ]
+    names = layer_names(planes.names)
     words = [
         f"{name}: {100 * share:.0f} % of its variance lies in this plane; "
         f"the typical distance from the mean is {size:.3g}"
-        for name, share, size in zip(planes.names, planes.shares, planes.sizes, strict=True)
+        for name, share, size in zip(names, planes.shares, planes.sizes, strict=True)
     ]
     title = f"{len(kept):,} {PARTS[planes.part]} {evaluation.unit}s in the plane of their two main directions"  # type: ignore[index]
     return {
         "title": title,
-        "svg": draw_plane(f"{title}, after {planes.names[-1]}", GRID, groups),
+        "svg": draw_plane(f"{title}, after {names[-1]}", GRID, groups),
         "legend": [kind for kind, count in zip(kinds, counts, strict=True) if count],
         "words": words[-1],
         "num_layers": len(words),

@@ -294,12 +294,13 @@ def _places(
     if task.pooling is not None:
         sizes = task.pooling.sizes.cpu()
         return {name: {"degree": sizes[rows].float()} for name, rows in nodes.items()}
-    rowptr, col = task.graph.rowptr.cpu().numpy(), task.graph.col.cpu().numpy()
+    graph = task.graph.undirected
+    rowptr, col = graph.rowptr.cpu().numpy(), graph.col.cpu().numpy()
     found: dict[str, dict[str, Any]] = {
         name: {"degree": torch.from_numpy(np.diff(rowptr)[rows.numpy()] - 1).float()} for name, rows in nodes.items()
     }
     if len(col) <= _MOST_ENTRIES:
-        steps = _distances(task.graph, split.train.cpu().numpy())
+        steps = _distances(graph, split.train.cpu().numpy())
         for name, rows in nodes.items():
             found[name]["distance"] = torch.from_numpy(steps[rows.numpy()]).float()
     if not isinstance(task.objective, Regression):
