@@ -102,7 +102,8 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert rest[2].startswith("warning: Never predicted: class ")
     assert rest[3:5] == ["", "What is the graph worth?"]
     assert any(line.startswith("egnn with 2 layers ") for line in rest)
-    assert "There are no test nodes, so the validation nodes judge" in rest[-1]
+    assert rest[-2].startswith("There are no test nodes, so the validation nodes judge")
+    assert rest[-1] == "The GCN with 2 layers was still training after 1 epoch, where it was stopped."
     assert "nodes.csv: 40 nodes, 3 features; 30 labelled with 2 classes (blue, red), 10 to predict" in caplog.text
     folder = here / "runs" / "nodes-egnn-2"
     assert sorted(path.name for path in folder.iterdir()) == [
