@@ -727,7 +727,8 @@ class MixedDtypes(TooWide):
     ("model", "match"),
     [
         (TooWide(7, 3), "The model is a TooWide; expected a recipe, or a class or function that builds a module"),
-        ("egnn", "The model is a str; expected a recipe"),
+        (3, "The model is a int; expected a recipe"),
+        ("egn", '"egn" is not a model'),
         (pyg.GAT, "needs in_channels, hidden_channels, num_layers; expected a function of the task, or one with"),
         (lambda one, two: TooWide(7, 3), "needs one, two; expected a function of the task"),
         (lambda: 3, "returned int; expected a torch.nn.Module"),

@@ -34,6 +34,7 @@ from graphjoule.training.build import (
 )
 from graphjoule.training.calibration import Calibration, check_coverage
 from graphjoule.training.callbacks import Callback, Listeners, TrainingJob
+from graphjoule.training.defaults import recipe_for
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.hub import model_file
 from graphjoule.training.loop import Progress
@@ -72,7 +73,7 @@ class FitResult:
 
 
 def fit(
-    model: Recipe | Builder,
+    model: Recipe | Builder | str,
     task: Task,
     seeds: Sequence[int] = (0,),
     *,
@@ -97,10 +98,11 @@ def fit(
     neither read nor moved, and signal handlers are left alone.
 
     Args:
-        model: a recipe, see `load_recipe`; a class with its options, such as ``functools.partial(GAT,
-            hidden_channels=64, num_layers=4)``, which gets ``in_channels`` and ``out_channels``; or any function of the
-            task, or of nothing, that builds a module. A module is called as ``model(x, graph)``, or as
-            ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of these names.
+        model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; a recipe, see `load_recipe`; a
+            class with its options, such as ``functools.partial(GAT, hidden_channels=64, num_layers=4)``, which gets
+            ``in_channels`` and ``out_channels``; or any function of the task, or of nothing, that builds a module. A
+            module is called as ``model(x, graph)``, or as ``model(x, edge_index[, edge_weight])`` if its ``forward``
+            has arguments of these names.
         task: the graph, features, targets, splits and objective.
         seeds: one run each.
         terms: what is added to the loss besides the model's own ``penalty()``: settings such as
@@ -143,7 +145,7 @@ def fit(
     seeds = list(seeds)
     if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
         raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
-    recipe, architecture = _resolve(model, task, settings)
+    recipe, architecture = _resolve(model, task, settings, seeds[0])
     if recipe.model.name in MODELS:
         MODELS[recipe.model.name].check_graph(task.graph)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
@@ -192,8 +194,13 @@ def fit(
     return result
 
 
-def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -> tuple[Recipe, Architecture]:
+def _resolve(
+    model: Recipe | Builder | str, task: Task, settings: Mapping[str, Any], seed: int
+) -> tuple[Recipe, Architecture]:
     """The recipe of a training and its network, whichever way the model was given."""
+    if isinstance(model, str):
+        recipe = recipe_for(task, model, overrides=settings, seed=seed)
+        return recipe, architecture_of(recipe)
     if isinstance(model, Recipe):
         recipe = model.with_settings(settings) if settings else model
         return recipe, architecture_of(recipe)

@@ -21,7 +21,8 @@ from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit, load
-from graphjoule.tasks import load_task
+from graphjoule.tasks import load_tables, load_task
+from graphjoule.training import RunFolder, recipe_for
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, save_model
@@ -101,7 +102,8 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert rest[2].startswith("warning: Never predicted: class ")
     assert rest[3:5] == ["", "What is the graph worth?"]
     assert any(line.startswith("egnn with 2 layers ") for line in rest)
-    assert "There are no test nodes, so the validation nodes judge" in rest[-1]
+    assert rest[-2].startswith("There are no test nodes, so the validation nodes judge")
+    assert rest[-1] == "The GCN with 2 layers was still training after 1 epoch, where it was stopped."
     assert "nodes.csv: 40 nodes, 3 features; 30 labelled with 2 classes (blue, red), 10 to predict" in caplog.text
     folder = here / "runs" / "nodes-egnn-2"
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -127,6 +129,34 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert {(record.dataset, record.split, record.test_score) for record in records} == {
         ("nodes.csv", "stratified-20-0", None)
     }
+
+
+def test_explain_says_which_facts_chose_the_settings_and_a_training_goes_on_with_them(here):
+    quick = ("--epochs", "2", "--set", "hidden_channels=8", "--device", "cpu", "--out", "run")
+    first = run("train", *OWN, *quick, "--explain")
+    assert (first.code, first.err) == (0, "")
+    lines = first.out.splitlines()
+    assert lines[0] == "facts"
+    assert "  graph: 40 nodes, 4.0 neighbours, components: 2" in lines
+    assert "egnn, 8 layers, nodes.csv" in first.out  # the depth where none is asked for
+    stored = RunFolder(here / "run").about().recipe
+    chosen = {name for name, source in stored.sources.items() if source == "data"}
+    assert chosen >= {"model.gamma", "train.lr"}
+    assert stored.settings() == (
+        recipe_for(load_tables("nodes.csv", "edges.csv"), overrides={"epochs": 2, "hidden_channels": 8}).settings()
+        | {"data.split": stored.data.split}
+    )
+    again = run("train", *OWN, *quick, "--resume", "--json", "--explain")
+    assert (again.code, len(again.out.splitlines())) == (0, 1)
+    assert "Settings are those that run began with." in again.err
+    (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("rome", "oslo"))
+    assert "other settings" not in refused(here, "train", *OWN, *quick, "--resume")
+    assert "choose another" in run("train", *OWN, *quick, "--set", "lr=0.5", "--resume").err
+
+
+def test_a_dataset_with_a_recipe_needs_no_rules():
+    result = run("train", *TINY, "--explain", "--out", "run")
+    assert result.out.startswith("digits has a recipe of its own: no rule is asked.\n")
 
 
 def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_result_is(here):

@@ -224,3 +224,10 @@ def test_features_are_normalised_where_the_recipe_says_so():
     first = [examine(model, recipe, ModelInput.of(task), device="cpu").trace for recipe in (plain, normalised)]
     expected = examine(model, plain, ModelInput.of(scaled), device="cpu").trace
     assert first[0].layers != first[1].layers == expected.layers
+
+
+def test_reach_is_shown_with_its_error_and_the_closed_law(here):
+    result = run("trace", "egnn:digits:1", "--reach", "--device", "cpu")
+    assert (result.code, result.err) == (0, "")
+    assert "Reach of convs.0: " in result.out
+    assert "By the closed law, with weights near the identity a node sees what random walks of " in result.out

@@ -177,21 +177,22 @@ def test_a_part_with_another_description_and_a_right_checksum(run, spoiled, edit
     takes(lambda: load_part(copy, 0))
 
 
-@fuzzed
-@given(st.data())
-def test_a_comparison(run, data):
-    path, asked = run / "comparison.json", small_task().objective
-    parts = [
-        Predicted(
-            torch.eye(asked.num_classes).double(), torch.arange(asked.num_classes), torch.arange(asked.num_classes)
-        )
-    ]
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """A comparison as it is stored."""
+    asked, path = small_task().objective, tmp_path_factory.mktemp("comparison") / "comparison.json"
+    classes = torch.arange(asked.num_classes)
+    parts = [Predicted(torch.eye(asked.num_classes).double(), classes, classes)]
     rivals = [Contender("a", False, True, None, parts, parts), Contender("b", True, True, 4, parts, parts)]
-    if not (run / "good.json").exists():
-        found = compare(asked, rivals, select_on="loss", run_ids=["x"], part="test")
-        write_comparison(run / "good.json", found)
-    good = (run / "good.json").read_bytes()
-    path.write_bytes(data.draw(json_files(good) | mutations(good)))
+    write_comparison(path, compare(asked, rivals, select_on="loss", run_ids=["x"], part="test"))
+    return path, path.read_bytes()
+
+
+@fuzzed
+@given(st.tuples(st.just(mutated), EDITS) | st.tuples(st.just(json_file), JSON_EDITS))
+def test_a_comparison(comparison, change):
+    path, good = comparison
+    path.write_bytes(change[0](good, change[1]))
 
     def read():
         found = read_comparison(path)

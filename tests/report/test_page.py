@@ -135,6 +135,10 @@ def test_the_diagnosis_is_told_in_words(page):
     assert "Try:" in details
     assert "healthy energy" in page.all("details", id="cell-1")[0]["text"]
     assert "Limits c_min = 0.2, c_max = 1: of 4 layers all within both limits." in page.all("details")[0]["text"]
+    assert (
+        "Reach: with weights near the identity a node sees what random walks of 2.75 steps"
+        in page.all("details")[0]["text"]
+    )
 
 
 def test_few_cells_have_all_tables(text, page):

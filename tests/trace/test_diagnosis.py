@@ -26,7 +26,7 @@ from graphjoule.training.recipe import load_recipe
 from tests.graphs import normal, random_edges
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
-NORM, DIRECTION, SMOOTHING, SEPARATION, VANISHING, EXPLODING = (symptom.kind for symptom in SYMPTOMS)
+NORM, DIRECTION, SMOOTHING, SEPARATION, VANISHING, EXPLODING, UNUSED = (symptom.kind for symptom in SYMPTOMS)
 
 
 @pytest.fixture(scope="module")
@@ -328,3 +328,25 @@ def test_the_verdicts_and_their_thresholds_are_those_of_the_code():
     assert "1e-5" in rows["over-smoothing by norm collapse"]
     assert "1e-2" in rows["over-smoothing by norm collapse"]
     assert "1e-6" in rows["vanishing gradients"]
+
+
+def reaching(*reaches, num_layers=20):
+    """A healthy trace of which some layers have a mean reach."""
+    rows = []
+    for k in range(num_layers):
+        more = {"reach": reaches[k]} if k < len(reaches) - 1 else {}
+        more = {"reach": reaches[-1]} if k == num_layers - 1 else more
+        rows.append(LayerTrace(f"convs.{k}", {"energy": 1.0, "norm": 1.0, "effective_rank": 4.0, **more}, channels=8))
+    return RecordedTrace(rows, ["energy", "norm", "effective_rank", "reach"])
+
+
+def test_depth_that_reaches_no_further_is_called_unused():
+    found = diagnose(reaching(0.5, 1.0, 1.5, 1.95, 1.9, 1.98, 2.0))
+    assert (found.verdict, found.findings[0].layer) == (UNUSED, "convs.3")
+    assert "depth beyond convs.3 is not used" in found.findings[0].evidence
+    assert "the 16 layers" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize("reaches", [(0.5, 1.0, 1.5, 1.8, 2.0), (0.5, 2.0), (0.0, 0.0, 0.0, 0.0)])
+def test_depth_is_not_called_unused_where_it_grows_or_too_little_is_measured(reaches):
+    assert diagnose(reaching(*reaches)).is_healthy

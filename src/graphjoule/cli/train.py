@@ -30,6 +30,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
+from graphjoule.training.defaults import choose_settings, default_layers, with_choices_of
 from graphjoule.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ if TYPE_CHECKING:
 def train(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
+    ] = None,
     seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
     set_: Overrides = None,
     constraint: Annotated[
@@ -71,6 +74,9 @@ def train(
             "--recipe", metavar="FILE", help="Recipe file to use, such as the best.toml of `graphjoule tune`."
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the facts of the data and which rules chose settings by them.")
+    ] = False,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Train in so many processes here, each with a part of the graph."),
@@ -149,6 +155,10 @@ def train(
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
     is_alone = processes is None and parts is None and not distributed
+    if explain and distributed and parts is not None:
+        raise GraphjouleError(
+            "--explain needs the whole graph, and with --parts every process has a part: leave out one."
+        )
     if is_alone:
         recipe = load_recipe_from(recipe_file, model, source.name, layers, overrides)
     else:
@@ -181,11 +191,14 @@ def train(
         tensorboard=tensorboard,
         source=source,
         is_json=json,
+        is_open=recipe_file is None,
+        explain=explain,
         is_compared=(source.is_own and parts is None) if worth is None else worth,
     )
     if is_alone:
         task = source.load()
-        warn_of_accuracy(task, recipe)
+        job = job.for_task(task)
+        warn_of_accuracy(task, job.recipe)
         print_result(job, task, job.train(task))
     else:
         if distributed and resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
@@ -209,12 +222,15 @@ def warn_of_accuracy(task: Task, recipe: Recipe) -> None:
         typer.echo(in_options(f"{task.name}: {said}", options), err=True)
 
 
-def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:
+def load_recipe_from(
+    file: Path | None, model: str, dataset: str, num_layers: int | None, overrides: dict[str, Any]
+) -> Recipe:
     """The recipe of a file of the user's, such as the winner of ``graphjoule tune``; else ours.
 
     What a file changes against the recipe that comes with graphjoule counts as overridden, so that a report does not
     take it for the paper's experiment and its command repeats the training without the file.
     """
+    num_layers = default_layers(model, dataset) if num_layers is None else num_layers
     found = load_recipe(model, dataset, num_layers, overrides, file=file)
     if file is None:
         return found
@@ -241,9 +257,12 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
             f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
             "leave out --resume to begin one."
         )
-    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
-        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
-        recipe = recipe.model_copy(update={"data": data})
+    if resume and folder.is_taken:  # the graph will say which split "default" is, and what rules choose
+        stored = folder.about().recipe
+        if recipe.data.split == "default":
+            data = recipe.data.model_copy(update={"split": stored.data.split})
+            recipe = recipe.model_copy(update={"data": data})
+        recipe = with_choices_of(recipe, stored)
     folder.check(recipe, resume=resume)
 
 
@@ -260,6 +279,8 @@ class Job(BaseModel):
         tensorboard: folder for TensorBoard's curves; None writes none.
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
+        is_open: whether rules may choose by the data what nobody has set.
+        explain: whether to print why settings are what they are.
         is_compared: whether to compare it with simpler models.
     """
 
@@ -273,6 +294,32 @@ class Job(BaseModel):
     source: GraphSource = GraphSource()
     is_json: bool = False
     is_compared: bool = False
+    is_open: bool = False
+    explain: bool = False
+
+    def for_task(self, task: Task, *, is_first: bool = True) -> Job:
+        """The same job with settings from the data where nobody has set any; the first process may explain them.
+
+        What goes on has the settings that it began with, though its data or our rules may have changed since.
+
+        Args:
+            task: the whole graph.
+            is_first: whether this process prints.
+        """
+        from graphjoule.training.folder import RunFolder
+
+        recipe, lines = self.recipe, ["All settings are those of the recipe file."]
+        if self.is_open:
+            path = default_folder(recipe.with_split_of(task), resume=True) if self.resume and not self.out else self.out
+            if self.resume and path is not None and (folder := RunFolder(path)).is_taken:
+                recipe = with_choices_of(recipe, folder.about().recipe)
+                lines = [f"Settings are those that {path} began with."]
+            else:
+                choice = choose_settings(recipe, task, self.seeds[0])
+                recipe, lines = choice.recipe, choice.lines()
+        if self.explain and is_first:
+            typer.echo("\n".join(lines), err=self.is_json)
+        return self.model_copy(update={"recipe": recipe, "is_open": False, "explain": False})
 
     def train(
         self,
@@ -354,8 +401,12 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     if resume:
         for _, path in sorted(there.items(), reverse=True):
             folder = RunFolder(path)
-            if folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe)):
+            if folder.is_free:
                 return path
+            if folder.is_taken:
+                stored = folder.about().recipe
+                if not stored.differences(with_choices_of(recipe, stored)):
+                    return path
         raise GraphjouleError(
             f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
             "its folder with --out, or leave out --resume to begin one."

@@ -19,6 +19,7 @@ from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import METHOD_NAMES
+from graphjoule.training.defaults import choose_settings, default_layers
 from graphjoule.training.recipe import Recipe, load_recipe, resolve, setting_names
 from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, parse_ranges, spelled
 from graphjoule.tuning.storage import StorageRef, import_optuna
@@ -53,7 +54,9 @@ Killed or stopped, the same command goes on; started twice, the two share the tr
 def tune(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
+    ] = None,
     trials: Annotated[
         int, typer.Option(min=1, help="How many settings to try, no two the same, by all workers together.")
     ] = 20,
@@ -107,6 +110,7 @@ def tune(
     }
     overrides = overrides_of(set_, chosen)
     source.check()
+    layers = default_layers(model, source.name) if layers is None else layers
     start = load_recipe(model, source.name, layers, overrides, file=recipe)
     numbers = parse_seeds(seeds)
     ranges = choose_ranges(start, range_ or [], overrides)
@@ -123,6 +127,9 @@ def tune(
     ref, folder = _choose_places(storage, name or run_name(start), out)
 
     task = source.load()
+    if recipe is None:
+        searched = [name for key in ranges for name in spelled(start, key)]
+        start = choose_settings(start, task, numbers[0], searched).recipe
     warn_of_accuracy(task, start)
     search = Search(start.with_split_of(task), ranges, tuple(numbers), search_seed)
     seen = hide_test(task, search.recipe, numbers)

@@ -75,6 +75,10 @@ class GraphModel(nn.Module):
         """The model's own term of the training loss, a scalar."""
         return next(self.parameters()).new_zeros(())
 
+    def spectral_limits(self) -> dict[str, float]:
+        """Weights that a trainer holds to a spectral norm after every step, by name, each with its limit."""
+        return {}
+
     def in_loss_units(self, values: Tensor) -> Tensor:
         """Outputs or targets in the unit in which the loss counts them; see `OutputScale`."""
         return values

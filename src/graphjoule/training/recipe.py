@@ -170,7 +170,7 @@ class TrainSettings(BaseModel):
         return select_on.removeprefix("val_")  # as files of before say
 
 
-Source = Literal["paper", "released code", "ours", "default", "override"]
+Source = Literal["paper", "released code", "ours", "data", "default", "override"]
 Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What a run is chosen by. These are arguments and not settings, so that a recipe is never about another run.
@@ -320,9 +320,12 @@ def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
 
+_LATER: dict[str, Any] = {"certified": False}  # options that records of before lack, with what they were trained with
+
 
 def _as_format_1(recipe: Recipe) -> dict[str, Any]:
-    flat = recipe.model.model_dump(exclude={"name", "options"}) | recipe.model.options
+    options = {name: value for name, value in recipe.model.options.items() if (name, value) not in _LATER.items()}
+    flat = recipe.model.model_dump(exclude={"name", "options"}) | options
     flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
     flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", "class_weights", "focal_gamma"})
     weighted = recipe.train.model_dump(include={"class_weights", "focal_gamma"})
@@ -481,6 +484,13 @@ def load_recipe(
         at = [name for name in settled if not key or f".{table}." in f".{name}."]
         in_file = key not in _CHOSEN and not any(settled[name][1] == "override" for name in at)
         raise GraphjouleError(f"{file or f'{model}.toml'}: {sentence}" if in_file else sentence) from error
+
+
+def has_recipe(model: str, dataset: str) -> bool:
+    """Whether the recipe file that comes with graphjoule has a block of the dataset's own."""
+    if model not in MODELS:
+        raise GraphjouleError(unknown(model, MODELS, "model"))
+    return any(block.dataset == dataset for block in _read_recipe_file(model, None))
 
 
 def _check_overrides(overrides: Mapping[str, Any]) -> None:
