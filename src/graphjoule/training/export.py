@@ -225,7 +225,7 @@ class EdgeList(Propagation):
     @property
     def laplacian_bound(self) -> Tensor:  # type: ignore[override]
         """See `Propagation.laplacian_bound`; here it is a number of the graph that goes in."""
-        degree = self.degree.amax()
+        degree = self.degree.amax(dim=0)  # ONNX asks for the axis
         return (2 * degree / (1 + degree)).clamp(min=LEAST_BOUND)
 
     def product(self, x: Tensor) -> Tensor:
