@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.training.budget import in_words
 
 if TYPE_CHECKING:
     from graphjoule.studies import StudyProgress
@@ -149,8 +150,6 @@ def show_progress(title: str) -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def show_study(name: str) -> Iterator[Callable[[StudyProgress], None]]:
     """Gives a callback for `graphjoule.studies.work`."""
-    from graphjoule.studies import in_words
-
     with _display(name, "runs", step="") as display:
 
         def show(progress: StudyProgress) -> None:
