@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,7 @@ import typer
 from pydantic import BaseModel
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import Device, Json, Overrides, parse_seeds, show_progress
+from graphjoule.cli.terminal import DEFAULT_BUDGET, Device, Json, Overrides, parse_budget, parse_seeds, show_progress
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
@@ -30,12 +30,34 @@ if TYPE_CHECKING:
     from graphjoule.training import Progress
 
 
+DEFAULT_MODEL, DEFAULT_LAYERS = "egnn", 32
+_ONE_MODEL = "--model, --layers, --recipe, --set or --epochs train one, and so does --budget none"
+
+
 @takes_a_graph
 def train(
     source: GraphSource,
-    model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
-    seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
+    model: Annotated[
+        str | None, typer.Option(help=f"Model: {choices(MODELS)}.", show_default=DEFAULT_MODEL)
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of graph layers.", show_default=str(DEFAULT_LAYERS))
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="How many seeds (10 means 0 to 9), or a list such as 3,7.", show_default="1; 5 where models are tried"
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Wall time such as 90s, 2min or 1h, or none. On your own files, models and depths are tried for so "
+            "long where nothing says which; one training ends after it with what it has.",
+            show_default=f"{DEFAULT_BUDGET} on your own files, else none",
+        ),
+    ] = None,
     set_: Overrides = None,
     constraint: Annotated[
         MethodName | None, typer.Option(help="Hold every layer's energy between c_min and c_max, by this method.")
@@ -112,7 +134,9 @@ def train(
 
     - `graphjoule train --dataset cora --seeds 5 --tensorboard curves` to watch with `tensorboard --logdir curves`
 
-    - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
+    - `graphjoule train --nodes nodes.csv --edges edges.csv` tries models on your own graph for 2 minutes and predicts
+
+    - `graphjoule train --nodes nodes.csv --edges edges.csv --model gcnii --layers 8 --seeds 5` trains this one
 
     - `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
     """
@@ -131,11 +155,30 @@ def train(
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
         )
-    numbers = parse_seeds(seeds)
+    seconds = None if budget is None else parse_budget(budget)
+    is_alone = processes is None and parts is None and not distributed
+    about_one = (model, layers, recipe_file, set_, epochs, constraint, clusters, clusters_per_step, tensorboard)
+    if source.is_own and is_alone and budget != "none" and not any(about_one):
+        from graphjoule.cli.auto import try_models
+
+        typer.echo(f"graphjoule: models are tried for {budget or DEFAULT_BUDGET}; {_ONE_MODEL}.", err=True)
+        try_models(
+            source,
+            parse_budget(budget or DEFAULT_BUDGET) or 0.0,
+            seeds,
+            overrides=overrides,
+            device=device,
+            out=out,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            is_json=json,
+        )
+        return
+    model, layers = model or DEFAULT_MODEL, layers or DEFAULT_LAYERS
+    numbers = parse_seeds(seeds or "1")
 
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
-    is_alone = processes is None and parts is None and not distributed
     if is_alone:
         recipe = load_recipe_from(recipe_file, model, source.name, layers, overrides)
     else:
@@ -168,6 +211,7 @@ def train(
         tensorboard=tensorboard,
         source=source,
         is_json=json,
+        budget=seconds,
     )
     if is_alone:
         task = source.load()
@@ -208,21 +252,26 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     """
     from graphjoule.training.folder import RunFolder
 
+    check_place(path, resume=resume)
+    folder = RunFolder(path)
+    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
+        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
+        recipe = recipe.model_copy(update={"data": data})
+    folder.check(recipe, resume=resume)
+
+
+def check_place(path: Path, *, resume: bool) -> None:
+    """Refuse an output folder that cannot be made, and to `resume` one that is not there."""
     nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest.name} is a file.")
     if not os.access(nearest, os.W_OK):
         raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
-    folder = RunFolder(path)
     if resume and not path.exists():
         raise GraphjouleError(
             f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
             "leave out --resume to begin one."
         )
-    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
-        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
-        recipe = recipe.model_copy(update={"data": data})
-    folder.check(recipe, resume=resume)
 
 
 class Job(BaseModel):
@@ -238,6 +287,7 @@ class Job(BaseModel):
         tensorboard: folder for TensorBoard's curves; None writes none.
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
+        budget: seconds after which the runs end with what they have; None is as long as it takes.
     """
 
     recipe: Recipe
@@ -249,6 +299,7 @@ class Job(BaseModel):
     tensorboard: Path | None = None
     source: GraphSource = GraphSource()
     is_json: bool = False
+    budget: float | None = None
 
     def train(
         self,
@@ -275,7 +326,7 @@ class Job(BaseModel):
 
         folder = group.from_first(name_folder) if group else name_folder()
         is_shown = group is None or group.is_first
-        shown = show_progress(title(recipe)) if is_shown else nullcontext(lambda progress: None)
+        shown = show_progress(title(recipe), len(self.seeds), self.budget) if is_shown else nullcontext(lambda progress: None)
         with shown as show, deferred_interrupt() as stop:
 
             def on_progress(progress: Progress) -> None:
@@ -294,6 +345,7 @@ class Job(BaseModel):
                 callbacks=[] if self.tensorboard is None else [TensorBoard(self.tensorboard)],
                 should_stop=lambda: stop.requested,
                 group=group,
+                budget=self.budget,
             )
 
 
@@ -309,8 +361,12 @@ def run_name(recipe: Recipe) -> str:
     >>> run_name(load_recipe("egnn", "cora", 64)), run_name(load_recipe("gcn", "data/my nodes.csv", 2))
     ('cora-egnn-64', 'my-nodes-gcn-2')
     """
-    data = re.sub(r"[^\w-]+", "-", Path(recipe.data.name).stem)
-    return f"{data}-{recipe.model.name}-{recipe.model.num_layers}"
+    return f"{data_name(recipe.data.name)}-{recipe.model.name}-{recipe.model.num_layers}"
+
+
+def data_name(name: str) -> str:
+    """The name of some data, fit for a folder."""
+    return re.sub(r"[^\w-]+", "-", Path(name).stem)
 
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
@@ -320,7 +376,16 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     """
     from graphjoule.training.folder import RunFolder
 
-    name, runs = run_name(recipe), Path("runs")
+    def is_of_recipe(path: Path) -> bool:
+        folder = RunFolder(path)
+        return folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe))
+
+    return named_folder(run_name(recipe), is_of_recipe, resume=resume)
+
+
+def named_folder(name: str, is_ours: Callable[[Path], bool], *, resume: bool) -> Path:
+    """A free folder under ``runs/`` of this name or with a number behind it, or to `resume` the newest that is ours."""
+    runs = Path("runs")
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     there = {
         int(match[1] or 1): path
@@ -329,8 +394,7 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     }
     if resume:
         for _, path in sorted(there.items(), reverse=True):
-            folder = RunFolder(path)
-            if folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe)):
+            if is_ours(path):
                 return path
         raise GraphjouleError(
             f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
@@ -340,8 +404,15 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     return runs / (name if number == 1 else f"{name}-{number}")
 
 
-def print_result(job: Job, task: Task, result: FitResult) -> None:
-    """Print what came out, and predict a graph of the user's own; exit code 1 if no run finished."""
+def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None) -> None:
+    """Print what came out, and predict a graph of the user's own; exit code 1 if no run finished.
+
+    Args:
+        job: what was trained.
+        task: on what.
+        result: what came out.
+        more: what else to say in JSON.
+    """
     summary, folder = result.summary, result.folder or Path()
     name, text = summary.metric.name, summary.metric.text
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
@@ -372,7 +443,7 @@ def print_result(job: Job, task: Task, result: FitResult) -> None:
         lines.append(f"predictions: {path}")
     typer.echo("\n".join(lines), err=job.is_json)
     if job.is_json:
-        typer.echo(json_text(fields))
+        typer.echo(json_text(fields | dict(more or {})))
     if summary.n == 0:
         sys.exit(1)
 

@@ -50,7 +50,7 @@ AUTO_SEEDS = (0, 1, 2, 3, 4)
 AUTO_MODELS = ("gcn", "appnp", "gcnii", "resgcn", "egnn")
 AUTO_DEPTHS = (2, 8, 32)
 SUMMARY_NAME, RANKING_NAME = "auto.json", "ranking.csv"
-_WORK_NAME = f"{FLEETING}auto"  # while it searches; a run folder may begin beside it
+WORK_NAME = f"{FLEETING}auto"  # while it searches; a run folder may begin beside it
 
 # The rungs in their order, and the share of the budget that is spent when each ends. What is left over is for the test
 # nodes, the report's numbers and the card of the winner.
@@ -61,7 +61,7 @@ _NUM_FINALISTS, _SEEDS_OF_FINALISTS = 3, 3
 _MOST_VARIATIONS = 24
 _CHANGED = 0.4  # how likely a variation draws a setting anew
 _LEEWAY = 1.5  # times as long as its leader a variation may take
-_FEWEST_EPOCHS = 10  # a trial that could not make so many is not begun
+_FEWEST_EPOCHS, _MOST_SHARES = 10, 2  # a trial that needs more than two shares for ten epochs is not begun
 _MORE_RANGES = ("hidden_channels=32,64,128,256", "normalize_features=true,false")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -77,6 +77,7 @@ class Trial(BaseModel):
         changes: the settings in which it differs from the model's own for this task.
         seeds: the runs.
         epochs: the most that a run has made.
+        epoch_seconds: how long an epoch of one run takes.
         seconds: wall time of this rung, with all that it took to begin and to end.
         score: the mean over the runs of the metric that ranks, on the validation nodes; None without a result.
         loss: the same of the validation loss, which decides between equal scores.
@@ -93,6 +94,7 @@ class Trial(BaseModel):
     changes: dict[str, Any] = {}
     seeds: list[int] = []
     epochs: int = 0
+    epoch_seconds: float = 0.0
     seconds: float = 0.0
     score: float | None = None
     loss: float | None = None
@@ -241,7 +243,7 @@ class _Search:
         self.budget, self.folder, self.device = budget, folder, device
         self.on_progress, self.should_stop = on_progress, should_stop
         self.options: dict[str, Any] = {}
-        self.work = folder / _WORK_NAME
+        self.work = folder / WORK_NAME
         self.trials: list[Trial] = []
         self._spent_before = 0.0
         self.metric = _ranking_metric(task, list(recipes.values()))
@@ -337,16 +339,17 @@ class _Search:
             seconds = (_RUNGS[rung] * self.budget.seconds - self.spent) / (len(left) - place)
             epoch = self._epoch_seconds(trial)
             if seeds is None:
-                if epoch * _FEWEST_EPOCHS > seconds and self.trials:
+                if epoch * _FEWEST_EPOCHS > _MOST_SHARES * max(seconds, 0.0) and self.trials:
                     if rung == "first":
-                        why = f"not tried: an epoch may take {epoch:.1f} s, and there were {max(seconds, 0):.1f} s"
+                        why = f"not tried: an epoch may take {epoch:.2g} s, and it had {max(seconds, 0):.2g} s"
                         self._note(trial, rung, seconds=0.0, failure=why)
                     continue
-                self._try(trial, rung, self.seeds[:1], seconds)
+                self._try(trial, rung, self.seeds[:1], max(seconds, epoch * _FEWEST_EPOCHS))
                 continue
-            more = [seed for seed in seeds if seed not in trial.seeds]
-            if epoch * _FEWEST_EPOCHS * len(more) > seconds:  # there is no time for other seeds
-                more = []
+            # As many other seeds as have time for as many epochs: runs that were cut short would say nothing of it.
+            run = epoch * max(trial.epochs, _FEWEST_EPOCHS)
+            num_more = int(max(seconds, 0.0) * (1.0 if trial.is_over else 0.5) / run) if run else len(seeds)
+            more = [seed for seed in seeds if seed not in trial.seeds][:num_more]
             if not more and not trial.is_over and place and seconds < epoch * _FEWEST_EPOCHS:
                 continue
             self._try(trial, rung, [*trial.seeds, *more], seconds, is_last=True)
@@ -426,27 +429,28 @@ class _Search:
             if isinstance(error.__cause__, OSError):
                 raise
             failure = str(error)
-        self._note(trial, rung, failure=failure, **({} if failure else self._state(folder, recipe, seeds)))
+        self._note(trial, rung, **({"failure": failure} if failure else self._state(folder, recipe, seeds)))
 
     def _state(self, folder: RunFolder, recipe: Recipe, seeds: Sequence[int]) -> dict[str, Any]:
         """What a trial's folder says: the scores of runs that are over, and of those that are paused so far."""
         records = {seed: record for seed, record in folder.records().items() if seed in seeds}
         failures = [record.failure for record in records.values() if record.failure]
         scores = {seed: record.val for seed, record in records.items() if not record.failure}
-        epochs = [record.epochs_run for record in records.values()]
+        epochs = [(record.epochs_run, record.seconds) for record in records.values()]
         names = [LOSS, *(metric.name for metric in self.task.objective.watched(recipe.train.select_on))]
         for group in folder.about().groups:
             paused = None if set(group) <= records.keys() else folder.load_checkpoint(recipe, group)
             if paused is not None:
                 rows = zip(paused[0]["seed"].tolist(), paused[0]["selection.best"].tolist(), strict=True)
                 scores |= {seed: dict(zip(names, row, strict=True)) for seed, row in rows if seed not in records}
-                epochs.append(int(paused[0]["epoch"].max()))
+                epochs.append((int(paused[0]["epoch"].max()), paused[1]))
         # Settings with which one seed diverges are not good, however well the others do.
         said = failures[0] if failures else None if scores else "it was stopped before its first epoch"
         of_metric, of_loss = ([row.get(name) for row in scores.values()] for name in (self.metric.name, LOSS))
         return {
             "seeds": sorted({*records, *scores}),
-            "epochs": max(epochs, default=0),
+            "epochs": max((number for number, _ in epochs), default=0),
+            "epoch_seconds": min((seconds / number for number, seconds in epochs if number), default=0.0),
             "score": None if said else _mean(of_metric),
             "loss": None if said else _mean(of_loss),
             "is_over": len(records) == len(seeds),
@@ -463,11 +467,16 @@ class _Search:
         return {"about": self.about, **more, "trials": [trial.model_dump() for trial in self.trials]}
 
     def _epoch_seconds(self, trial: Trial) -> float:
-        """How long an epoch of one seed may take, judged by the same model, or by all; 0 before the first trial."""
-        measured = [each for each in self.trials if each.epochs and len(each.seeds) == 1]
+        """How long an epoch of one run may take, judged by the nearest depth of the same model, or of all models.
+
+        What is no graph layer, such as the encoder, is worth about two of them; 0 before the first trial.
+        """
+        measured = [each for each in self.trials if each.epoch_seconds]
         measured = [each for each in measured if each.model == trial.model] or measured
-        per_layer = [each.seconds / each.epochs / each.num_layers for each in measured]
-        return min(per_layer, default=0.0) * trial.num_layers
+        if not measured:
+            return 0.0
+        near = min(measured, key=lambda each: abs(math.log(each.num_layers / trial.num_layers)))
+        return near.epoch_seconds * (trial.num_layers + 2) / (near.num_layers + 2)
 
     # What comes out.
 
@@ -486,13 +495,14 @@ class _Search:
             record.seed: mean_prediction([model], recipe, task.objective, given, self.device) for record, model in runs
         }
         split = next(iter(self.seen.splits.values()))
-        seeds, val_score = self._together(predicted, split.val)
+        seeds = self._together(predicted, split.val)
         chosen = [run for run in runs if run[0].seed in seeds]
         trainer = Trainer(architecture_of(recipe), recipe, task, self.device, seeds)
         trainer.folder = None if out is None else RunFolder(out)
         trainer.adopt(chosen)
         test = trainer.split_of[seeds[0]].test
-        mean = torch.stack([predicted[seed] for seed in seeds]).mean(dim=0)
+        mean = _mean_of(predicted, seeds)
+        val_score = self._score(mean, split.val, self.metric)
         result = AutoResult(
             [trainer.records[seed] for seed in seeds],
             list(trainer.all_models()),
@@ -500,7 +510,7 @@ class _Search:
             sorted(self.latest().values(), key=self._standing),
             self.metric.name,
             val_score,
-            self._score(mean, test) if test.numel() else None,
+            self._score(mean, test, self.metric) if test.numel() else None,
         )
         if out is not None:
             scores = {"metric": result.metric, "val_score": val_score, "test_score": result.test_score}
@@ -516,25 +526,31 @@ class _Search:
         done = [record for record in folder.records().values() if record.status == "done"] if folder.is_taken else []
         return [(record, read_model(folder.model_path(record.seed), self.device).model) for record in done]
 
-    def _together(self, predicted: Mapping[int, Tensor], val: Tensor) -> tuple[list[int], float]:
-        """The runs whose mean prediction is best on the validation nodes: the best one, and who makes it better."""
-        chosen: list[int] = []
-        best = -math.inf
-        sign = 1 if self.metric.is_higher_better else -1
-        while left := [seed for seed in predicted if seed not in chosen]:
-            scores = {
-                seed: sign * self._score(torch.stack([predicted[each] for each in (*chosen, seed)]).mean(dim=0), val)
-                for seed in left
-            }
-            first = max(scores, key=lambda seed: scores[seed])  # of equal ones the first seed
-            if not scores[first] > best:
-                break
-            chosen, best = [*chosen, first], scores[first]
-        return sorted(chosen), sign * best
+    def _together(self, predicted: Mapping[int, Tensor], val: Tensor) -> list[int]:
+        """The best run on the validation nodes, or several whose mean prediction is better than they are on average.
 
-    def _score(self, predicted: Tensor, nodes: Tensor) -> float:
+        Runs are added while the mean prediction gets better by the log loss, where there is one: the share of right
+        predictions jumps from node to node, and the largest of some such shares is largest by luck.
+        """
+        finer = next((metric for metric in self.task.objective.metrics if metric.name == "log_loss"), self.metric)
+
+        def gain(metric: Metric, seeds: Sequence[int]) -> float:
+            score = self._score(_mean_of(predicted, seeds), val, metric)
+            return score if metric.is_higher_better else -score
+
+        best = max(predicted, key=lambda seed: (gain(self.metric, [seed]), gain(finer, [seed])))
+        chosen = [best]
+        while left := [seed for seed in predicted if seed not in chosen]:
+            more = max(left, key=lambda seed: gain(finer, [*chosen, seed]))  # noqa: B023
+            if not gain(finer, [*chosen, more]) > gain(finer, chosen):
+                break
+            chosen.append(more)
+        alone = sum(gain(self.metric, [seed]) for seed in chosen) / len(chosen)
+        return sorted(chosen) if gain(self.metric, chosen) >= alone else [best]
+
+    def _score(self, predicted: Tensor, nodes: Tensor, metric: Metric) -> float:
         targets = self.task.targets.cpu()[nodes.cpu()]
-        return float(self.metric.value(*self.task.objective.scored(predicted[nodes.cpu()], targets)))
+        return float(metric.value(*self.task.objective.scored(predicted[nodes.cpu()], targets)))
 
     def _standing(self, trial: Trial) -> tuple[float, ...]:
         """The later its last rung, the better; within a rung by score. Those without a result come last."""
@@ -564,6 +580,10 @@ def _ranking_metric(task: Task, recipes: Sequence[Recipe]) -> Metric:
     if len(selecting) == 1 and LOSS not in selecting:
         return task.objective.metric(selecting.pop())
     return task.objective.metrics[0]
+
+
+def _mean_of(predicted: Mapping[int, Tensor], seeds: Sequence[int]) -> Tensor:
+    return torch.stack([predicted[seed] for seed in seeds]).mean(dim=0)
 
 
 def _kind(trial: Trial) -> tuple[str, int]:
