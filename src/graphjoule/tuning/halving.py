@@ -12,6 +12,7 @@ import io
 import json
 import math
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -335,8 +336,11 @@ class _Search:
         """
         done = {trial.name for trial in self.trials if trial.rung == rung}
         left = [trial for trial in candidates if trial.name not in done]
+        at_first = (_RUNGS[rung] * self.budget.seconds - self.spent) / max(len(left), 1)
         for place, trial in enumerate(left):
             seconds = (_RUNGS[rung] * self.budget.seconds - self.spent) / (len(left) - place)
+            if rung == "first":  # the rest is for the next rungs: the last candidate shall not have it all
+                seconds = min(seconds, _MOST_SHARES * at_first)
             epoch = self._epoch_seconds(trial)
             if seeds is None:
                 if epoch * _FEWEST_EPOCHS > _MOST_SHARES * max(seconds, 0.0) and self.trials:
@@ -409,7 +413,16 @@ class _Search:
         ranked = self.ranked()
         best, num_trials = ranked[0] if ranked else None, len(self.latest())
 
+        epochs: list[float] = []  # seconds of each, of one run
+        last: tuple[int, float] | None = None
+
         def show(training: Progress | None) -> None:
+            nonlocal last
+            if training is not None:
+                now = self.budget.clock()
+                if last is not None and training.epoch > last[0]:
+                    epochs.append((now - last[1]) / (training.epoch - last[0]) / max(training.num_active, 1))
+                last = training.epoch, now
             left = self.budget.seconds - self.spent
             self.on_progress(AutoProgress(rung, trial.name, num_trials, left, best, training))
 
@@ -429,28 +442,30 @@ class _Search:
             if isinstance(error.__cause__, OSError):
                 raise
             failure = str(error)
-        self._note(trial, rung, **({"failure": failure} if failure else self._state(folder, recipe, seeds)))
+        found = {"failure": failure} if failure else self._state(folder, recipe, seeds)
+        taken = (seconds - part.left) / max(found.get("epochs", 0) - trial.epochs, 1)
+        found["epoch_seconds"] = statistics.median(epochs) if epochs else taken  # the first epoch takes longer
+        self._note(trial, rung, **found)
 
     def _state(self, folder: RunFolder, recipe: Recipe, seeds: Sequence[int]) -> dict[str, Any]:
         """What a trial's folder says: the scores of runs that are over, and of those that are paused so far."""
         records = {seed: record for seed, record in folder.records().items() if seed in seeds}
         failures = [record.failure for record in records.values() if record.failure]
         scores = {seed: record.val for seed, record in records.items() if not record.failure}
-        epochs = [(record.epochs_run, record.seconds) for record in records.values()]
+        epochs = [record.epochs_run for record in records.values()]
         names = [LOSS, *(metric.name for metric in self.task.objective.watched(recipe.train.select_on))]
         for group in folder.about().groups:
             paused = None if set(group) <= records.keys() else folder.load_checkpoint(recipe, group)
             if paused is not None:
                 rows = zip(paused[0]["seed"].tolist(), paused[0]["selection.best"].tolist(), strict=True)
                 scores |= {seed: dict(zip(names, row, strict=True)) for seed, row in rows if seed not in records}
-                epochs.append((int(paused[0]["epoch"].max()), paused[1]))
+                epochs.append(int(paused[0]["epoch"].max()))
         # Settings with which one seed diverges are not good, however well the others do.
         said = failures[0] if failures else None if scores else "it was stopped before its first epoch"
         of_metric, of_loss = ([row.get(name) for row in scores.values()] for name in (self.metric.name, LOSS))
         return {
             "seeds": sorted({*records, *scores}),
-            "epochs": max((number for number, _ in epochs), default=0),
-            "epoch_seconds": min((seconds / number for number, seconds in epochs if number), default=0.0),
+            "epochs": max(epochs, default=0),
             "score": None if said else _mean(of_metric),
             "loss": None if said else _mean(of_loss),
             "is_over": len(records) == len(seeds),
