@@ -21,18 +21,10 @@ from graphjoule.training.records import read_records
 from graphjoule.tuning import auto, halving
 from graphjoule.tuning.halving import RANKING_NAME, SUMMARY_NAME, WORK_NAME
 from tests.training import PUBLIC, same_bits, small_task
+from tests.training.test_budget import Clock
 
 SMALL = {"models": ["gcn", "sgc"], "depths": [1, 2], "seeds": [0, 1, 2], "device": "cpu"}
 SETTINGS = {"hidden_channels": 8, "epochs": 6, "split": "public"}
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1
-        return self.now
 
 
 @pytest.fixture(autouse=True)

@@ -94,8 +94,9 @@ def try_models(
     resume: bool,
     checkpoint_every: int,
     is_json: bool,
+    hint: str = "",
 ) -> None:
-    """Search a graph for so many seconds, print the ranking and what came out."""
+    """Search a graph for so many seconds, print the ranking and what came out; `hint` is said before it begins."""
     numbers = parse_seeds(seeds or _SEEDS)
     source.check()
     for model in models or ("",):  # what can be refused by names alone is refused before torch is imported
@@ -119,7 +120,7 @@ def try_models(
     layers = ", ".join(map(str, depths))
     typer.echo(
         f"{source.name}: {', '.join(models)} with {layers} layers, then variations of the best, for {in_words(seconds)} "
-        f"in all; kept in {folder}",
+        f"in all; kept in {folder}{hint}",
         err=True,
     )
     with show_auto(source.name, seconds) as show, deferred_interrupt() as stop:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODEL, DEFAULT_LAYERS = "egnn", 32
-_ONE_MODEL = "--model, --layers, --recipe, --set or --epochs train one, and so does --budget none"
+_ONE_MODEL = "; --model, --layers, --recipe, --set or --epochs would train one model, and so would --budget none"
 
 
 @takes_a_graph
@@ -161,7 +161,6 @@ def train(
     if source.is_own and is_alone and budget != "none" and not any(about_one):
         from graphjoule.cli.auto import try_models
 
-        typer.echo(f"graphjoule: models are tried for {budget or DEFAULT_BUDGET}; {_ONE_MODEL}.", err=True)
         try_models(
             source,
             parse_budget(budget or DEFAULT_BUDGET) or 0.0,
@@ -172,6 +171,7 @@ def train(
             resume=resume,
             checkpoint_every=checkpoint_every,
             is_json=json,
+            hint=_ONE_MODEL,
         )
         return
     model, layers = model or DEFAULT_MODEL, layers or DEFAULT_LAYERS

@@ -64,6 +64,7 @@ _CHANGED = 0.4  # how likely a variation draws a setting anew
 _LEEWAY = 1.5  # times as long as its leader a variation may take
 _FEWEST_EPOCHS, _MOST_SHARES = 10, 2  # a trial that needs more than two shares for ten epochs is not begun
 _MORE_RANGES = ("hidden_channels=32,64,128,256", "normalize_features=true,false")
+_TIMED_EPOCHS, _OVERDRAFT = 3, 0.03
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -427,7 +428,10 @@ class _Search:
             self.on_progress(AutoProgress(rung, trial.name, num_trials, left, best, training))
 
         def is_over() -> bool:
-            return self.should_stop() or (not is_last and part.is_up)
+            # The first epoch takes longer and says little; some more are made unless they take far too long.
+            left = part.left
+            is_timed = len(epochs) >= _TIMED_EPOCHS or left < -_OVERDRAFT * self.budget.seconds
+            return self.should_stop() or (not is_last and left <= 0 and is_timed)
 
         show(None)
         failure = None
@@ -490,7 +494,7 @@ class _Search:
         measured = [each for each in measured if each.model == trial.model] or measured
         if not measured:
             return 0.0
-        near = min(measured, key=lambda each: abs(math.log(each.num_layers / trial.num_layers)))
+        near = min(measured, key=lambda t: (abs(math.log(t.num_layers / trial.num_layers)), t.epoch_seconds))
         return near.epoch_seconds * (trial.num_layers + 2) / (near.num_layers + 2)
 
     # What comes out.
