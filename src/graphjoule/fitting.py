@@ -150,7 +150,9 @@ def fit(
             )
         for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group)):
             if value:
-                raise GraphjouleError(f'`{option}` cannot be given with "auto", which trains many models; leave it out.')
+                raise GraphjouleError(
+                    f'`{option}` cannot be given with "auto", which trains many models; leave it out.'
+                )
         # Imported here: it is a room below, which trains through this very function.
         from graphjoule.tuning.halving import AUTO_BUDGET, AUTO_SEEDS, auto
 

@@ -103,7 +103,10 @@ REFUSED = [
     ["train", "--parts", "parts"],
     ["train", "--nodes", "nodes.csv", "--dataset", "cora"],
     ["tune", "--range", "lr=fast..slow"],
-    *(["auto", *wrong] for wrong in (["--budget", "soon"], ["--models", "gnn"], ["--depths", "x"], ["--set", "lr=fast"])),
+    *(
+        ["auto", *wrong]
+        for wrong in (["--budget", "soon"], ["--models", "gnn"], ["--depths", "x"], ["--set", "lr=fast"])
+    ),
     ["train", "--budget", "soon"],
     ["predict", "nope"],
     ["trace", "nope"],

@@ -78,7 +78,9 @@ def test_a_budget_that_is_not_reached_changes_nothing():
 
 
 def test_groups_that_train_one_after_the_other_share_the_budget():
-    cut = fit(small_recipe(epochs=60), small_task(), [0, 1, 2], device="cpu", runs_at_once=1, budget=Budget(40, Clock()))
+    cut = fit(
+        small_recipe(epochs=60), small_task(), [0, 1, 2], device="cpu", runs_at_once=1, budget=Budget(40, Clock())
+    )
     epochs = [record.epochs_run for record in cut.records]
     assert min(epochs) >= 5
     assert max(epochs) < 25

@@ -32,9 +32,7 @@ def auto(
     seeds: Annotated[str, typer.Option(help="Seeds that the best may have: how many, or a list such as 3,7.")] = _SEEDS,
     set_: Overrides = None,
     device: Device = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder for the best; by default a new one under runs/.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder for the best; by default a new one under runs/.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a search that was interrupted or killed.")
     ] = False,

@@ -37,9 +37,7 @@ _ONE_MODEL = "; --model, --layers, --recipe, --set or --epochs would train one m
 @takes_a_graph
 def train(
     source: GraphSource,
-    model: Annotated[
-        str | None, typer.Option(help=f"Model: {choices(MODELS)}.", show_default=DEFAULT_MODEL)
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"Model: {choices(MODELS)}.", show_default=DEFAULT_MODEL)] = None,
     layers: Annotated[
         int | None, typer.Option(min=1, help="Number of graph layers.", show_default=str(DEFAULT_LAYERS))
     ] = None,
@@ -326,7 +324,11 @@ class Job(BaseModel):
 
         folder = group.from_first(name_folder) if group else name_folder()
         is_shown = group is None or group.is_first
-        shown = show_progress(title(recipe), len(self.seeds), self.budget) if is_shown else nullcontext(lambda progress: None)
+        shown = (
+            show_progress(title(recipe), len(self.seeds), self.budget)
+            if is_shown
+            else nullcontext(lambda progress: None)
+        )
         with shown as show, deferred_interrupt() as stop:
 
             def on_progress(progress: Progress) -> None:

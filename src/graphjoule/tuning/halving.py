@@ -186,7 +186,7 @@ def auto(
     Example:
         >>> from graphjoule import load_task
         >>> digits = load_task("digits")
-        >>> found = auto(digits, "2s", models=["gcn", "sgc"], depths=[2], seeds=[0], settings={"epochs": 20})
+        >>> found = auto(digits, "1s", models=["gcn", "sgc"], depths=[2], seeds=[0], settings={"epochs": 20})
         >>> found.trials[0].model == found.records[0].model, found.metric
         (True, 'accuracy')
     """
@@ -405,9 +405,7 @@ class _Search:
 
     # One trial.
 
-    def _try(
-        self, trial: Trial, rung: str, seeds: Sequence[int], seconds: float, *, is_last: bool = False
-    ) -> None:
+    def _try(self, trial: Trial, rung: str, seeds: Sequence[int], seconds: float, *, is_last: bool = False) -> None:
         """Train a candidate for some time, and note what has come of it."""
         part = self.budget.part(seconds)
         recipe, folder = self.recipes[trial.name], RunFolder(self.work / trial.name)
