@@ -102,8 +102,8 @@ def fit(
         model: a recipe, see `load_recipe`; a class with its options, such as ``functools.partial(GAT,
             hidden_channels=64, num_layers=4)``, which gets ``in_channels`` and ``out_channels``; or any function of the
             task, or of nothing, that builds a module. A module is called as ``model(x, graph)``, or as
-            ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of these names. Or "auto": models and
-            depths are tried within the `budget`, see `graphjoule.tuning.auto`.
+            ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of these names. Or "auto": models
+            and depths are tried within the `budget`, see `graphjoule.tuning.auto`.
         task: the graph, features, targets, splits and objective.
         seeds: one run each; 0 by default. With "auto" those that the best model may have, by default 0 to 4.
         terms: what is added to the loss besides the model's own ``penalty()``: settings such as
@@ -150,11 +150,9 @@ def fit(
             )
         for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group)):
             if value:
-                raise GraphjouleError(
-                    f'`{option}` cannot be given with "auto", which trains many models; leave it out.'
-                )
+                raise GraphjouleError(f'`{option}` cannot be given with "auto", which tries many models; leave it out.')
         # Imported here: it is a room below, which trains through this very function.
-        from graphjoule.tuning.halving import AUTO_BUDGET, AUTO_SEEDS, auto
+        from graphjoule.tuning.automatic import AUTO_BUDGET, AUTO_SEEDS, auto
 
         return auto(
             task,

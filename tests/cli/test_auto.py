@@ -6,7 +6,7 @@ import json
 import pytest
 
 from graphjoule.training.budget import Budget
-from graphjoule.tuning import halving
+from graphjoule.tuning import automatic, halving
 from tests.cli.test_own_graph import OWN, write_graph
 from tests.training.test_budget import Clock
 
@@ -28,16 +28,16 @@ def here(tmp_path, monkeypatch):
 
 def test_train_tries_models_on_own_files_and_what_is_left_is_an_ordinary_run_folder(here, monkeypatch):
     asked = []
-    real = halving.auto
+    real = automatic.auto
 
     def with_one_model(task, seconds, **options):
         asked.append((seconds, options["models"], options["depths"], options["seeds"]))
         return real(task, Budget(300, Clock()), **options | {"models": ["gcn"], "depths": [1, 2], "settings": EPOCHS})
 
-    monkeypatch.setattr(halving, "auto", with_one_model)
+    monkeypatch.setattr(automatic, "auto", with_one_model)
     result = run("train", *OWN, "--features", "x", "--test-fraction", "0.2", "--device", "cpu", "--json")
     assert result.code == 0, result.err
-    assert asked == [(120.0, halving.AUTO_MODELS, halving.AUTO_DEPTHS, list(halving.AUTO_SEEDS))]
+    assert asked == [(120.0, automatic.AUTO_MODELS, automatic.AUTO_DEPTHS, list(automatic.AUTO_SEEDS))]
     assert "for 2 min in all; kept in runs/nodes-auto; --model, --layers" in result.err
     found = json.loads(result.out)
     assert (found["model"], found["metric"], found["ranking"]) == ("gcn", "accuracy", "runs/nodes-auto/ranking.csv")
@@ -71,8 +71,8 @@ def _stop(**given):
 
 
 def test_auto_tries_what_is_asked_for_and_prints_the_ranking(here, monkeypatch):
-    real = halving.auto
-    monkeypatch.setattr(halving, "auto", lambda task, seconds, **options: real(task, Budget(300, Clock()), **options))
+    real = automatic.auto
+    monkeypatch.setattr(automatic, "auto", lambda task, seconds, **options: real(task, Budget(300, Clock()), **options))
     words = ("auto", *OWN, "--budget", "2s", "--models", "sgc,gcn", "--depths", "1", *QUICK, "--out", "run")
     result = run(*words, "--set", "epochs=5")
     assert result.code == 0, result.err

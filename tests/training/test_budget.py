@@ -29,7 +29,7 @@ def test_times_are_read_as_people_write_them(given, seconds):
     "given", ["", "soon", "2m", "2 minutes", "-1s", "0", "0min", 0, -3, float("nan"), float("inf"), True, None, "1e9h"]
 )
 def test_what_is_no_time_is_refused_with_examples(given):
-    with pytest.raises(GraphjouleError, match="`budget` is .*; expected a time above 0, such as 90s, 2min, 1.5h or 1d"):
+    with pytest.raises(GraphjouleError, match=r"`budget` is .*; expected a time above 0, such as 90s, 2min"):
         parse_seconds(given)
 
 

@@ -17,7 +17,8 @@ from graphjoule.training.budget import in_words
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 
 if TYPE_CHECKING:
-    from graphjoule.tuning.halving import AutoResult, Trial
+    from graphjoule.tuning.automatic import AutoResult
+    from graphjoule.tuning.halving import Trial
 
 _SHOWN = 10  # candidates in the table at the end
 _MODELS, _DEPTHS, _SEEDS = "gcn,appnp,gcnii,resgcn,egnn", "2,8,32", "5"
@@ -104,8 +105,9 @@ def try_models(
 
     from graphjoule.tasks.splits import stratified_rule
     from graphjoule.training import deferred_interrupt, resolve_device
+    from graphjoule.tuning.automatic import RANKING_NAME
+    from graphjoule.tuning.automatic import auto as search
     from graphjoule.tuning.halving import SUMMARY_NAME, WORK_NAME
-    from graphjoule.tuning.halving import auto as search
 
     def is_search(path: Path) -> bool:
         return (path / WORK_NAME).is_dir() or (path / SUMMARY_NAME).is_file()
@@ -117,8 +119,8 @@ def try_models(
     task = source.load()
     layers = ", ".join(map(str, depths))
     typer.echo(
-        f"{source.name}: {', '.join(models)} with {layers} layers, then variations of the best, for {in_words(seconds)} "
-        f"in all; kept in {folder}{hint}",
+        f"{source.name}: {', '.join(models)} with {layers} layers, then variations of the best, for "
+        f"{in_words(seconds)} in all; kept in {folder}{hint}",
         err=True,
     )
     with show_auto(source.name, seconds) as show, deferred_interrupt() as stop:
@@ -147,7 +149,7 @@ def try_models(
         "val_together": result.val_score,
         "test_together": result.test_score,
         "num_tried": len(result.trials),
-        "ranking": str(folder / "ranking.csv"),
+        "ranking": str(folder / RANKING_NAME),
     }
     print_result(Job(recipe=recipe, **options), task, result, more)
 

@@ -191,8 +191,8 @@ def show_progress(title: str, num_seeds: int = 1, budget: float | None = None) -
                 is_said = True
                 typer.echo(
                     f"{title}: this may take {in_words(left)}, for up to {progress.epochs} epochs; it ends earlier "
-                    "once validation stops getting better. Ctrl-C stops it, --resume goes on, and --budget TIME ends it "
-                    "with what it has.",
+                    "once validation stops getting better. Ctrl-C stops it, --resume goes on, and --budget TIME ends "
+                    "it with what it has.",
                     err=True,
                 )
             scores = progress.val if not all(map(math.isnan, progress.val.values())) else {}  # no validation yet

@@ -324,11 +324,8 @@ class Job(BaseModel):
 
         folder = group.from_first(name_folder) if group else name_folder()
         is_shown = group is None or group.is_first
-        shown = (
-            show_progress(title(recipe), len(self.seeds), self.budget)
-            if is_shown
-            else nullcontext(lambda progress: None)
-        )
+        bar = show_progress(title(recipe), len(self.seeds), self.budget)
+        shown = bar if is_shown else nullcontext(lambda progress: None)
         with shown as show, deferred_interrupt() as stop:
 
             def on_progress(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""A model for a graph that nobody tuned for: models and depths by successive halving, within a stated time.
+"""Successive halving of models, depths and settings, within a stated time: the rungs of `auto`.
 
 Every trial is a run folder of its own, in which test targets are unknown. It trains for a while, pauses with a
 checkpoint, and goes on from there if it is among the best; those get more seeds. ``auto.json`` has what every trial
@@ -7,50 +7,33 @@ has come to: what is tried next follows from that list alone, so a search that w
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-import shutil
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import FLEETING, ensure_folder, reason, write_json, write_text
-from graphjoule.fitting import FitResult, checked_seeds, fit, mean_prediction, reweighted
-from graphjoule.nn import GraphModel
+from graphjoule.files import FLEETING, reason, write_json
+from graphjoule.fitting import fit
 from graphjoule.tasks import Task
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import LOSS
-from graphjoule.training import Progress, TrainingInterrupted, resolve_device
+from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.budget import Budget
-from graphjoule.training.build import architecture_of
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.records import Record
-from graphjoule.training.saving import read_model
-from graphjoule.training.trainer import Trainer
+from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.ranges import default_ranges, parse_ranges, with_settings
 from graphjoule.tuning.storage import differences
-from graphjoule.tuning.validation import ValidationTask, hide_test
+from graphjoule.tuning.validation import ValidationTask
 
-AUTO_BUDGET = "2min"
-AUTO_SEEDS = (0, 1, 2, 3, 4)
-AUTO_MODELS = ("gcn", "appnp", "gcnii", "resgcn", "egnn")
-AUTO_DEPTHS = (2, 8, 32)
-SUMMARY_NAME, RANKING_NAME = "auto.json", "ranking.csv"
+SUMMARY_NAME = "auto.json"
 WORK_NAME = f"{FLEETING}auto"  # while it searches; a run folder may begin beside it
 
 # The rungs in their order, and the share of the budget that is spent when each ends. What is left over is for the test
@@ -65,7 +48,6 @@ _LEEWAY = 1.5  # times as long as its leader a variation may take
 _FEWEST_EPOCHS, _MOST_SHARES = 10, 2  # a trial that needs more than two shares for ten epochs is not begun
 _MORE_RANGES = ("hidden_channels=32,64,128,256", "normalize_features=true,false")
 _TIMED_EPOCHS, _OVERDRAFT = 3, 0.03
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Trial(BaseModel):
@@ -125,114 +107,23 @@ class AutoProgress:
     training: Progress | None = None
 
 
-@dataclass(frozen=True)
-class AutoResult(FitResult):
-    """The records and models of the best candidate, one run or several that are better together.
-
-    Attributes:
-        trials: the last state of every candidate, the best first.
-        metric: by which they are ranked.
-        val_score: that metric on the validation nodes, of the mean prediction of all models here.
-        test_score: the same on the test nodes, read once; None where there are none.
-    """
-
-    trials: list[Trial] = field(default_factory=list)
-    metric: str = ""
-    val_score: float = math.nan
-    test_score: float | None = None
-
-
-def auto(
-    task: Task,
-    budget: str | float | Budget = AUTO_BUDGET,
-    *,
-    models: Sequence[str] = AUTO_MODELS,
-    depths: Sequence[int] = AUTO_DEPTHS,
-    seeds: Sequence[int] = AUTO_SEEDS,
-    settings: Mapping[str, Any] = _NOTHING,
-    device: str | torch.device = "auto",
-    out: str | Path | None = None,
-    resume: bool = False,
-    runs_at_once: int | None = None,
-    checkpoint_every: int = 50,
-    on_progress: Callable[[AutoProgress], None] = lambda progress: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> AutoResult:
-    """Spend a stated time on models, depths and settings by validation, and return what is best.
-
-    All candidates train one seed for an equal share of the time; the best third goes on, the settings of the leaders
-    are varied, the best three get more seeds, and the best of all gets every seed. Its best run is returned, or several
-    runs whose mean prediction is better on the validation nodes. Test targets are unknown until that is decided. All
-    seeds have the split of the first one.
+class Halving:
+    """The trials of one search; the file ``auto.json`` in its working folder is the list of them.
 
     Args:
-        task: the graph, features, targets, splits and objective.
-        budget: wall time such as "2min" or seconds; training ends between two epochs when it is spent.
-        models: names of models to try.
-        depths: numbers of layers to try, with every model.
-        seeds: the runs that the best candidate may have.
-        settings: settings that win over those of all candidates; their models must have them.
-        device: "auto" (CUDA if there is one), "cpu" or "cuda".
-        out: a run folder for the result, with ``auto.json`` and ``ranking.csv``; None writes nothing that stays.
-        resume: go on with what `out` holds, where another call was killed or interrupted. Time that was spent counts.
-        runs_at_once: see `fit`.
-        checkpoint_every: see `fit`.
+        recipes: the candidates of the first rung by name, the quickest first.
+        seen: the task without its test targets.
+        seeds: those that the winner may have; the first is that of the first rungs.
+        budget: wall time.
+        folder: where the result will be; the search works in a folder of its own in there.
+        device: where to train.
         on_progress: called when a candidate begins and about once an epoch.
-        should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
-
-    Returns:
-        Records and models of the best, and the ranking of all that was tried.
-
-    Example:
-        >>> from graphjoule import load_task
-        >>> digits = load_task("digits")
-        >>> found = auto(digits, "1s", models=["gcn", "sgc"], depths=[2], seeds=[0], settings={"epochs": 20})
-        >>> found.trials[0].model == found.records[0].model, found.metric
-        (True, 'accuracy')
+        should_stop: asked after every epoch.
     """
-    given = Budget.of(budget)
-    numbers = checked_seeds(seeds)
-    if not models or not depths:
-        raise GraphjouleError("There is nothing to try: give at least one of `models` and one of `depths`.")
-    recipes = _first_recipes(task, models, depths, numbers, settings)
-    where = resolve_device(device)
-    task = task.to(where)
-    seen = hide_test(task, next(iter(recipes.values())), numbers)
-    with ExitStack() as held:
-        path = None if out is None else Path(out)
-        place = path or Path(held.enter_context(tempfile.TemporaryDirectory()))
-        search = _Search(recipes, task, seen, numbers, given, place, where, on_progress, should_stop)
-        search.options = {"runs_at_once": runs_at_once, "checkpoint_every": checkpoint_every}
-        search.begin(resume=resume)
-        held.enter_context(RunFolder(place).open())
-        ensure_folder(search.work)
-        search.run()
-        return search.finish(path)
-
-
-def _first_recipes(
-    task: Task, models: Sequence[str], depths: Sequence[int], seeds: Sequence[int], settings: Mapping[str, Any]
-) -> dict[str, Recipe]:
-    """The candidates of the first rung by name: every model's own settings for the task, the quickest first."""
-    found = {}
-    for depth in sorted(dict.fromkeys(depths)):
-        for model in dict.fromkeys(models):
-            recipe = load_recipe(model, task.name, depth, settings).with_split_of(task)
-            rule = recipe.data.split
-            if recipe.data.split_seed is None and len({task.split(rule, seed).sha256 for seed in seeds}) > 1:
-                # Models that are compared, and predict together, must validate on the same nodes.
-                recipe = recipe.with_settings({"data.split_seed": seeds[0]})
-            found[f"{model}-{depth}"] = recipe
-    return found
-
-
-class _Search:
-    """The trials of one call of `auto`; the file `auto.json` in its working folder is the list of them."""
 
     def __init__(
         self,
         recipes: Mapping[str, Recipe],
-        task: Task,
         seen: ValidationTask,
         seeds: list[int],
         budget: Budget,
@@ -241,14 +132,14 @@ class _Search:
         on_progress: Callable[[AutoProgress], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        self.recipes, self.task, self.seen, self.seeds = dict(recipes), task, seen, seeds
+        self.recipes, self.seen, self.seeds = dict(recipes), seen, seeds
         self.budget, self.folder, self.device = budget, folder, device
         self.on_progress, self.should_stop = on_progress, should_stop
         self.options: dict[str, Any] = {}
         self.work = folder / WORK_NAME
         self.trials: list[Trial] = []
         self._spent_before = 0.0
-        self.metric = _ranking_metric(task, list(recipes.values()))
+        self.metric = _ranking_metric(seen, list(recipes.values()))
 
     # What is known of a search, and of one that is to go on.
 
@@ -434,9 +325,18 @@ class _Search:
         show(None)
         failure = None
         try:
-            given = {"out": folder.path, "resume": True, "device": self.device, "on_progress": show}
-            given |= {"should_stop": is_over, "budget": part if is_last else None}
-            fit(recipe, self.seen, seeds, **given, **self.options)
+            fit(
+                recipe,
+                self.seen,
+                seeds,
+                device=self.device,
+                out=folder.path,
+                resume=True,
+                on_progress=show,
+                should_stop=is_over,
+                budget=part if is_last else None,
+                **self.options,
+            )
         except TrainingInterrupted:
             if self.should_stop():
                 raise
@@ -444,7 +344,7 @@ class _Search:
             if isinstance(error.__cause__, OSError):
                 raise
             failure = str(error)
-        found = {"failure": failure} if failure else self._state(folder, recipe, seeds)
+        found: dict[str, Any] = {"failure": failure} if failure else self._state(folder, recipe, seeds)
         taken = (seconds - part.left) / max(found.get("epochs", 0) - trial.epochs, 1)
         found["epoch_seconds"] = statistics.median(epochs) if epochs else taken  # the first epoch takes longer
         self._note(trial, rung, **found)
@@ -455,7 +355,7 @@ class _Search:
         failures = [record.failure for record in records.values() if record.failure]
         scores = {seed: record.val for seed, record in records.items() if not record.failure}
         epochs = [record.epochs_run for record in records.values()]
-        names = [LOSS, *(metric.name for metric in self.task.objective.watched(recipe.train.select_on))]
+        names = [LOSS, *(metric.name for metric in self.seen.objective.watched(recipe.train.select_on))]
         for group in folder.about().groups:
             paused = None if set(group) <= records.keys() else folder.load_checkpoint(recipe, group)
             if paused is not None:
@@ -478,9 +378,10 @@ class _Search:
         """Add a line to the list of trials."""
         found = {"seconds": self.spent - sum(each.seconds for each in self.trials), "score": None, "loss": None} | found
         self.trials.append(trial.model_copy(update={"rung": rung} | found))
-        write_json(self.work / SUMMARY_NAME, self._content())
+        write_json(self.work / SUMMARY_NAME, self.content())
 
-    def _content(self, **more: Any) -> dict[str, Any]:
+    def content(self, **more: Any) -> dict[str, Any]:
+        """What the file says: what makes it this search, and all trials."""
         return {"about": self.about, **more, "trials": [trial.model_dump() for trial in self.trials]}
 
     def _epoch_seconds(self, trial: Trial) -> float:
@@ -495,79 +396,9 @@ class _Search:
         near = min(measured, key=lambda t: (abs(math.log(t.num_layers / trial.num_layers)), t.epoch_seconds))
         return near.epoch_seconds * (trial.num_layers + 2) / (near.num_layers + 2)
 
-    # What comes out.
-
-    def finish(self, out: Path | None) -> AutoResult:
-        """Choose the runs of the winner, score them on the test nodes, and write them as a run folder."""
-        for trial in [*self.ranked(of="winner"), *self.ranked(of="seeds")]:
-            if runs := self._runs(trial):
-                break
-        else:
-            why = next((trial.failure for trial in self.trials if trial.failure), "there was no time for an epoch")
-            raise GraphjouleError(f"No model could be trained on {self.task.name}; the first failure: {why}")
-        recipe = self.recipes[trial.name]
-        task = reweighted(self.task, recipe)
-        given = ModelInput.of(task)
-        predicted = {
-            record.seed: mean_prediction([model], recipe, task.objective, given, self.device) for record, model in runs
-        }
-        split = next(iter(self.seen.splits.values()))
-        seeds = self._together(predicted, split.val)
-        chosen = [run for run in runs if run[0].seed in seeds]
-        trainer = Trainer(architecture_of(recipe), recipe, task, self.device, seeds)
-        trainer.folder = None if out is None else RunFolder(out)
-        trainer.adopt(chosen)
-        test = trainer.split_of[seeds[0]].test
-        mean = _mean_of(predicted, seeds)
-        val_score = self._score(mean, split.val, self.metric)
-        result = AutoResult(
-            [trainer.records[seed] for seed in seeds],
-            list(trainer.all_models()),
-            out,
-            sorted(self.latest().values(), key=self._standing),
-            self.metric.name,
-            val_score,
-            self._score(mean, test, self.metric) if test.numel() else None,
-        )
-        if out is not None:
-            scores = {"metric": result.metric, "val_score": val_score, "test_score": result.test_score}
-            write_json(out / SUMMARY_NAME, self._content(winner=trial.name, seeds=seeds, **scores))
-            write_text(out / RANKING_NAME, ranking_table(result))
-            shutil.rmtree(self.work, ignore_errors=True)
-        return result
-
-    def _runs(self, trial: Trial) -> list[tuple[Record, GraphModel]]:
-        """The runs of a candidate that are done, with their models; of a search that is over they are in its folder."""
-        folder = RunFolder(self.work / trial.name)
-        folder = folder if folder.is_taken else RunFolder(self.folder)
-        done = [record for record in folder.records().values() if record.status == "done"] if folder.is_taken else []
-        return [(record, read_model(folder.model_path(record.seed), self.device).model) for record in done]
-
-    def _together(self, predicted: Mapping[int, Tensor], val: Tensor) -> list[int]:
-        """The best run on the validation nodes, or several whose mean prediction is better than they are on average.
-
-        Runs are added while the mean prediction gets better by the log loss, where there is one: the share of right
-        predictions jumps from node to node, and the largest of some such shares is largest by luck.
-        """
-        finer = next((metric for metric in self.task.objective.metrics if metric.name == "log_loss"), self.metric)
-
-        def gain(metric: Metric, seeds: Sequence[int]) -> float:
-            score = self._score(_mean_of(predicted, seeds), val, metric)
-            return score if metric.is_higher_better else -score
-
-        best = max(predicted, key=lambda seed: (gain(self.metric, [seed]), gain(finer, [seed])))
-        chosen = [best]
-        while left := [seed for seed in predicted if seed not in chosen]:
-            more = max(left, key=lambda seed: gain(finer, [*chosen, seed]))  # noqa: B023
-            if not gain(finer, [*chosen, more]) > gain(finer, chosen):
-                break
-            chosen.append(more)
-        alone = sum(gain(self.metric, [seed]) for seed in chosen) / len(chosen)
-        return sorted(chosen) if gain(self.metric, chosen) >= alone else [best]
-
-    def _score(self, predicted: Tensor, nodes: Tensor, metric: Metric) -> float:
-        targets = self.task.targets.cpu()[nodes.cpu()]
-        return float(metric.value(*self.task.objective.scored(predicted[nodes.cpu()], targets)))
+    def standings(self) -> list[Trial]:
+        """The last state of every candidate, the best first."""
+        return sorted(self.latest().values(), key=self._standing)
 
     def _standing(self, trial: Trial) -> tuple[float, ...]:
         """The later its last rung, the better; within a rung by score. Those without a result come last."""
@@ -578,29 +409,12 @@ class _Search:
         return (0.0, -rung, sign * trial.score, trial.loss or 0.0)
 
 
-def ranking_table(result: AutoResult) -> str:
-    """All candidates as CSV, the best first."""
-    text = io.StringIO()
-    heads = ["rank", "name", "model", "num_layers", "rung", "seeds", "epochs", f"val_{result.metric}", "val_loss"]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*heads, "is_over", "changes", "failure"])
-    for rank, trial in enumerate(result.trials, 1):
-        changes = " ".join(f"{key}={value}" for key, value in trial.changes.items())
-        own = [trial.name, trial.model, trial.num_layers, trial.rung, len(trial.seeds), trial.epochs]
-        writer.writerow([rank, *own, trial.score, trial.loss, trial.is_over, changes, trial.failure])
-    return text.getvalue()
-
-
 def _ranking_metric(task: Task, recipes: Sequence[Recipe]) -> Metric:
     """The metric that all candidates select by, if it is the same and not the loss; else the objective's first."""
     selecting = {recipe.train.select_on for recipe in recipes}
     if len(selecting) == 1 and LOSS not in selecting:
         return task.objective.metric(selecting.pop())
     return task.objective.metrics[0]
-
-
-def _mean_of(predicted: Mapping[int, Tensor], seeds: Sequence[int]) -> Tensor:
-    return torch.stack([predicted[seed] for seed in seeds]).mean(dim=0)
 
 
 def _kind(trial: Trial) -> tuple[str, int]:
