@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,25 +31,26 @@ UNAVAILABLE = ("arxiv",)
 BENCH_CURVES = ("h200-curves", "cpu-curves")
 
 
-def results_files(root: Path = ROOT) -> dict[str, bytes]:
-    """The pages of results, their pictures, the numbers behind them, and the ledgers as data."""
-    results = read_results(root / "reproduction/results", MORE_RECORDS, UNAVAILABLE)
+def all_results(root: Path = ROOT) -> Results:
+    """What is recorded."""
+    return read_results(root / "reproduction/results", MORE_RECORDS, UNAVAILABLE)
+
+
+def results_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
+    """The pages of results, the numbers behind their pictures, and the ledgers as data."""
     files = {page: fill_page((root / page).read_text(), results).encode() for page in PAGES}
     for name, rows in results.ledgers.items():
         for form in ("csv", "json"):
             files[f"reproduction/data/{name}.{form}"] = ledger_text(STUDIES[name], rows, form).encode()
-    return files | drawing_files(results)
-
-
-def drawing_files(results: Results) -> dict[str, bytes]:
-    """The pictures of the studies, and the numbers that they show."""
-    files = {}
-    for figures in results.figures.values():
-        for figure in figures:
-            data = {**figure.data(), "drawn_with": drawn_with()}
-            files[f"reproduction/data/{figure.name}.json"] = data_text(data).encode()
-            files[f"docs/images/{figure.name}.png"] = picture(figure.drawing)
+    for figure in chain(*results.figures.values()):
+        data = {**figure.data(), "drawn_with": drawn_with()}
+        files[f"reproduction/data/{figure.name}.json"] = data_text(data).encode()
     return files
+
+
+def pictures(results: Results) -> dict[str, bytes]:
+    """The pictures of the studies."""
+    return {f"docs/images/{figure.name}.png": picture(figure.drawing) for figure in chain(*results.figures.values())}
 
 
 def data_text(data: dict[str, Any]) -> str:
@@ -73,7 +75,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something differs")
     check = parser.parse_args().check
-    files = results_files() | other_files()
+    results = all_results()
+    files = results_files(results) | pictures(results) | other_files()
     differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
     for name in differing:
         print(name)

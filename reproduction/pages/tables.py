@@ -6,11 +6,11 @@ A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; what stands
 import json
 import re
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from graphjoule.studies import Variant, find_study
-from graphjoule.training import read_records, summarise
+from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,12 +80,18 @@ def mean_and_spread(file: str, **wanted: object) -> str:
     if not path.exists():
         return "-"
     wanted = {"num_layers" if key == "layers" else key: value for key, value in wanted.items()}
-    records = [r for r in read_records(path) if all(getattr(r, k) == v for k, v in wanted.items())]
+    records = [r for r in all_records(path) if all(getattr(r, k) == v for k, v in wanted.items())]
     if not records:
         return "-"
     summary = summarise(records)
     assert summary.n == 10, f"{file}, {wanted}: {summary.n} runs"
     return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f}"
+
+
+@cache  # a table has a cell per depth
+def all_records(path: Path) -> list[Record]:
+    """The records of a file."""
+    return list(read_records(path))
 
 
 def overhead_table() -> str:

@@ -427,6 +427,7 @@ def command():
 SHARED = ("--clusters", "8", "--set", "clusters.accumulate=2", "--set", "dropout=0", "--json")
 
 
+@pytest.mark.slow  # tests/parallel/test_clusters.py has the same without the command
 def test_two_processes_share_the_steps_and_train_what_one_trains(capfd, here):
     alone = run("train", *TINY, *SHARED, "--out", "alone")
     assert alone.code == 0, alone.err

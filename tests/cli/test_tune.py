@@ -28,10 +28,11 @@ KEYS += ["best", "importance", "files", "command"]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
+    """An empty folder to work in; tests/tuning/test_outcome.py looks at the pictures."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(import_module("graphjoule.tuning.outcome"), "_draw", lambda plot, outcome, path: path.touch())
     return folder
 
 

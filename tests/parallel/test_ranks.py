@@ -71,6 +71,7 @@ def kill_and_resume(tmp_path: Path, recipe, parts: Path, expected: Path, rank: i
     assert_same_results(out, expected)
 
 
+@pytest.mark.slow  # four processes import torch
 def test_a_killed_rank_ends_the_job_and_resume_gives_the_same_bits(world, tmp_path):
     recipe = small_recipe("egnn", 2, epochs=EPOCHS)
     parts, expected = tmp_path / "parts", tmp_path / "whole"

@@ -7,15 +7,19 @@ from pathlib import Path
 import pytest
 
 from reproduction import write
-from reproduction.pages import read_results
 from reproduction.pages.drawings import drawn_with
 
 ROOT = write.ROOT
 
 
 @pytest.fixture(scope="module")
-def made():
-    return write.results_files()
+def results():
+    return write.all_results()
+
+
+@pytest.fixture(scope="module")
+def made(results):
+    return write.results_files(results)
 
 
 def without_versions(content):
@@ -28,7 +32,7 @@ def test_texts_and_numbers_are_those_of_the_records(made):
         there = (ROOT / name).read_bytes()
         if name.startswith("reproduction/data/") and name.endswith(".json"):
             assert without_versions(there)[1] == without_versions(content)[1], name
-        elif not name.endswith(".png"):
+        else:
             assert there == content, name
 
 
@@ -77,22 +81,23 @@ TOLD_OF_DEPTH = {
 }
 
 
-def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_records():
+def test_accuracies_that_the_page_of_results_tells_by_hand_are_those_of_the_records(results):
     page = (ROOT / "reproduction/RESULTS.md").read_text()
     told = re.findall(r"\d\d\.\d %", page.split("### What depth does")[1].split("\n#")[0])
     assert sorted(told) == sorted(TOLD_OF_DEPTH.values())
-    rows = read_results(ROOT / "reproduction/results").evidence["depth"].rows
+    rows = results.evidence["depth"].rows
     means = {(row.cell.dataset, row.cell.model, row.cell.num_layers): row.outcome.mean for row in rows}
     assert {place: f"{means[place]:.1f} %" for place in TOLD_OF_DEPTH} == TOLD_OF_DEPTH
 
 
-def test_pictures_are_the_same_bytes_where_the_same_versions_draw_them(made):
-    pictures = [name for name in made if name.endswith(".png")]
+@pytest.mark.slow  # twenty seconds of matplotlib
+def test_pictures_are_the_same_bytes_where_the_same_versions_draw_them(results):
+    pictures = write.pictures(results)
     assert pictures
-    for name in pictures:
+    for name, content in pictures.items():
         data = ROOT / "reproduction/data" / f"{Path(name).stem}.json"
         if without_versions(data.read_bytes())[0] == drawn_with():
-            assert (ROOT / name).read_bytes() == made[name], name
+            assert (ROOT / name).read_bytes() == content, name
 
 
 def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
@@ -103,7 +108,7 @@ def test_no_data_are_left_from_a_drawing_that_is_no_longer_made(made):
 
 @pytest.mark.slow  # texts are compared with the files above, and one drawing is drawn twice in tests/report/drawings
 def test_the_command_gives_the_same_bytes_twice(made):
-    assert write.results_files() == made
+    assert write.results_files(write.all_results()) == made
 
 
 @pytest.mark.slow

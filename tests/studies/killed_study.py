@@ -18,7 +18,7 @@ from pathlib import Path
 from graphjoule.studies import find_study, plan_study, work
 from graphjoule.tasks import load_task
 
-KILLS = 10
+KILLS = 4
 SETTINGS = {"hidden_channels": 8, "epochs": 30, "patience": 30}
 
 

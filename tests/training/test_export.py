@@ -88,8 +88,13 @@ def expected(model, x, edges):
     return model(x, graph).double().softmax(dim=-1)
 
 
+def quick(*names):
+    """All models; those that are not named are slow: a program takes seconds to write."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MODELS]
+
+
 @pytest.mark.parametrize("format", ["onnx", "torch"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", quick("egnn", "gcn"))
 @few
 @given(edges=edge_lists(), seed=st.integers(0, 3))
 def test_a_program_says_what_the_model_says_on_any_graph(programs, name, format, edges, seed):
@@ -127,14 +132,14 @@ def test_edges_that_are_no_graph_make_all_predictions_nan(programs, case):
     with pytest.raises(GraphjouleError):
         Propagation.from_edge_index(index, weight, 5)
     for format in ("onnx", "torch"):
-        assert programs("sgc", format)(x, index, weight.float()).isnan().all(), format
+        assert programs("gcn", format)(x, index, weight.float()).isnan().all(), format
 
 
 def test_a_negative_node_is_not_taken_for_one_from_the_end(programs):
     given = normal(5, TASK.num_features, dtype=torch.float32), torch.tensor([[0, -1], [-1, 0]]), torch.ones(2)
-    assert programs("sgc", "onnx")(*given).isnan().all()
+    assert programs("gcn", "onnx")(*given).isnan().all()
     with pytest.raises(RuntimeError, match="out of bounds"):  # torch says it itself
-        programs("sgc", "torch")(*given)
+        programs("gcn", "torch")(*given)
 
 
 @few
@@ -158,7 +163,7 @@ def test_features_are_normalised_within_where_the_recipe_says_so(tmp_path):
     torch.testing.assert_close(Onnx(tmp_path / "m.onnx")(x, *inputs_of(edges)), want, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_targets", [1, 2])
+@pytest.mark.parametrize("num_targets", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_regression_gives_numbers_in_the_unit_of_the_targets(tmp_path, num_targets):
     task, recipe = small_regression(num_targets=num_targets), small_recipe("gcn")
     (model,) = fit(recipe, task, device="cpu").models
@@ -219,7 +224,7 @@ def pyg(name):
     return getattr(torch_geometric.nn, name)(**options)
 
 
-@pytest.mark.parametrize("format", ["onnx", "torch"])
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "torch"])
 @pytest.mark.parametrize("build", [partial(pyg, "GCN"), partial(pyg, "GraphSAGE"), partial(Steps, 7, 3)])
 def test_modules_of_ones_own_can_leave_too(tmp_path, build, format):
     torch.manual_seed(0)

@@ -338,7 +338,7 @@ def test_interrupted_at_any_epoch_a_training_resumes_to_the_same_bits(tmp_path, 
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     task, seeds, total = small_task(), [0, 1, 2, 3, 4], []
     fit(RECIPE, task, seeds, out=tmp_path / "whole", on_progress=total.append, **OPTIONS)
-    for epoch in range(1, len(total), 2):
+    for epoch in range(1, len(total), 4):
         path, left = tmp_path / str(epoch), []
         with pytest.raises(TrainingInterrupted) as stopped:
             interruptible(RECIPE, task, seeds, out=path, on_progress=interrupt_at(epoch), **OPTIONS)
@@ -398,7 +398,7 @@ def never_killed(tmp_path_factory):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no kill -9")
 def test_kill_9_at_random_moments_then_resume_gives_the_same_bits(never_killed, tmp_path):
     folder, kills = tmp_path / "run", 0
-    for _ in range(3):
+    for _ in range(2):
         process = start(folder)
         wait_until_it_trains(process, folder)
         time.sleep(random.uniform(0, 0.3))

@@ -333,6 +333,7 @@ def children():
     return {child.pid for child in multiprocessing.active_children()}
 
 
+@pytest.mark.slow  # two processes import torch; test_queue.py kills workers that were forked
 def test_the_others_take_over_what_a_killed_worker_had(team):
     workers, stored = team
     killed, others = [], children()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from graphjoule.training.build import initialised
 from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.recipe import Recipe, load_recipe, recipe_and_fingerprint
 from graphjoule.training.records import Record, read_records
 
 BEFORE, AFTER = "at initialisation", "after training"
@@ -242,7 +242,7 @@ def _of_file(path: Path, root: Path) -> Iterator[Cell]:
     for record in read_records(path):
         try:
             if id(record.recipe) not in known:
-                known[id(record.recipe)] = _recipe_of(json_text(record.recipe))
+                known[id(record.recipe)] = recipe_and_fingerprint(json_text(record.recipe))
             recipe, fingerprint = known[id(record.recipe)]
         except GraphjouleError as error:
             warnings.warn(f"{path}: the run {record.run_id} is left out. {error}", stacklevel=2)
@@ -251,10 +251,3 @@ def _of_file(path: Path, root: Path) -> Iterator[Cell]:
     for _, (recipe, records) in sorted(cells.items(), key=itemgetter(0)):
         once = {record.run_id: record for record in sorted(records, key=lambda record: record.seed)}
         yield Cell(recipe, list(once.values()), place=path.relative_to(root).as_posix())
-
-
-@lru_cache(maxsize=1024)
-def _recipe_of(text: str) -> tuple[Recipe, str]:
-    """A recipe and its fingerprint, read once for all runs that share it."""
-    recipe = Recipe.from_json(text)
-    return recipe, recipe.fingerprint()

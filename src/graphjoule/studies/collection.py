@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import each_once
-from graphjoule.training.recipe import Recipe
+from graphjoule.files import each_once, json_text
+from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import MOST_BYTES_OF_LINE, Record, read_records
 
 
@@ -34,10 +34,9 @@ class Collection:
     def add(self, record: Record) -> None:
         """Add one more record."""
         try:
-            recipe = Recipe.from_fields(record.recipe)
+            recipe, key = recipe_and_fingerprint(json_text(record.recipe))
         except GraphjouleError:
             return
-        key = recipe.fingerprint()
         self._recipes[key] = recipe
         before = self._runs.setdefault(key, {}).get(record.seed)
         if before is None or before.created <= record.created:
@@ -45,12 +44,10 @@ class Collection:
 
     def of(self, recipe: Recipe) -> dict[int, Record]:
         """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded."""
-        if recipe.data.split != "default":
-            return dict(self._runs.get(recipe.fingerprint(), {}))
         found: dict[int, Record] = {}
-        for key, theirs in self._recipes.items():
-            if is_same(recipe, theirs):
-                found |= self._runs[key]
+        for split in {theirs.data.split: None for theirs in self._recipes.values()}:
+            if recipe.data.split in ("default", split):
+                found |= self._runs.get(_with_split(recipe, split).fingerprint(), {})
         return found
 
     def runs(self, recipe: Recipe, seeds: AbstractCollection[int] | None = None) -> list[Record]:
@@ -68,9 +65,13 @@ class Collection:
 
 def is_same(recipe: Recipe, recorded: Recipe) -> bool:
     """Whether two recipes train the same; a split called "default" is whichever was recorded."""
-    if recipe.data.split == "default" and recipe.data.name == recorded.data.name:
-        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"split": recorded.data.split})})
-    return recipe.fingerprint() == recorded.fingerprint()
+    if recipe.data.split == "default":
+        recipe = _with_split(recipe, recorded.data.split)
+    return recipe.model == recorded.model and recipe.fingerprint() == recorded.fingerprint()
+
+
+def _with_split(recipe: Recipe, split: str) -> Recipe:
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"split": split})})
 
 
 def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -311,6 +311,13 @@ class Recipe(BaseModel):
             raise GraphjouleError("This is not a recipe graphjoule can use: its settings are no tables.") from error
 
 
+@lru_cache(maxsize=1024)  # ten seeds or a million share one
+def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
+    """A recipe from its JSON, and its fingerprint."""
+    recipe = Recipe.from_json(text)
+    return recipe, recipe.fingerprint()
+
+
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
 
 
@@ -516,7 +523,7 @@ def _assembled(fields: dict[str, Any], settled: Settled) -> dict[str, Any]:
     return fields
 
 
-def _read_recipe_file(model: str, file: Path | None) -> list[Block]:
+def _read_recipe_file(model: str, file: Path | None) -> tuple[Block, ...]:
     """The blocks of a model's recipe file: the one that comes with graphjoule, or a file of the caller's."""
     shipped = resources.files("graphjoule.training") / "recipes" / f"{model}.toml"
     if file is None and not shipped.is_file():
@@ -530,7 +537,8 @@ def _read_recipe_file(model: str, file: Path | None) -> list[Block]:
     return parse_blocks(text, str(file or f"{model}.toml"))
 
 
-def parse_blocks(text: str, name: str) -> list[Block]:
+@lru_cache  # a study asks for hundreds of recipes of one file
+def parse_blocks(text: str, name: str) -> tuple[Block, ...]:
     """Read the text of a recipe file.
 
     Args:
@@ -546,7 +554,7 @@ def parse_blocks(text: str, name: str) -> list[Block]:
         raise GraphjouleError(f"{name} is not valid TOML: {error}.") from error
     if list(content) != ["block"] or not isinstance(content["block"], list):
         raise GraphjouleError(f"{name} must hold [[block]] tables and nothing else, but it holds: {choices(content)}.")
-    return [_parse_block(raw, f"{name}, block {i}") for i, raw in enumerate(content["block"], start=1)]
+    return tuple(_parse_block(raw, f"{name}, block {i}") for i, raw in enumerate(content["block"], start=1))
 
 
 def _parse_block(raw: Any, where: str) -> Block:
@@ -658,9 +666,8 @@ def resolve(given: Mapping[str, Any], names: Sequence[str], model: str, terms: C
     spread: dict[str, Any] = {}
     for key, value in flat:
         full = key if key in names else _full_name(key, short)
-        below = [name for name in names if name.startswith(f"{full}.")]
-        if full == "train.weight_decay" and below:
-            spread |= dict.fromkeys(below, value)
+        if full == "train.weight_decay" and (groups := [name for name in names if name.startswith(f"{full}.")]):
+            spread |= dict.fromkeys(groups, value)
         elif value is None and full in ("train.clusters", *(f"terms.{term}" for term in TERMS)):
             exact[full] = None
         elif full not in names:
