@@ -117,8 +117,8 @@ def test_a_wrong_budget_of_train_is_refused_too(here):
 
 def test_a_budget_ends_one_training_with_what_it_has(here):
     options = ("--features", "x", "--layers", "1", "--epochs", "100000", "--set", "patience=100000")
-    result = run("train", *OWN, *options, "--device", "cpu", "--budget", "1s", "--out", "run", "--json")
+    result = run("train", *OWN, *options, "--device", "cpu", "--budget", "0.3s", "--out", "run", "--json")
     assert result.code == 0, result.err
     record = json.loads((here / "run/records.jsonl").read_text())
     assert record["status"] == "done"
-    assert 1 < record["epochs_run"] < 100_000
+    assert 1 <= record["epochs_run"] < 100_000

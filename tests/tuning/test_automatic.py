@@ -166,10 +166,12 @@ def test_it_keeps_to_its_budget(seconds):
     assert result.records
 
 
+@pytest.mark.slow
 def test_it_keeps_to_its_budget_by_the_clock_on_the_wall():
+    """Models as they are, epochs without end."""
     begin = time.monotonic()
-    result = auto(small_task(), "3s", **SMALL | {"settings": SETTINGS | {"epochs": 100_000, "patience": 100_000}})
-    assert 1.5 < time.monotonic() - begin < 4.5  # the machine may be busy
+    result = auto(small_task(), "30s", device="cpu", settings={"epochs": 100_000, "patience": 100_000})
+    assert 25 < time.monotonic() - begin < 33
     assert result.records[0].epochs_run > 1
 
 
@@ -231,7 +233,7 @@ class Killed(BaseException):
     """Stands for a kill: nothing catches it."""
 
 
-@pytest.mark.parametrize("at", [5, 30, 60])
+@pytest.mark.parametrize("at", [5, 45])
 def test_a_search_that_was_killed_goes_on_and_finds_the_same(tmp_path, found, at):
     """Killed while it trains: what is finished is not repeated, and the trials are those of a search in one go."""
     out, count = tmp_path / "run", 0

@@ -29,7 +29,7 @@ from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.budget import Budget
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
-from graphjoule.tuning.ranges import default_ranges, parse_ranges, with_settings
+from graphjoule.tuning.ranges import default_ranges, own_values, parse_ranges, with_settings
 from graphjoule.tuning.storage import differences
 from graphjoule.tuning.validation import ValidationTask
 
@@ -38,7 +38,7 @@ WORK_NAME = f"{FLEETING}auto"  # while it searches; a run folder may begin besid
 
 # The rungs in their order, and the share of the budget that is spent when each ends. What is left over is for the test
 # nodes, the report's numbers and the card of the winner.
-_RUNGS = {"first": 0.35, "best": 0.45, "variations": 0.65, "seeds": 0.85, "winner": 0.95}
+_RUNGS = {"first": 0.4, "best": 0.55, "variations": 0.7, "seeds": 0.85, "winner": 0.95}
 _ORDER = tuple(_RUNGS)
 _KEPT = 1 / 3  # of the first rung
 _NUM_FINALISTS, _SEEDS_OF_FINALISTS = 3, 3
@@ -278,6 +278,7 @@ class Halving:
         # RandomState, whose stream NumPy has frozen for ever: the same trials under every version.
         random = np.random.RandomState([self.seeds[0] % 2**31, number])
         ranges = {**parse_ranges(_MORE_RANGES), **default_ranges(recipe.model.name)}
+        own = own_values(recipe, ranges)
         fixed = {name for name, source in recipe.sources.items() if source == "override"}
         for _ in range(100):
             changes = dict(leader.changes)
@@ -285,6 +286,7 @@ class Halving:
                 is_changed, share = random.uniform() < _CHANGED, random.uniform()
                 if is_changed:
                     changes[key] = found.at(share)
+            changes = {key: value for key, value in changes.items() if own.get(key) != value}
             try:
                 varied = with_settings(recipe, changes)
             except GraphjouleError:  # such as a beta above c_min
