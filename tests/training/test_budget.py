@@ -98,3 +98,10 @@ def test_a_wrong_budget_is_refused_before_anything_is_written(tmp_path, budget):
     with pytest.raises(GraphjouleError, match="budget"):
         fit(small_recipe(), small_task(), out=tmp_path / "run", budget=budget)
     assert not (tmp_path / "run").exists()
+
+
+def test_on_clusters_a_run_ends_after_its_first_validation_at_the_earliest():
+    """Before it no epoch is selected, so there would be no model."""
+    clusters = {"train.clusters.parts": 2, "train.clusters.method": "blocks", "train.clusters.validate_every": 5}
+    cut = fit(small_recipe(epochs=40, **clusters), small_task(), device="cpu", budget=Budget(1, Clock()))
+    assert [(record.status, record.epochs_run) for record in cut.records] == [("done", 5)]

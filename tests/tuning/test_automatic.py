@@ -284,9 +284,16 @@ def test_a_folder_is_taken_up_by_the_same_search_alone(tmp_path):
     ]:
         with pytest.raises(GraphjouleError, match=said):
             search(out=out, **options | changed)
-    (out / SUMMARY_NAME).write_text("{")
-    with pytest.raises(GraphjouleError, match="is damaged"):
-        search(out=out, **options, resume=True)
+    text = (out / SUMMARY_NAME).read_text()
+    for damaged in (
+        "{",
+        "[]",
+        text.replace('"first"', '"last"'),
+        text.replace('"name": "gcn-1"', '"name": "../gcn-1"'),
+    ):
+        (out / SUMMARY_NAME).write_text(damaged)
+        with pytest.raises(GraphjouleError, match="is damaged"):
+            search(out=out, **options, resume=True)
     (out / SUMMARY_NAME).write_bytes(before[out / SUMMARY_NAME])
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ class Trial(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    rung: str
+    rung: Literal["first", "best", "variations", "seeds", "winner"]
     name: str
     model: str
     num_layers: int
@@ -166,22 +167,25 @@ class Halving:
                 f"{self.folder} already holds a search for a model; pass `resume=True` to continue it, or choose "
                 "another folder with `out`."
             )
+        damaged = GraphjouleError(f"{path} is damaged; choose another folder with `out`.")
         try:
             content = json.loads(path.read_bytes())
             begun, self.trials = dict(content["about"]), [Trial(**fields) for fields in content["trials"]]
         except OSError as error:
             raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise GraphjouleError(f"{path} is damaged; choose another folder with `out`.") from error
+            raise damaged from error
         if changed := differences(begun, self.about):
             raise GraphjouleError(
                 f"The search in {self.folder} was begun with something else ({'; '.join(changed)}); choose another "
                 "folder with `out`."
             )
         for trial in self.trials:
-            if trial.name not in self.recipes:
-                base = self.recipes[f"{trial.model}-{trial.num_layers}"]
-                self.recipes[trial.name] = with_settings(base, trial.changes)
+            base = f"{trial.model}-{trial.num_layers}"
+            if base not in self.recipes or not re.fullmatch(rf"{base}(-v\d+)?", trial.name):  # the name of a folder
+                raise damaged
+            if trial.name != base:
+                self.recipes[trial.name] = with_settings(self.recipes[base], trial.changes)
         self._spent_before = sum(trial.seconds for trial in self.trials)
 
     @property
