@@ -34,7 +34,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|scipy|pydantic|sklearn|matplotlib|collections|typing|os|pathlib|enum)\..*"),
     ("py:.*", r"annotated_types\..*"),
     # Imported for types alone, or beside what is: named without their packages.
-    ("py:.*", r"(Tensor|Data|Figure|Path|PoolingName|Builder|TermBuilder|Progress|Group)"),
+    ("py:.*", r"(Tensor|Data|Figure|Path)"),
 ]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]

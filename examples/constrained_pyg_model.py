@@ -15,7 +15,7 @@ for is_held in (False, True):
     torch.manual_seed(1)
     model = GCN(in_channels=8, hidden_channels=16, num_layers=8, out_channels=2)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    with EnergyConstraint(model, edge_index, c_min=0.5, c_max=2.0, layers="convs.*") as constraint:
+    with EnergyConstraint(model, c_min=0.5, c_max=2.0, layers="convs.*") as constraint:
         for epoch in range(150):
             optimiser.zero_grad()
             loss = F.cross_entropy(model(x, edge_index), y)

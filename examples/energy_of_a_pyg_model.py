@@ -10,7 +10,7 @@ torch.manual_seed(0)
 edge_index, x = barabasi_albert_graph(num_nodes=300, num_edges=3), torch.randn(300, 16)
 model = GCN(in_channels=16, hidden_channels=64, num_layers=32, out_channels=7)
 
-with Trace(model, edge_index, watch=["convs.*"], gradients=True) as trace:
+with Trace(model, watch=["convs.*"], gradients=True) as trace:
     model(x, edge_index).logsumexp(dim=1).mean().backward()
 
 print(trace.table())

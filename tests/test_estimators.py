@@ -181,7 +181,7 @@ def test_clone_parameters_pipelines_and_searches(iris):
         ({"num_neighbors": 0}, "0 neighbours were asked for"),
         ({"num_runs": 0}, "seeds are"),
         ({"device": "tpu"}, "device is 'tpu'"),
-        ({"random_state": -1}, "seeds are"),
+        ({"random_state": -1}, "is -1; expected 0 to"),
         ({"lr": 1e30}, "No run finished"),
     ],
 )

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from graphjoule.cli.train import worth_lines
+from graphjoule.tasks import load_tables
+from graphjoule.training.comparison import read_comparison
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -33,6 +37,23 @@ def test_models_of_pyg_train_through_fit(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines] == ["GAT", "GraphSAGE"]
     assert all(float(line.split()[1]) > 85 for line in lines)
+
+
+def test_the_customers_are_tables_that_can_be_trained_on(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "customers.py"))
+    assert capsys.readouterr().out == "2500 customers, 900 of a known kind, 7500 calls\n"
+    for edges in ("calls.csv", "strangers.csv"):
+        task = load_tables("customers.csv", edges, test_fraction=0.3)
+        assert (task.num_nodes, int(task.is_known.sum()), task.objective.num_classes) == (2500, 900, 4)
+
+
+@pytest.mark.parametrize("name", ["calls", "strangers"])
+def test_the_page_on_the_customers_says_what_the_records_say(name):
+    root = EXAMPLES.parent
+    found = read_comparison(root / "reproduction" / "results" / "what-now" / f"{name}.json")
+    assert "\n".join(worth_lines(found)[1:]) in (root / "docs" / "what-now.md").read_text()
+    assert found.answers["graph"].answer == {"calls": "helps", "strangers": "does not help"}[name]
 
 
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))

@@ -20,6 +20,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, TrainedRuns, fit, load, mean_prediction, read_runs
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import normalize_rows
+from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 from graphjoule.nn import GCN, MODELS
 from graphjoule.ops import fold_in, make_key, propagate
 from graphjoule.tasks import Split, Task, load_task
@@ -726,7 +727,8 @@ class MixedDtypes(TooWide):
     ("model", "match"),
     [
         (TooWide(7, 3), "The model is a TooWide; expected a recipe, or a class or function that builds a module"),
-        ("egnn", "The model is a str; expected a recipe"),
+        (3, "The model is a int; expected a recipe"),
+        ("egn", '"egn" is not a model'),
         (pyg.GAT, "needs in_channels, hidden_channels, num_layers; expected a function of the task, or one with"),
         (lambda one, two: TooWide(7, 3), "needs one, two; expected a function of the task"),
         (lambda: 3, "returned int; expected a torch.nn.Module"),
@@ -1079,3 +1081,22 @@ def test_a_coverage_says_where_it_does_not_hold(tmp_path, caplog):
     for call in (lambda: older.threshold(0.9), lambda: older.predict(ModelInput.of(task), is_calibrated=True)):
         with pytest.raises(GraphjouleError, match="The model of seed 0 was saved without its calibration"):
             call()
+
+
+def test_models_that_follow_directions_train_on_them_and_the_others_refuse():
+    arrows = torch.tensor([[k, (k + step) % 20] for k in range(20) for step in (1, 2, 5)]).t()
+    graph = DirectedPropagation.of(arrows)
+    task = Task("arrows", torch.randn(20, 4), graph, torch.arange(20) % 2, Classification(2), (), "stratified-20-0")
+    for name in MODELS:
+        recipe = load_recipe(name, "arrows", 2, {"epochs": 2} | ({} if name == "sgc" else {"hidden_channels": 4}))
+        if MODELS[name].needs_undirected:
+            with pytest.raises(GraphjouleError, match="needs edges that count in both directions"):
+                fit(recipe, task, device="cpu")
+            with pytest.raises(GraphjouleError, match="needs edges that count in both directions"):
+                MODELS[name](4, 4, 2, 2)(task.features, graph)
+        else:
+            assert fit(recipe, task, seeds=[0, 1], device="cpu").summary.n == 2
+    types = replace(task, graph=MixedPropagation.of([graph.undirected, graph.undirected]))
+    recipe = load_recipe("dropedge", "arrows", 2, {"epochs": 2})
+    with pytest.raises(GraphjouleError, match="DropEdge needs one undirected graph"):
+        fit(recipe, types, device="cpu")

@@ -192,10 +192,14 @@ def faults_table() -> str:
 
 
 def fuzz_table() -> str:
-    """How many spoiled files every parser was given."""
-    lines = ["| files | read | refused with a sentence |", "|---|---|---|"]
-    for name, found in sorted(json.loads((RESULTS / "faults/fuzz.json").read_text()).items()):
-        lines.append(f"| {name} | {found.get('read', 0):,} | {found.get('refused', 0):,} |")
+    """What every parser made of the spoiled files that it was given, and the most that one of them took."""
+    lines = [
+        "| files | read | refused with a sentence | tracebacks | hangs | over 1 GiB | slowest | most memory |",
+        "|---" * 8 + "|",
+    ]
+    for name, found in sorted(json.loads((RESULTS / "faults/fuzz.json").read_text())["files"].items()):
+        fates = " | ".join(f"{found[fate]:,}" for fate in ("read", "refused", "traceback", "hang", "memory"))
+        lines.append(f"| {name} | {fates} | {found['seconds']:.2f} s | {found['bytes'] / 2**20:,.0f} MiB |")
     return "\n".join(lines)
 
 
@@ -206,7 +210,7 @@ def endurance_table() -> str:
     if (folder / "leak.json").exists():
         leak = json.loads((folder / "leak.json").read_text())
         slope = f"{leak['bytes_per_fit']:+,.0f} ± {leak['interval']:,.0f} bytes per training"
-        rows["memory of a process that trains again and again"] = f"{slope} ({leak['fits']:,} trainings)"
+        rows["memory of a process that trains and traces again and again"] = f"{slope} ({leak['fits']:,} trainings)"
     if (folder / "soak.jsonl").exists():
         soak = json.loads((folder / "soak.jsonl").read_text().splitlines()[-1])
         rounds = f"{soak['rounds']} rounds and {soak['kills']} kills in {soak['minutes']:.0f} minutes"

@@ -35,7 +35,8 @@ from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.task import pack_features
 from graphjoule.training.build import inner_network
-from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.defaults import recipe_for
+from graphjoule.training.recipe import Recipe
 
 
 class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
@@ -44,13 +45,13 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        num_layers: int = 8,
-        hidden_channels: int = 64,
+        num_layers: int | None = None,
+        hidden_channels: int | None = None,
         num_neighbors: int = 10,
-        lr: float = 5e-3,
-        dropout: float = 0.3,
-        epochs: int = 500,
-        patience: int = 100,
+        lr: float | None = None,
+        dropout: float | None = None,
+        epochs: int | None = None,
+        patience: int | None = None,
         validation_fraction: float = 0.2,
         num_runs: int = 1,
         standardize: bool = True,
@@ -79,11 +80,11 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.built_graph_ = given is None
         graph = given.graph if given is not None else self._neighbour_graph(features)
         task = Task("data", features, graph, targets, objective, default_split=self._split_rule())
-        self.recipe_ = self._recipe()
         first = self.random_state
         if not isinstance(first, int | np.integer):
             first = check_random_state(first).randint(2**31)
         seeds = [int(first) + run for run in range(self.num_runs)]
+        self.recipe_ = self._recipe(task, int(first))
         result = fit(self.recipe_, task, seeds, device=self.device)
         self.records_ = result.records
         pairs = zip(result.models, result.records, strict=True)
@@ -115,7 +116,7 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         assert isinstance(new, Tensor)
         assert isinstance(self.features_, Tensor)
         neighbor = nearest_rows(new, self.features_, min(self.num_neighbors, len(self.features_)))
-        graph = ExtendedPropagation.of(self.graph_, links_to(neighbor, len(self.features_)))
+        graph = ExtendedPropagation.of(self.graph_, links_to(neighbor, self.graph_))
         return torch.cat([self.features_, new]), graph, len(self.features_)
 
     def _predicted(self, features: Features, graph: Propagation) -> np.ndarray:
@@ -158,7 +159,7 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return f"stratified-{percent}-0"
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self, task: Task, seed: int) -> Recipe:
         own = {
             "hidden_channels": self.hidden_channels,
             "lr": self.lr,
@@ -168,7 +169,8 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
             "patience": self.patience,
             "split": self._split_rule(),
         }
-        return load_recipe("egnn", "data", self.num_layers, own | dict(self.settings or {}))
+        given = {name: value for name, value in own.items() if value is not None}
+        return recipe_for(task, "egnn", self.num_layers, given | dict(self.settings or {}), seed=seed)
 
 
 class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
@@ -178,7 +180,7 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
     from every class, chooses the epoch.
 
     Args:
-        num_layers: the depth.
+        num_layers: the depth; None, here and below, is what `graphjoule.training.recipe_for` chooses by the data.
         hidden_channels: the width.
         num_neighbors: neighbours per row, where `fit` is given a matrix alone; fewer if there are fewer rows.
         lr: Adam's learning rate.
@@ -214,13 +216,13 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        num_layers: int = 8,
-        hidden_channels: int = 64,
+        num_layers: int | None = None,
+        hidden_channels: int | None = None,
         num_neighbors: int = 10,
-        lr: float = 5e-3,
-        dropout: float = 0.3,
-        epochs: int = 500,
-        patience: int = 100,
+        lr: float | None = None,
+        dropout: float | None = None,
+        epochs: int | None = None,
+        patience: int | None = None,
         validation_fraction: float = 0.2,
         num_runs: int = 1,
         standardize: bool = True,
@@ -334,7 +336,7 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
     its targets that are known. A part of the nodes with a target chooses the epoch.
 
     Args:
-        num_layers: the depth.
+        num_layers: the depth; None, here and below, is what `graphjoule.training.recipe_for` chooses by the data.
         hidden_channels: the width.
         num_neighbors: neighbours per row, where `fit` is given a matrix alone; fewer if there are fewer rows.
         lr: Adam's learning rate.

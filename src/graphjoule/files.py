@@ -27,6 +27,7 @@ __all__ = [
     "folder_lock",
     "foreign_names",
     "json_text",
+    "lock_itself",
     "printable",
     "reason",
     "remove_temporaries",
@@ -220,15 +221,30 @@ def folder_lock(folder: Path, name: str) -> Iterator[bool]:
             return
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_ours = False
-        except OSError:  # a network disk that locks no folders: the lock file alone must do
-            pass
-        try:
-            yield is_ours
+            yield lock_itself(descriptor) is not False
         finally:
             os.close(descriptor)  # this lets go of the lock too
+
+
+def lock_itself(descriptor: int, *, wait: bool = False) -> bool | None:
+    """Lock an open file or folder itself, until it is closed: unlike a lock file beside it, nobody can delete that.
+
+    Args:
+        descriptor: of the open file or folder.
+        wait: until whoever holds it lets go.
+
+    Returns:
+        Whether the lock is ours; None where the system, or a network disk, has no such locks.
+    """
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def check_free(folder: Path, own: Collection[str] = ()) -> None:

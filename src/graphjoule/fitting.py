@@ -8,14 +8,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
-from graphjoule.nn import GraphModel
+from graphjoule.nn import MODELS, GraphModel
 from graphjoule.ops import describe_backend
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
@@ -35,6 +35,7 @@ from graphjoule.training.build import (
 )
 from graphjoule.training.calibration import Calibration, check_coverage
 from graphjoule.training.callbacks import Callback, Listeners, TrainingJob
+from graphjoule.training.defaults import recipe_for
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.hub import model_file
 from graphjoule.training.loop import Progress
@@ -73,7 +74,7 @@ class FitResult:
 
 
 def fit(
-    model: Recipe | Builder | Literal["auto"],
+    model: Recipe | Builder | str,
     task: Task,
     seeds: Sequence[int] | None = None,
     *,
@@ -99,11 +100,12 @@ def fit(
     neither read nor moved, and signal handlers are left alone.
 
     Args:
-        model: a recipe, see `load_recipe`; a class with its options, such as ``functools.partial(GAT,
-            hidden_channels=64, num_layers=4)``, which gets ``in_channels`` and ``out_channels``; or any function of the
-            task, or of nothing, that builds a module. A module is called as ``model(x, graph)``, or as
-            ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of these names. Or "auto": models
-            and depths are tried within the `budget`, see `graphjoule.tuning.auto`.
+        model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; "auto", which tries models and
+            depths within the `budget`, see `graphjoule.tuning.auto`; a recipe, see `load_recipe`; a class with its
+            options, such as ``functools.partial(GAT, hidden_channels=64, num_layers=4)``, which gets ``in_channels``
+            and ``out_channels``; or any function of the task, or of nothing, that builds a module. A module is called
+            as ``model(x, graph)``, or as ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of
+            these names.
         task: the graph, features, targets, splits and objective.
         seeds: one run each; 0 by default. With "auto" those that the best model may have, by default 0 to 4.
         terms: what is added to the loss besides the model's own ``penalty()``: settings such as
@@ -142,12 +144,7 @@ def fit(
         >>> [record.model for record in result.records]
         ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
     """
-    if isinstance(model, str):
-        if model != "auto":
-            raise GraphjouleError(
-                f'The model is "{model}"; expected "auto", a recipe, such as load_recipe("{model}", task.name, '
-                "num_layers=8), or a class or function that builds a module."
-            )
+    if model == "auto":
         for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group)):
             if value:
                 raise GraphjouleError(f'`{option}` cannot be given with "auto", which tries many models; leave it out.')
@@ -172,7 +169,9 @@ def fit(
         if count is not None and count < 1:
             raise GraphjouleError(f"{name} is {count}; it must be at least 1.")
     seeds = checked_seeds((0,) if seeds is None else seeds)
-    recipe, architecture = _resolve(model, task, settings)
+    recipe, architecture = _resolve(model, task, settings, seeds[0])
+    if recipe.model.name in MODELS:
+        MODELS[recipe.model.name].check_graph(task.graph)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
     task = reweighted(task, recipe)
     if recipe.train.clusters is not None and runs_at_once not in (None, 1):
@@ -228,8 +227,13 @@ def checked_seeds(seeds: Sequence[int]) -> list[int]:
     return seeds
 
 
-def _resolve(model: Recipe | Builder, task: Task, settings: Mapping[str, Any]) -> tuple[Recipe, Architecture]:
+def _resolve(
+    model: Recipe | Builder | str, task: Task, settings: Mapping[str, Any], seed: int
+) -> tuple[Recipe, Architecture]:
     """The recipe of a training and its network, whichever way the model was given."""
+    if isinstance(model, str):
+        recipe = recipe_for(task, model, overrides=settings, seed=seed)
+        return recipe, architecture_of(recipe)
     if isinstance(model, Recipe):
         recipe = model.with_settings(settings) if settings else model
         return recipe, architecture_of(recipe)

@@ -151,7 +151,7 @@ def test_wrong_options_are_refused_before_the_graph_is_loaded(here, monkeypatch,
 def test_a_training_goes_on_where_the_graph_says_the_split(here):
     """The folder's split has a name, the recipe's is "default" until the graph is there."""
     (here / "nodes.csv").write_text("id,a,label\n" + "".join(f"{n},{n},{'xy'[n % 2]}\n" for n in range(20)))
-    command = ("train", *TINY, "--nodes", "nodes.csv", "--out", "run")
+    command = ("train", *TINY, "--no-worth", "--nodes", "nodes.csv", "--out", "run")
     assert run(*command).code == 0
     assert run(*command, "--resume").code == 0
     assert "run already holds a training" in refused(here, *command)

@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from graphjoule.cli.source import GraphSource
 from graphjoule.cli.train import predict_all
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit, load
-from graphjoule.tasks import load_task
+from graphjoule.tasks import load_tables, load_task
+from graphjoule.training import RunFolder, recipe_for
 from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, save_model
@@ -95,12 +98,17 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert (result.code, result.err) == (0, "")
     first, *rest = result.out.splitlines()
     assert re.fullmatch(r"egnn, 2 layers, nodes.csv: validation accuracy .* % \(n = 2\), no test nodes, \d+ s", first)
-    assert rest == ["records and models: runs/nodes-egnn-2", "predictions: runs/nodes-egnn-2/predictions.csv"]
+    assert rest[:2] == ["records and models: runs/nodes-egnn-2", "predictions: runs/nodes-egnn-2/predictions.csv"]
+    assert rest[2].startswith("warning: Never predicted: class ")
+    assert rest[3:5] == ["", "What is the graph worth?"]
+    assert any(line.startswith("egnn with 2 layers ") for line in rest)
+    assert "There are no test nodes, so the validation nodes judge" in rest[-1]
     assert "nodes.csv: 40 nodes, 3 features; 30 labelled with 2 classes (blue, red), 10 to predict" in caplog.text
     folder = here / "runs" / "nodes-egnn-2"
     assert sorted(path.name for path in folder.iterdir()) == [
         ".lock",
         "MODEL_CARD.md",
+        "comparison.json",
         "evaluation.safetensors",
         "model-seed-0.safetensors",
         "model-seed-1.safetensors",
@@ -122,6 +130,32 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     }
 
 
+def test_explain_says_which_facts_chose_the_settings_and_a_training_goes_on_with_them(here):
+    quick = ("--epochs", "2", "--set", "hidden_channels=8", "--device", "cpu", "--out", "run")
+    first = run("train", *OWN, *quick, "--explain")
+    assert (first.code, first.err) == (0, "")
+    lines = first.out.splitlines()
+    assert lines[0] == "facts"
+    assert "  graph: 40 nodes, 4.0 neighbours, components: 2" in lines
+    assert "egnn, 8 layers, nodes.csv" in first.out  # the depth where none is asked for
+    stored = RunFolder(here / "run").about().recipe
+    chosen = {name for name, source in stored.sources.items() if source == "data"}
+    assert chosen >= {"model.gamma", "train.lr"}
+    assert stored.settings() == (
+        recipe_for(load_tables("nodes.csv", "edges.csv"), overrides={"epochs": 2, "hidden_channels": 8}).settings()
+        | {"data.split": stored.data.split}
+    )
+    again = run("train", *OWN, *quick, "--resume", "--json", "--explain")
+    assert (again.code, len(again.out.splitlines())) == (0, 1)
+    assert "facts" in again.err
+    assert "choose another" in run("train", *OWN, *quick, "--set", "lr=0.5", "--resume").err
+
+
+def test_a_dataset_with_a_recipe_needs_no_rules():
+    result = run("train", *TINY, "--explain", "--out", "run")
+    assert result.out.startswith("digits has a recipe of its own: no rule is asked.\n")
+
+
 def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_result_is(here):
     (here / "nodes.csv").rename(here / "predictions.csv")
     said = refused(here, "train", "--nodes", "predictions.csv", *OWN[2:], "--features", "x", *TINY, "--out", ".")
@@ -129,7 +163,21 @@ def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_
 
 
 def test_it_learns_what_there_is_to_learn(here):
-    run("train", *OWN, "--features", "x", "--layers", "4", "--epochs", "60", "--device", "cpu", "--out", "run")
+    run(
+        "train",
+        "--no-worth",
+        *OWN,
+        "--features",
+        "x",
+        "--layers",
+        "4",
+        "--epochs",
+        "60",
+        "--device",
+        "cpu",
+        "--out",
+        "run",
+    )
     rows = rows_of(here / "run" / "predictions.csv")
     hidden = [row["label"] == COLOURS[i % 2] for i, row in enumerate(rows) if row["given"] == "false"]
     assert sum(hidden) >= 9
@@ -143,11 +191,17 @@ def test_json_names_the_predictions_and_a_test_part_is_scored_when_asked_for(her
     (record,) = read_records(here / told["records"])
     assert record.split == "stratified-20-30"
     assert "test accuracy" in result.err
+    assert "What is the graph worth?" in result.err
+    comparison = json.loads((here / "runs/nodes-egnn-2/comparison.json").read_text())
+    said = told["worth"].pop("sentences")
+    assert told["worth"] == comparison
+    assert said[-1].startswith(f"Use {comparison['advice']}: ")
+    assert told["warnings"] == [w for w in told["warnings"] if w in result.err]
 
 
 def test_without_edges_neighbours_are_linked_and_it_is_said(here, caplog):
     with caplog.at_level("INFO", "graphjoule"):
-        assert run("train", "--nodes", "nodes.csv", "--features", "x", "--knn", "3", *TINY).code == 0
+        assert run("train", "--no-worth", "--nodes", "nodes.csv", "--features", "x", "--knn", "3", *TINY).code == 0
     assert "no edges given: linking every node with its 3 nearest" in caplog.text
 
 
@@ -161,7 +215,7 @@ def test_where_all_features_are_constant_the_edges_speak(here, caplog, model, va
     write_csv(here / "links.csv", ["source", "target"], *links)
     files = ("--nodes", "stars.csv", "--edges", "links.csv")
     learn = ("--layers", "2", "--epochs", "60", "--set", "lr=0.1", "--set", "dropout=0.0", "--device", "cpu")
-    result = run("train", *files, "--model", model, *(learn if model == "gcn" else TINY), "--out", "run")
+    result = run("train", "--no-worth", *files, "--model", model, *(learn if model == "gcn" else TINY), "--out", "run")
     assert (result.code, result.err) == (0, "")
     assert "stars.csv: every feature is constant and is kept, scaled to size 1; the edges alone tell" in caplog.text
     rows = rows_of(here / "run" / "predictions.csv")
@@ -177,11 +231,13 @@ def test_constant_features_have_no_nearest_neighbours(here):
     for command in (["train", *TINY], ["audit"]):
         said = refused(here, *command, "--nodes", "same.csv", "--one-hot", "city")
         assert "same.csv: every feature is constant, so that no node is nearer than another; give the edges" in said
-    assert run("train", *TINY, "--nodes", "nodes.csv", "--one-hot", "city", "--features", "city").code == 0
+    assert (
+        run("train", "--no-worth", *TINY, "--nodes", "nodes.csv", "--one-hot", "city", "--features", "city").code == 0
+    )
 
 
 def test_the_split_of_a_recipe_wins_over_the_default(here):
-    run("train", *OWN, "--features", "x", *TINY, "--set", "split=per-class-3-3", "--out", "run")
+    run("train", "--no-worth", *OWN, "--features", "x", *TINY, "--set", "split=per-class-3-3", "--out", "run")
     (record,) = read_records(here / "run" / "records.jsonl")
     assert record.split == "per-class-3-3"
     assert record.test_score is not None
@@ -189,7 +245,12 @@ def test_the_split_of_a_recipe_wins_over_the_default(here):
 
 def test_a_file_called_like_a_dataset_is_still_ones_own(here):
     shutil.copy(here / "nodes.csv", here / "cora")
-    assert run("train", "--nodes", "cora", "--edges", "edges.csv", "--features", "x", *TINY, "--out", "run").code == 0
+    assert (
+        run(
+            "train", "--no-worth", "--nodes", "cora", "--edges", "edges.csv", "--features", "x", *TINY, "--out", "run"
+        ).code
+        == 0
+    )
     (record,) = read_records(here / "run" / "records.jsonl")
     assert (record.dataset, record.split) == ("cora.csv", "stratified-20-0")
 
@@ -199,7 +260,7 @@ def test_an_archive_and_parquet_do_the_same(here):
     arrays = {"adj_data": np.ones(40), "adj_indices": (np.arange(40) + 2) % 40, "adj_indptr": np.arange(41)}
     labels = np.where(np.arange(40) % 4 == 3, -1, np.arange(40) % 2)
     np.savez(here / "g.npz", adj_shape=np.array([40, 40]), features=rng.randn(40, 3), labels=labels, **arrays)
-    assert run("train", "--npz", "g.npz", *TINY, "--out", "run").code == 0
+    assert run("train", "--no-worth", "--npz", "g.npz", *TINY, "--out", "run").code == 0
     assert run("predict", "run").code == 0
     assert (here / "predictions.csv").read_bytes() == (here / "run" / "predictions.csv").read_bytes()
     assert run("predict", "run", "--npz", "g.npz", "--out", "again.csv").code == 0
@@ -208,9 +269,9 @@ def test_an_archive_and_parquet_do_the_same(here):
     arrow_csv, arrow_parquet = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
     for name in ("nodes", "edges"):
         arrow_parquet.write_table(arrow_csv.read_csv(f"{name}.csv"), f"{name}.parquet")
-    assert run("train", *OWN, "--features", "x", *TINY, "--out", "csv").code == 0
+    assert run("train", "--no-worth", *OWN, "--features", "x", *TINY, "--out", "csv").code == 0
     tables = ("--nodes", "nodes.parquet", "--edges", "edges.parquet", "--features", "x")
-    assert run("train", *tables, *TINY, "--out", "parquet").code == 0
+    assert run("train", "--no-worth", *tables, *TINY, "--out", "parquet").code == 0
     assert (here / "csv" / "predictions.csv").read_bytes() == (here / "parquet" / "predictions.csv").read_bytes()
 
 
@@ -219,7 +280,7 @@ def test_an_archive_and_parquet_do_the_same(here):
 
 @pytest.fixture
 def trained(here):
-    assert run("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run").code == 0
+    assert run("train", "--no-worth", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run").code == 0
     return here / "run"
 
 
@@ -259,7 +320,7 @@ def test_one_seed_alone_and_one_model_file_alone_say_the_same(here, trained):
 
 
 def test_predict_on_a_dataset_by_name(here):
-    assert run("train", *TINY, "--out", "run").code == 0
+    assert run("train", "--no-worth", *TINY, "--out", "run").code == 0
     assert not (here / "run" / "predictions.csv").exists()
     told = json.loads(run("predict", "run", "--json").out)
     assert told["num_nodes"] == told["num_given"] == 1797
@@ -291,7 +352,7 @@ def test_predict_looks_for_the_run_before_the_place_for_the_result(here):
 
 
 def test_a_failed_run_leaves_no_model_that_predicts(here):
-    run("train", *OWN, "--features", "x", *TINY, "--set", "lr=1e30", "--out", "run")
+    run("train", "--no-worth", *OWN, "--features", "x", *TINY, "--set", "lr=1e30", "--out", "run")
     (record,) = read_records(here / "run" / "records.jsonl")
     assert record.status == "failed"
     for target in ("run", "run/model-seed-0.safetensors"):
@@ -417,7 +478,7 @@ def test_an_older_model_file_has_no_coverage(here, trained):
 
 
 def test_resume_refuses_data_that_have_changed(here, trained):
-    again = ("train", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
+    again = ("train", "--no-worth", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
     assert run(*again).code == 0
     (here / "edges.csv").write_text((here / "edges.csv").read_text() + "n0,n5\n")
     assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
@@ -425,20 +486,20 @@ def test_resume_refuses_data_that_have_changed(here, trained):
 
 def test_resume_refuses_another_objective(here):
     write_csv(here / "nodes.csv", ["id", "x", "label"], *([f"n{i}", i, i % 3 % 2] for i in range(40)))
-    asked = ("train", *OWN, *TINY, "--out", "run")
+    asked = ("train", "--no-worth", *OWN, *TINY, "--out", "run")
     assert run(*asked).code == 0
     for other in ("binary", "ordinal"):
         said = refused(here, *asked, "--objective", other, "--resume")
         assert f"run was trained for another objective (classification then, {other} now); choose" in said
     assert run(*asked, "--objective", "classification", "--resume").code == 0
-    numbers = ("train", *OWN, *TINY, "--objective", "regression", "--out", "numbers")
+    numbers = ("train", "--no-worth", *OWN, *TINY, "--objective", "regression", "--out", "numbers")
     assert run(*numbers).code == 0
     assert "another objective (error); choose" in refused(here, *numbers, "--loss", "absolute", "--resume")
 
 
 def test_classes_that_differ_in_case_alone_are_said(here, caplog):
     (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("red", "Blue"))
-    assert run("train", *OWN, *TINY, "--out", "run").code == 0
+    assert run("train", "--no-worth", *OWN, *TINY, "--out", "run").code == 0
     assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case or accents alone" in caplog.text
     assert "warning: the labels 'Blue' and 'blue' are two" in run("data", "check", "nodes.csv", "edges.csv").out
 
@@ -474,7 +535,7 @@ def test_a_graph_that_was_given_in_python_cannot_be_read_again(here, tiny_task):
 
 
 def test_a_model_of_a_dataset_takes_no_tables(here):
-    assert run("train", *TINY, "--out", "run").code == 0
+    assert run("train", "--no-worth", *TINY, "--out", "run").code == 0
     assert "the model of run was not trained on a table of nodes" in refused(
         here, "predict", "run", "--nodes", "nodes.csv"
     )
@@ -504,7 +565,7 @@ def test_a_regression_from_a_table_is_learnt(houses):
 def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
     learn = ("--layers", "2", "--epochs", "150", "--set", "lr=0.02", "--device", "cpu")
     with caplog.at_level("INFO", "graphjoule"):
-        result = run("train", *houses, "--task", "regression", *learn, "--seeds", "2", "--out", "run")
+        result = run("train", "--no-worth", *houses, "--task", "regression", *learn, "--seeds", "2", "--out", "run")
     assert (result.code, result.err) == (0, "")
     assert re.match(r"egnn, 2 layers, houses.csv: validation r2 0\.[789]", result.out)
     assert "houses.csv: 120 nodes, 1 feature; 100 with a number from" in caplog.text
@@ -527,7 +588,7 @@ def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
 
 
 def test_numbers_that_cannot_be_learnt_are_refused(here):
-    ask = ("train", "--nodes", "n.csv", "--edges", "edges.csv", "--objective", "regression", *TINY)
+    ask = ("train", "--no-worth", "--nodes", "n.csv", "--edges", "edges.csv", "--objective", "regression", *TINY)
     write_csv(here / "n.csv", ["id", "x", "label"], *([f"n{i}", i, 5] for i in range(40)))
     assert "n.csv, line 2, column 'label': all numbers that are given are 5; expected two" in refused(here, *ask)
     write_csv(here / "n.csv", ["id", "x", "label"], *([f"n{i}", i, "a;b" if i == 3 else ""] for i in range(40)))
@@ -574,24 +635,25 @@ def survey(tmp_path_factory):
     files = ("--nodes", folder / "nodes.csv", "--edges", folder / "edges.csv", "--features", "x,city,day")
     for objective, options in ASKED.items():
         trained = (*files, "--objective", objective, *options, "--test-fraction", "0.2", *TINY)
-        assert run("train", *trained, "--out", folder / objective).code == 0
+        assert run("train", "--no-worth", *trained, "--out", folder / objective).code == 0
     return folder
 
 
 def sklearn_headline(objective, truth, predicted):
-    """The headline of an objective by scikit-learn, from the cells of the user's table and of predictions.csv."""
-    from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score
+    """What selected, or the headline, by scikit-learn, from the cells of the user's table and of predictions.csv."""
+    from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, r2_score, roc_auc_score
 
-    if objective in ("classification", "binary"):
-        name = {"classification": "kind", "binary": "flag"}[objective]
-        return accuracy_score([row[name] for row in truth], [row["label"] for row in predicted])
+    if objective == "classification":
+        return accuracy_score([row["kind"] for row in truth], [row["label"] for row in predicted])
+    if objective == "binary":  # which was selected by it
+        return roc_auc_score([row["flag"] == "no" for row in truth], [float(r["probability_no"]) for r in predicted])
     if objective == "ordinal":
         rank = {"low": 0, "middle": 1, "high": 2}
         return mean_absolute_error([rank[r["grade"]] for r in truth], [float(r["prediction"]) for r in predicted])
     if objective == "multilabel":
         names = ("blue", "green", "red")
         there = [[name in row["tags"].split(";") for name in names] for row in truth]
-        found = [[float(row[f"probability_{name}"]) > 0.5 for name in names] for row in predicted]
+        found = [[name in row["labels"].split(";") for name in names] for row in predicted]
         return f1_score(np.array(there), np.array(found), average="micro")
     scores = []
     for name in ("price", "rent"):
@@ -615,11 +677,12 @@ def test_every_objective_from_a_table_to_a_page(here, survey, objective):
     known = [i for i, row in enumerate(predicted) if row["given"] == "true"]
     assert known == [i for i in range(60) if i % 6]
     expected = sklearn_headline(objective, [truth[i] for i in known], [predicted[i] for i in known])
-    assert said[asked.headline.name] == pytest.approx(expected, abs=1e-6)
+    selected = asked.watched(record.recipe["train"]["select_on"])[-1]
+    assert said[selected.name] == pytest.approx(expected, abs=1e-6)
 
     assert run("report", survey / objective, "--out", "page.html").code == 0
     command = re.search(r"graphjoule train [^<]+", html.unescape((here / "page.html").read_text()))[0]
-    again = run(*shlex.split(command)[1:], "--device", "cpu", "--out", "again")
+    again = run(*shlex.split(command)[1:], "--no-worth", "--device", "cpu", "--out", "again")
     assert (again.code, again.err) == (0, "")
     (repeated,) = read_records(here / "again" / "records.jsonl")
     assert (repeated.run_id, repeated.test) == (record.run_id, record.test)
@@ -665,7 +728,7 @@ def test_an_archive_has_every_objective_too(here):
         "multilabel": [],
     }.items():
         asked = ("--npz", "g.npz", "--objective", objective, *more, *TINY, "--out", objective)
-        assert run("train", *asked).code == 0
+        assert run("train", "--no-worth", *asked).code == 0
         assert next(read_records(here / objective / "records.jsonl")).objective == objective
         assert run("predict", objective, "--out", f"{objective}.csv").code == 0
     said = refused(here, "train", "--npz", "g.npz", "--objective", "binary", "--positive", "well", *TINY)
@@ -829,7 +892,7 @@ def test_the_commands_and_the_code_of_the_document_run(here):
             shutil.rmtree(here / "run", ignore_errors=True)
         result = run(
             *arguments,
-            *(["--epochs", "2", "--layers", "2", "--device", "cpu"] if is_training else []),
+            *(["--epochs", "2", "--layers", "2", "--device", "cpu", "--no-worth"] if is_training else []),
             *(["--force"] if arguments[0] == "predict" else []),
         )
         assert result.code == 0, (arguments, result.err)
@@ -838,3 +901,73 @@ def test_the_commands_and_the_code_of_the_document_run(here):
     assert refused(here, "train", *asked) == sentence
     for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(compile(code, str(DOCUMENT), "exec"), {})
+
+
+@settings(deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False))
+def test_predictions_of_new_nodes_follow_the_ids_under_any_shuffling(here, survey, draw):
+    heads, ends = ["id", "x", "city", "day"], ["source", "target"]
+    nodes = [[f"m{i}", f"{i / 7:.2f}", ["Rome", "Oslo", "Paris"][i % 3], f"{1 + i}.2.2026"] for i in range(8)]
+    edges = [[f"00{5 * i}", f"m{i}"] for i in range(8)] + [["m1", "m2"], ["m3", "m4"]]
+
+    def predicted(name, order, end_order, nodes, edges):
+        write_csv(here / f"{name}.csv", *([row[k] for k in order] for row in [heads, *nodes]))
+        write_csv(here / f"{name}-edges.csv", *([row[k] for k in end_order] for row in [ends, *edges]))
+        out = ("--out", f"{name}-predicted.csv", "--force", "--device", "cpu")
+        files = ("--nodes", f"{name}.csv", "--edges", f"{name}-edges.csv")
+        assert run("predict", survey / "classification", *files, *out).code == 0
+        return {row["id"]: row for row in rows_of(here / f"{name}-predicted.csv")}
+
+    def shuffled(rows):
+        return draw.sample(rows, len(rows))
+
+    first = predicted("a", range(4), range(2), nodes, edges)
+    second = predicted("b", shuffled(range(4)), shuffled(range(2)), shuffled(nodes), shuffled(edges))
+    assert first.keys() == second.keys()
+    for name, row in first.items():
+        assert second[name]["label"] == row["label"]
+        for kind in ("k0", "k1", "k2"):
+            one, other = (float(found[f"probability_{kind}"]) for found in (row, second[name]))
+            assert one == pytest.approx(other, abs=1e-6)
+
+
+# Edges that keep their direction, and types with operators of their own.
+
+
+@pytest.mark.parametrize("options", [["--direction", "kept"], ["--edge-type", "kind", "--types", "separate"]])
+def test_directions_and_types_go_the_whole_way(here, caplog, options):
+    caplog.set_level("INFO", "graphjoule")
+    heads, *rows = (line.split(",") for line in (here / "edges.csv").read_text().splitlines())
+    write_csv(here / "edges.csv", [*heads, "kind"], *([*row, "ab"[k % 2]] for k, row in enumerate(rows)))
+    assert run("data", "check", "nodes.csv", "edges.csv", *options).code == 0
+    said = refused(here, "train", *OWN, "--types", "separate", *TINY)
+    assert said.endswith("--types is separate, but it is for --edge-type, which is not given.\n")
+    if "kept" in options:
+        said = refused(here, "train", *OWN, *options, *TINY)
+        assert "EGNN needs edges that count in both directions, because its P must be symmetric, and here" in said
+        assert "take --direction both, or a --model that follows directions: appnp, gcn, gcnii, jknet, " in said
+        options = [*options, "--model", "gcn"]
+    trained = run("train", *OWN, *options, *TINY, "--out", "run")
+    assert (trained.code, trained.err) == (0, "")
+    words = "edges keep their direction" if "kept" in options else "each with an operator of its own"
+    assert words in (here / "run" / "MODEL_CARD.md").read_text()
+    before = (here / "run" / "predictions.csv").read_bytes()
+    assert run("predict", "run", "--out", "again.csv").code == 0
+    assert (here / "again.csv").read_bytes() == before
+
+    write_csv(here / "new.csv", ["id", "x", "city"], ["m0", 0.1, "rome"], ["m1", 0.9, "oslo"])
+    write_csv(here / "new-edges.csv", [*heads, "kind"], ["n0", "m0", "a"], ["m0", "m1", "b"], ["m1", "n4", "a"])
+    new = ("predict", "run", "--nodes", "new.csv")
+    assert run(*new, "--edges", "new-edges.csv", "--all", "--out", "new-p.csv").code == 0
+    old, found = rows_of(here / "again.csv"), rows_of(here / "new-p.csv")
+    assert found[: len(old)] == old
+    assert [row["id"] for row in found[len(old) :]] == ["m0", "m1"]
+    for more in (["--edges", "new-edges.csv", "--update-old"], ["--knn", 3]):
+        assert run(*new, *more, "--out", f"{more[0]}{len(more)}.csv").code == 0
+
+    assert run("report", "run", "--out", "page.html").code == 0
+    page = html.unescape((here / "page.html").read_text())
+    assert " ".join(options[:2]) in page
+    assert "Diagnosis after training" in page
+    said = run("train", *OWN, *options, *TINY, "--clusters", 2, "--out", "parts")
+    assert (said.code, "needs one undirected graph, and here edges keep their direction" in said.err) == (2, True)

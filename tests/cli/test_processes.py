@@ -185,7 +185,7 @@ def write_archive(path: Path, task) -> list[str]:
     pieces = {f"adj_{name}": getattr(adj, name) for name in ("data", "indices", "indptr", "shape")}
     masks = {f"{part}_mask": np.isin(nodes, getattr(split, part)) for part in ("train", "val", "test")}
     np.savez(path, features=task.features.numpy(), labels=task.targets.numpy(), **pieces, **masks)
-    return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2"]
+    return ["--npz", str(path), "--layers", "2", "--epochs", "2", "--device", "cpu", "--processes", "2", "--no-worth"]
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_a_recipe_is_traced_at_initialisation_as_training_would_begin(here):
     task, recipe = load_task("digits"), load_recipe("egnn", "digits", 3)
     state = told["states"]["at initialisation"]
     assert told_energies(state) == pytest.approx(energies(build_model(recipe, task, 5), task), rel=1e-4)
-    assert state["diagnosis"]["verdict"] == "healthy"
+    assert state["diagnosis"]["verdict"] == "healthy energy"
     assert [layer["name"] for layer in state["limits"]["layers"]] == ["convs.0", "convs.1", "convs.2"]
     assert (state["limits"]["initial"], state["limits"]["c_min"]) == ("encoder", 0.2)
     assert list(here.iterdir()) == []
@@ -89,7 +89,7 @@ def test_in_words_there_is_a_table_the_limits_and_a_diagnosis_for_each_state(her
     columns = ["energy", "norm", "rayleigh", "effective_rank", "gradient", "weight_gradient"]
     assert head.split() == ["layer", *columns]
     assert result.out.count("Limits c_min = 0.2, c_max = 1: of 2 layers") == 2
-    assert result.out.count("healthy: encoder to convs.1: energy ") == 2
+    assert result.out.count("healthy energy: encoder to convs.1: energy ") == 2
     assert "not judged" not in result.out
 
 
@@ -142,7 +142,7 @@ def test_ones_own_graph_is_traced_and_so_is_a_run_on_it(here):
     own = ("--nodes", "nodes.csv", "--edges", "edges.csv")
     told = json.loads(run("trace", "egnn:4", *own, "--json").out)
     assert (told["num_nodes"], told["recipe"]["data.name"]) == (20, "nodes.csv")
-    assert run("train", *own, *TINY, "--out", "run").code == 0
+    assert run("train", *own, *TINY, "--no-worth", "--out", "run").code == 0
     told = json.loads(run("trace", "run", "--json").out)
     assert told["num_nodes"] == 20
     assert len(told["states"]) == 2
@@ -224,3 +224,10 @@ def test_features_are_normalised_where_the_recipe_says_so():
     first = [examine(model, recipe, ModelInput.of(task), device="cpu").trace for recipe in (plain, normalised)]
     expected = examine(model, plain, ModelInput.of(scaled), device="cpu").trace
     assert first[0].layers != first[1].layers == expected.layers
+
+
+def test_reach_is_shown_with_its_error_and_the_closed_law(here):
+    result = run("trace", "egnn:digits:1", "--reach", "--device", "cpu")
+    assert (result.code, result.err) == (0, "")
+    assert "Reach of convs.0: " in result.out
+    assert "By the closed law, with weights near the identity a node sees what random walks of " in result.out

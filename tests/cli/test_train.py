@@ -16,7 +16,7 @@ from graphjoule.training.saving import load_model
 
 from . import TINY, run
 
-JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records"]
+JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records", "warnings"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,8 @@ def test_without_json_the_result_is_told_in_words_on_standard_output(here):
     assert (result.code, result.err) == (0, "")
     assert f"egnn, 2 layers, digits: test accuracy {mean:.2f} ± " in result.out
     assert "(n = 2), validation " in result.out
-    assert result.out.splitlines()[-1] == "records and models: run"
+    assert result.out.splitlines()[1] == "records and models: run"
+    assert result.out.splitlines()[2].startswith("warning: Never predicted: ")  # after two epochs
 
 
 def test_one_seed_has_no_spread(here):
@@ -241,3 +242,14 @@ def test_a_constraint_by_its_option_with_limits_by_their_short_names(here):
     records = list(read_records(json.loads(done.out)["records"]))
     assert [record.recipe["terms"]["energy"]["c_min"] for record in records] == [0.2]
     assert run(*arguments.replace("augmented_lagrangian", "lagrange").split()).code == 2
+
+
+def test_accuracy_that_says_little_is_doubted_unless_another_metric_selects(here):
+    rows = "".join(f"n{i},{i % 7},{'fraud' if i < 2 else 'honest'}\n" for i in range(60))
+    (here / "nodes.csv").write_text(f"id,x,label\n{rows}")
+    own = ("train", "--nodes", "nodes.csv", *TINY)
+    said = run(*own, "--objective", "binary").err
+    assert "nodes.csv: always saying 'honest' is right for 96.67 % of the labels, so accuracy says little; " in said
+    assert "--select-on balanced_accuracy or --select-on average_precision" in said
+    assert "--class-weights balanced" in said
+    assert "accuracy says little" not in run(*own, "--select-on", "balanced_accuracy").err

@@ -501,3 +501,16 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch, capsys):
     captured = capsys.readouterr()
     assert "trials, best 0.2500, epoch 10" in captured.err
     assert captured.out == ""
+
+
+def test_a_search_weighs_classes_and_selects_as_a_training_does(here):
+    options = ("--select-on", "macro_f1", "--class-weights", "balanced", "--focal-gamma", 2)
+    result = run("tune", *TINY[:-1], 1, *options, "--json")
+    assert result.code == 0, result.err
+    told = json.loads(result.out)
+    assert (told["select_on"], told["direction"]) == ("val_macro_f1", "maximize")
+    best = load_recipe("sgc", "digits", 2, file=here / told["files"]["recipe"])
+    assert (best.train.class_weights, best.train.focal_gamma, best.train.select_on) == ("balanced", 2.0, "macro_f1")
+    assert "--select-on is 'f2'; for classification the choices are: accuracy" in refused(
+        here, *TINY, "--select-on", "f2"
+    )

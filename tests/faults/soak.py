@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.faults.commands import essence, write_inputs
 
-_MODELS = ("egnn", "gcn", "gcnii", "jknet", "appnp", "sgc", "pairnorm", "dropedge", "resgcn")
+_MODELS = ("egnn", "gcn", "gcnii", "jknet", "appnp", "sgc", "pairnorm", "dropedge", "resgcn", "wave")
 _COMPARED = 3
 _SECONDS = 300
 

@@ -37,7 +37,7 @@ def attacked(folder: Path, *options: object, program: str | None = None) -> dict
 
 
 def test_a_training_and_a_prediction_survive_some_faults(tmp_path):
-    record = attacked(tmp_path, "--commands", "train", "--step", "60")
+    record = attacked(tmp_path, "--commands", "train", "--step", "113")
     assert record["findings"] == []
     assert record["num_injections"] >= 3
     assert {"open", "write", "sync", "rename", "unlink", "lock", "mkdir"} <= record["calls"]["train"].keys()

@@ -11,7 +11,7 @@ from graphjoule.studies import find_study
 from graphjoule.training.recipe import Recipe, load_recipe, parse_blocks, parse_overrides
 from graphjoule.tuning.storage import StorageRef
 
-from .fuzz import fuzzed, json_like, json_mutations, mutations, takes
+from .fuzz import EDITS, JSON_EDITS, JSON_LIKE, fuzzed, json_mutated, mutated, takes
 
 RECIPE_FILE = (resources.files("graphjoule.training") / "recipes" / "gcn.toml").read_bytes()
 STUDY_FILE = (resources.files("graphjoule.studies") / "figure2.toml").read_bytes()
@@ -24,9 +24,9 @@ def folder(tmp_path_factory):
 
 
 @fuzzed
-@given(mutations(RECIPE_FILE) | st.binary(max_size=100))
+@given(EDITS | st.binary(max_size=100))
 def test_a_recipe_file(folder, data):
-    (folder / "mine.toml").write_bytes(data)
+    (folder / "mine.toml").write_bytes(data if isinstance(data, bytes) else mutated(RECIPE_FILE, data))
     takes(lambda: load_recipe("gcn", "cora", 2, file=folder / "mine.toml"))
 
 
@@ -37,7 +37,7 @@ def test_blocks_of_anything(text):
 
 
 @fuzzed
-@given(json_mutations(RECIPE) | json_like())
+@given(JSON_EDITS.map(lambda edits: json_mutated(RECIPE, edits)) | JSON_LIKE)
 def test_a_recipe_as_json(fields):
     takes(lambda: Recipe.from_fields(fields).fingerprint())
     takes(lambda: Recipe.from_json(json.dumps(fields)))
@@ -59,9 +59,9 @@ def test_overrides(texts):
 
 
 @fuzzed
-@given(mutations(STUDY_FILE) | st.binary(max_size=100))
+@given(EDITS | st.binary(max_size=100))
 def test_a_study_file(folder, data):
-    (folder / "study.toml").write_bytes(data)
+    (folder / "study.toml").write_bytes(data if isinstance(data, bytes) else mutated(STUDY_FILE, data))
 
     def cells():
         for cell in find_study(str(folder / "study.toml")).cells()[:3]:
@@ -81,7 +81,7 @@ def journal(folder):
 
 
 @fuzzed
-@given(st.data())
-def test_a_journal(folder, journal, data):
-    (folder / "spoiled.log").write_bytes(data.draw(mutations(journal)))
+@given(EDITS)
+def test_a_journal(folder, journal, edits):
+    (folder / "spoiled.log").write_bytes(mutated(journal, edits))
     takes(lambda: StorageRef(str(folder / "spoiled.log"), "a").open({"lr": 0.1}, "minimize").trials())

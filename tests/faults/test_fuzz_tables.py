@@ -1,6 +1,7 @@
 """Tables and archives: whatever is in the file, a task or a sentence."""
 
 import io
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from graphjoule.tasks import load_npz, load_tables
 
-from .fuzz import fuzzed, mutations, takes
+from . import fuzz
+from .fuzz import EDITS, fuzzed, mutated, takes
 
 NODES = b"id,x,y,city,label\n" + b"".join(
     b"n%d,%d.5,%d,%s,%s\n" % (i, i, i % 3, b"ab"[i % 2 : i % 2 + 1], (b"u", b"v", b"")[i % 3]) for i in range(12)
@@ -45,10 +47,10 @@ def folder(tmp_path_factory):
 
 
 @fuzzed
-@given(mutations(NODES), mutations(EDGES) | st.just(EDGES))
+@given(EDITS, EDITS | st.just([]))
 def test_csv(folder, nodes, edges):
-    (folder / "nodes.csv").write_bytes(nodes)
-    (folder / "edges.csv").write_bytes(edges)
+    (folder / "nodes.csv").write_bytes(mutated(NODES, nodes))
+    (folder / "edges.csv").write_bytes(mutated(EDGES, edges))
     takes(lambda: load_tables(folder / "nodes.csv", folder / "edges.csv", one_hot=["city"]))
 
 
@@ -60,16 +62,16 @@ def test_csv_of_anything(folder, nodes):
 
 
 @fuzzed
-@given(mutations(PARQUET))
-def test_parquet(folder, nodes):
-    (folder / "nodes.parquet").write_bytes(nodes)
+@given(EDITS)
+def test_parquet(folder, edits):
+    (folder / "nodes.parquet").write_bytes(mutated(PARQUET, edits))
     takes(lambda: load_tables(folder / "nodes.parquet"))
 
 
 @fuzzed
-@given(mutations(ARCHIVE))
-def test_npz(folder, data):
-    (folder / "graph.npz").write_bytes(data)
+@given(EDITS)
+def test_npz(folder, edits):
+    (folder / "graph.npz").write_bytes(mutated(ARCHIVE, edits))
     takes(lambda: load_npz(folder / "graph.npz"))
 
 
@@ -80,3 +82,27 @@ def test_the_good_files_are_read(folder):
     assert load_tables(folder / "g.csv", folder / "e.csv", one_hot=["city"]).num_nodes == 12
     assert load_tables(folder / "g.parquet").num_nodes == 8
     assert load_npz(folder / "g.npz").num_nodes == 6
+
+
+def forever():
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("parse", "found", "limits"),
+    [
+        (forever, "hang", {"SECONDS": 0.2}),
+        (lambda: time.sleep(5), "hang", {"WAIT": 0.2}),
+        (lambda: len(b"x" * 2**26), "memory", {"BYTES": 2**24}),
+        (lambda: 1 / 0, "traceback", {}),
+    ],
+)
+def test_a_parser_that_hangs_waits_or_takes_much_memory_for_a_moment_is_found(parse, found, limits, monkeypatch):
+    for name, value in {"COUNTS": {}, **limits}.items():
+        monkeypatch.setattr(fuzz, name, value)
+    with pytest.raises(AssertionError if limits else ZeroDivisionError):
+        takes(parse)
+    (counts,) = fuzz.COUNTS.values()
+    assert counts[found] == 1
+    assert counts["read"] == counts["refused"] == 0

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from graphjoule.fitting import fit, load, read_runs
 from graphjoule.parallel import load_part, read_partition, write_partition
 from graphjoule.training import TrainingInterrupted
+from graphjoule.training.comparison import Contender, compare, read_comparison, write_comparison
+from graphjoule.training.evaluation import Predicted
 from graphjoule.training.folder import RunFolder
+from graphjoule.training.loop import train
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model, read_tensors, write_tensors
-from tests.training import small_recipe, small_task
+from tests.training import PUBLIC, make_batch, small_recipe, small_task
 
-from .fuzz import fuzzed, json_like, json_mutations, mutations, takes
+from .fuzz import EDITS, JSON_EDITS, JSON_LIKE, fuzzed, json_mutated, mutated, takes
 
 RECIPE = small_recipe("gcn", epochs=4)
 PART = "part of a partition"
@@ -34,76 +37,106 @@ def run(tmp_path_factory):
     return path
 
 
-def json_files(good):
-    """Files of JSON in which a value is another."""
-    return json_mutations(json.loads(good)).map(lambda fields: json.dumps(fields).encode())
+@pytest.fixture(scope="module")
+def batch():
+    """The runs that a checkpoint is for."""
+    return make_batch(RECIPE, small_task(), [0])
 
 
-def spoiled(run, name, data):
-    """A copy of the folder `run` in which one file is another."""
-    copy = run.parent / "spoiled"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(run, copy)
-    (copy / name).write_bytes(data)
-    return copy
+@pytest.fixture(scope="module")
+def checkpoint(run):
+    return read_tensors(run / "stopped/checkpoint.safetensors", "checkpoint")
+
+
+def json_file(good, edits):
+    """A file of JSON in which values are others."""
+    return json.dumps(json_mutated(json.loads(good), edits)).encode()
+
+
+@pytest.fixture
+def spoiled(run):
+    """A function that puts another file into a copy of a folder of `run`; the others there are as they were."""
+
+    def spoil(folder, name, data):
+        copy = run / "spoiled" / folder
+        if not copy.exists():
+            shutil.copytree(run / folder, copy)
+        for good in (run / folder).iterdir():
+            if good.name != name and good.stat().st_mtime_ns != (copy / good.name).stat().st_mtime_ns:
+                shutil.copy2(good, copy)
+        (copy / name).write_bytes(data)
+        return copy
+
+    return spoil
 
 
 @fuzzed
-@given(st.data())
-def test_a_model_file(run, data):
+@given(EDITS, st.booleans())
+def test_a_model_file(run, edits, is_in_header):
     good = (run / "run/model-seed-0.safetensors").read_bytes()
     header = 8 + int.from_bytes(good[:8], "little")
     path = run / "model.safetensors"
-    in_header = mutations(good[:header]).map(lambda changed: changed + good[header:])
-    path.write_bytes(data.draw(in_header | mutations(good)))
+    path.write_bytes(mutated(good[:header], edits) + good[header:] if is_in_header else mutated(good, edits))
     takes(lambda: load_model(path))
 
 
 @fuzzed
-@given(st.data())
-def test_a_model_file_with_another_description_and_a_right_checksum(run, data):
+@given(JSON_EDITS)
+def test_a_model_file_with_another_description_and_a_right_checksum(run, edits):
     tensors, about = read_tensors(run / "run/model-seed-0.safetensors", "model")
-    write_tensors(run / "forged.safetensors", "model", tensors, data.draw(json_mutations(about)))
+    write_tensors(run / "forged.safetensors", "model", tensors, json_mutated(about, edits))
     takes(lambda: load(run / "forged.safetensors"))
 
 
+SHAPES = st.lists(st.integers(0, 3), max_size=3)
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8])
+CHANGES = st.sampled_from(["remove", "reshape", "rename", "fill"]) | JSON_EDITS
+
+
 @fuzzed
-@given(st.data())
-def test_a_checkpoint_with_other_tensors_and_a_right_checksum(run, data):
-    state, about = read_tensors(run / "stopped/checkpoint.safetensors", "checkpoint")
-    name = data.draw(st.sampled_from(sorted(state)))
-    shape = data.draw(st.lists(st.integers(0, 3), max_size=3))
-    dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8]))
-    change = data.draw(st.sampled_from(["remove", "reshape", "rename", "fill", "about"]))
-    if change == "about":
-        about = data.draw(json_mutations(about))
+@given(CHANGES, st.integers(0, 1000), SHAPES, DTYPES, st.text(max_size=8), st.sampled_from([0, 1, 77]))
+def test_a_checkpoint_with_other_tensors_and_a_right_checksum(
+    run, batch, checkpoint, change, number, shape, dtype, other, value
+):
+    """As `fit` goes on with it, to the end, but with a network that is built once."""
+    state, about = dict(checkpoint[0]), checkpoint[1]
+    name = sorted(state)[number % len(state)]
+    if not isinstance(change, str):
+        about = json_mutated(about, change)
     elif change == "fill":
-        state[name] = torch.full_like(state[name], data.draw(st.sampled_from([0, 1, 77])))
+        state[name] = torch.full_like(state[name], value)
     else:
-        value = state.pop(name)
+        del state[name]
         if change != "remove":
-            state[name if change == "reshape" else data.draw(st.text(max_size=8))] = torch.zeros(shape, dtype=dtype)
-        del value
-    copy = spoiled(run / "stopped", "checkpoint.safetensors", b"")
-    write_tensors(copy / "checkpoint.safetensors", "checkpoint", state, about)
-    takes(lambda: fit(RECIPE, small_task(), [0], out=copy, resume=True))
+            state[name if change == "reshape" else other] = torch.zeros(shape, dtype=dtype)
+    folder = RunFolder(run / "forged")
+    folder.path.mkdir(exist_ok=True)
+    write_tensors(folder.path / "checkpoint.safetensors", "checkpoint", state, about)
+
+    def go_on():
+        if (found := folder.load_checkpoint(RECIPE, [0])) is not None:
+            folder.check_state(found[0], batch.snapshot())
+            batch.restore(found[0])
+            nothing = {"save": lambda batch: None, "save_every": 50, "on_progress": lambda progress: None}
+            list(train(batch, {0: PUBLIC}, should_stop=lambda: False, **nothing))
+
+    takes(go_on)
 
 
 @fuzzed
-@given(st.data())
-def test_a_checkpoint_file(run, data):
+@given(EDITS)
+def test_a_checkpoint_file(run, spoiled, edits):
     good = (run / "stopped/checkpoint.safetensors").read_bytes()
-    copy = spoiled(run / "stopped", "checkpoint.safetensors", data.draw(mutations(good)))
+    copy = spoiled("stopped", "checkpoint.safetensors", mutated(good, edits))
     takes(lambda: RunFolder(copy).load_checkpoint(RECIPE, [0]))
 
 
 @fuzzed
-@given(st.data())
-def test_records(run, data):
+@given(st.tuples(st.just(mutated), EDITS) | st.tuples(st.just(json_file), JSON_EDITS))
+def test_records(run, change):
     good = (run / "run/records.jsonl").read_bytes()
-    line = data.draw(mutations(good) | json_files(good))
     path = run / "records.jsonl"
-    path.write_bytes(line + b"\n" + good)
+    path.write_bytes(change[0](good, change[1]) + b"\n" + good)
     takes(lambda: list(read_records(path)))
 
 
@@ -116,33 +149,53 @@ def test_compressed_records(run, data):
 
 
 @fuzzed
-@given(st.data())
-def test_a_run_file(run, data):
+@given(st.tuples(st.just(mutated), EDITS) | st.tuples(st.just(json_file), JSON_EDITS))
+def test_a_run_file(run, spoiled, change):
     good = (run / "run/run.json").read_bytes()
-    changed = data.draw(
-        mutations(good) | json_mutations(json.loads(good)).map(lambda fields: json.dumps(fields).encode())
-    )
-    copy = spoiled(run / "run", "run.json", changed)
+    copy = spoiled("run", "run.json", change[0](good, change[1]))
     takes(lambda: read_runs(copy))
 
 
 @fuzzed
-@given(st.data())
-def test_a_partition_and_its_parts(run, data):
-    name = data.draw(st.sampled_from(["partition.json", "part-0.safetensors", "labels.safetensors"]))
+@given(st.sampled_from(["partition.json", "part-0.safetensors", "labels.safetensors"]), EDITS, st.none() | JSON_EDITS)
+def test_a_partition_and_its_parts(run, spoiled, name, edits, json_edits):
     good = (run / "parts" / name).read_bytes()
-    changed = data.draw(mutations(good))
-    if name == "partition.json" and data.draw(st.booleans()):
-        changed = data.draw(json_files(good))
-    copy = spoiled(run / "parts", name, changed)
+    is_json = name == "partition.json" and json_edits is not None
+    copy = spoiled("parts", name, json_file(good, json_edits) if is_json else mutated(good, edits))
     takes(lambda: read_partition(copy))
     takes(lambda: load_part(copy, 0))
 
 
 @fuzzed
-@given(st.data())
-def test_a_part_with_another_description_and_a_right_checksum(run, data):
+@given(JSON_EDITS | st.tuples(JSON_LIKE))
+def test_a_part_with_another_description_and_a_right_checksum(run, spoiled, edits):
     tensors, about = read_tensors(run / "parts/part-0.safetensors", PART)
-    copy = spoiled(run / "parts", "part-0.safetensors", b"")
-    write_tensors(copy / "part-0.safetensors", PART, tensors, data.draw(json_mutations(about) | json_like()))
+    copy = spoiled("parts", "part-0.safetensors", b"")
+    write_tensors(
+        copy / "part-0.safetensors", PART, tensors, edits[0] if isinstance(edits, tuple) else json_mutated(about, edits)
+    )
     takes(lambda: load_part(copy, 0))
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    """A comparison as it is stored."""
+    asked, path = small_task().objective, tmp_path_factory.mktemp("comparison") / "comparison.json"
+    classes = torch.arange(asked.num_classes)
+    parts = [Predicted(torch.eye(asked.num_classes).double(), classes, classes)]
+    rivals = [Contender("a", False, True, None, parts, parts), Contender("b", True, True, 4, parts, parts)]
+    write_comparison(path, compare(asked, rivals, select_on="loss", run_ids=["x"], part="test"))
+    return path, path.read_bytes()
+
+
+@fuzzed
+@given(st.tuples(st.just(mutated), EDITS) | st.tuples(st.just(json_file), JSON_EDITS))
+def test_a_comparison(comparison, change):
+    path, good = comparison
+    path.write_bytes(change[0](good, change[1]))
+
+    def read():
+        found = read_comparison(path)
+        found.sentences(), found.table()
+
+    takes(read)

@@ -114,7 +114,7 @@ def test_an_extended_operator_is_the_old_one_with_rows_below(edges):
     graph = edges.graph64()
     neighbor = torch.tensor([[0], [graph.num_nodes - 1]])
     n = graph.num_nodes
-    p = ExtendedPropagation.of(graph, links_to(neighbor, n)).to_dense()
+    p = ExtendedPropagation.of(graph, links_to(neighbor, graph)).to_dense()
     assert p[:n, :n].equal(graph.to_dense())
     assert not p[:n, n:].any()  # no old node sees a new one
     for new, (old,) in enumerate(neighbor.tolist()):
@@ -126,7 +126,7 @@ def test_an_extended_operator_is_the_old_one_with_rows_below(edges):
 @pytest.mark.parametrize("num_layers", [1, 5])
 def test_a_network_on_it_computes_what_the_dense_operator_gives(num_layers):
     graph = random_edges(num_nodes=9).graph64()
-    extended = ExtendedPropagation.of(graph, links_to(torch.tensor([[0, 3], [2, 5], [1, 8]]), 9))
+    extended = ExtendedPropagation.of(graph, links_to(torch.tensor([[0, 3], [2, 5], [1, 8]]), graph))
     model = EGNN(4, 6, 3, num_layers).double().eval()
     x = normal(12, 4)
     with torch.no_grad():
@@ -141,5 +141,6 @@ def test_a_network_on_it_computes_what_the_dense_operator_gives(num_layers):
 
 
 def test_new_nodes_beside_a_graph_without_edges():
-    p = ExtendedPropagation.of(no_edges(2).graph64(), links_to(torch.tensor([[0, 1]]), 2)).to_dense()
+    old = no_edges(2).graph64()
+    p = ExtendedPropagation.of(old, links_to(torch.tensor([[0, 1]]), old)).to_dense()
     assert torch.allclose(p[2], torch.tensor([3.0, 3.0, 9.0], dtype=torch.float64).rsqrt())

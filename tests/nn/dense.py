@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.nn import APPNP, EGNN, GCN, GCNII, SGC, DropEdgeGCN, GraphModel, JKNet, PairNormGCN, ResGCN
+from graphjoule.nn import APPNP, EGNN, GCN, GCNII, SGC, DropEdgeGCN, GraphModel, JKNet, PairNormGCN, ResGCN, Wave
 from graphjoule.ops import dropout
 
 EPS = 1e-5  # torch's batch norm
@@ -23,12 +23,7 @@ def egnn(model: EGNN, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: S
     first = model.convs[0]
     rate, c_min, beta = first.dropout, first.c_min, first.beta
     alpha = c_min - beta
-    if "encoder.second.weight" in state:
-        h = norm(linear(x, state, "encoder.first"), state, "encoder.norm", model.training).clamp(min=0)
-        x0 = linear(dropout(h, rate, keys[0]), state, "encoder.second")
-    else:
-        x0 = linear(dropout(x, rate, keys[0]), state, "encoder.first").clamp(min=0)
-    h = x0
+    h = x0 = encoded(x, state, rate, keys[0], model.training)
     for k in range(model.num_layers):
         h = dropout(h, rate, keys[k + 1])
         z = ((1 - c_min) * p @ h + alpha * h + beta * x0) @ state[f"convs.{k}.weight"]
@@ -112,6 +107,31 @@ def resgcn(model: ResGCN, state: Mapping[str, Tensor], x: Tensor, p: Tensor, key
     return linear(dropout(h, model.dropout, keys[-1]), state, "head")
 
 
+def wave(model: Wave, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: Sequence[Tensor | None]) -> Tensor:
+    first, rate = model.convs[0], model.encoder.dropout
+    x0 = encoded(x, state, rate, keys[0], model.training)
+    bound = max(1 - 1 / p.diagonal().reciprocal().max(), 0)  # d / (1 + d) of the largest degree
+    h = first.step * (2 * (2 - first.delta) / (max(2 * bound, 1e-3) + first.mu)) ** 0.5
+    width = x0.size(1)
+    speed = torch.arange(1, width + 1) / width if model.speeds == "spread" else torch.ones(width)
+    h_k, v = x0, h / (2 - first.delta) * (x0 - p @ x0) * speed.to(x0)
+    for _ in range(model.num_layers):
+        v = (1 - first.delta) * v - h * ((h_k - p @ h_k) * speed.to(x0) + first.mu * (h_k - x0))
+        h_k = h_k + h * v
+    h_k = dropout(h_k, model.output_dropout, keys[-1])
+    if "hidden.weight" in state:
+        h_k = linear(h_k, state, "hidden").clamp(min=0)
+    return linear(h_k, state, "head")
+
+
+def encoded(x: Tensor, state: Mapping[str, Tensor], rate: float, key: Tensor | None, training: bool) -> Tensor:
+    """EGNN's encoder, of either kind."""
+    if "encoder.second.weight" not in state:
+        return linear(dropout(x, rate, key), state, "encoder.first").clamp(min=0)
+    h = norm(linear(x, state, "encoder.first"), state, "encoder.norm", training).clamp(min=0)
+    return linear(dropout(h, rate, key), state, "encoder.second")
+
+
 def convolved(h: Tensor, state: Mapping[str, Tensor], p: Tensor, name: str, training: bool) -> Tensor:
     """GCN's layer without its activation."""
     h = p @ h @ state[f"{name}.linear.weight"].t() + state[f"{name}.bias"]
@@ -157,4 +177,5 @@ DENSE: dict[type[GraphModel], Any] = {
     APPNP: appnp,
     GCNII: gcnii,
     ResGCN: resgcn,
+    Wave: wave,
 }

@@ -227,3 +227,20 @@ def test_an_option_outside_its_range_is_refused_with_value_and_range(options, se
 @pytest.mark.parametrize("options", [{"c_min": 0.0, "beta": 0.0}, {"c_min": 1.0, "beta": 1.0}, {"gamma": 0.0}])
 def test_the_ends_of_the_ranges_are_allowed(options):
     assert model(**options).eval()(torch.ones(9, 5), random_edges().index).isfinite().all()
+
+
+def test_a_certified_egnn_names_the_limits_of_its_weights_and_holds_them():
+    certified = model(c_max=0.4, certified=True)
+    assert list(certified.spectral_limits().values()) == pytest.approx([0.4**0.5] + [1.0] * (certified.num_layers - 1))
+    assert model().spectral_limits() == {}
+    with torch.no_grad():
+        for weight in weights(certified):
+            weight.add_(0.3)
+    certified.hold_weights()
+    for weight, limit in zip(weights(certified), certified.spectral_limits().values(), strict=True):
+        assert float(torch.linalg.matrix_norm(weight.detach(), ord=2)) <= limit
+
+
+def test_a_batch_norm_excludes_a_certificate():
+    with pytest.raises(GraphjouleError, match="certified is True and batch_norm is True"):
+        model(certified=True, batch_norm=True)

@@ -134,7 +134,8 @@ def test_sparse_features_go_through_a_linear_map_without_becoming_dense():
 
 
 NUM_NODES, NUM_FEATURES, NUM_CLASSES = 60, 12, 4
-NORMALISED = {name: {"batch_norm": True} for name in MODELS if name != "pairnorm"}
+NORMALISED = {name: {"batch_norm": True} for name in MODELS if name not in ("pairnorm", "wave")}
+NORMALISED["wave"] = {"encoder": "mlp", "head": "mlp", "speeds": "spread"}
 
 
 def features(num_nodes: int = NUM_NODES, *, sparse: bool = False) -> Tensor | SparseFeatures:

@@ -41,6 +41,7 @@ MODELS = {
     "jknet": {"num_layers": 3},
     "gcnii": {"num_layers": 4},
     "sgc": {"num_layers": 3},
+    "wave": {"num_layers": 4},
 }
 
 

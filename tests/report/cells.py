@@ -1,6 +1,7 @@
 """Made-up cells: what trainings and traces would give, without either."""
 
 from graphjoule.report import AFTER, BEFORE, Cell
+from graphjoule.theory import StepLaw
 from graphjoule.trace import LayerTrace, RecordedTrace
 from graphjoule.trace.diagnosis import diagnose
 from graphjoule.trace.limits import limits
@@ -40,7 +41,10 @@ def examination(energies, c_min=None, first="encoder"):
     ]
     trace = RecordedTrace(rows, ["energy", "norm", "effective_rank"])
     diagnosis = diagnose(trace) if len(rows) > 1 else None
-    return Examination(trace, diagnosis, None if c_min is None else limits(trace, c_min, 1.0))
+    if c_min is None:
+        return Examination(trace, diagnosis, None)
+    law = StepLaw(c_min, min(0.1, c_min), max(1, len(energies) - 1))
+    return Examination(trace, diagnosis, limits(trace, c_min, 1.0), law=law)
 
 
 def cell(model="egnn", dataset="cora", layers=4, overrides=None, *, seeds=2, traced=True, **fields):

@@ -12,7 +12,6 @@ from graphjoule.report.evaluation import (
     _Sample,
     agreement_groups,
     class_rows,
-    class_warnings,
     colour_groups,
     curve_charts,
     distance_groups,
@@ -23,7 +22,7 @@ from graphjoule.report.evaluation import (
 )
 from graphjoule.tasks import Binary, Classification, MultiLabel, Regression
 from graphjoule.tasks.metrics import ECE, LABELS_ECE
-from graphjoule.training.evaluation import Evaluation, PartEvaluation, Planes
+from graphjoule.training.evaluation import Evaluation, PartEvaluation, Planes, class_warnings
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import load_recipe
 from tests.known_answers import OBJECTIVES_OF, known_task
@@ -51,7 +50,9 @@ def evaluation(objective=None, **fields):
     objective = objective or Binary(class_names=NAMES)
     places = {"degree": torch.arange(200.0) % 9, "distance": torch.arange(200.0) % 4, "agreement": torch.rand(200)}
     points = torch.randint(0, 500, (3, 200, 2), generator=torch.Generator().manual_seed(1)).to(torch.int16)
-    planes = Planes("test", torch.arange(200), ("encoder", "convs.0", EVIL), points, (0.5, 0.6, 0.7), (3.0, 2.0, 1.0))
+    planes = Planes(
+        "test", torch.arange(200), ("encoder", "convs.0", "convs.1"), points, (0.5, 0.6, 0.7), (3.0, 2.0, 1.0)
+    )
     parts = {"val": part_of(objective, seed=1), "test": part_of(objective, **places)}
     return Evaluation(4, "loss", 0.3, objective, "node", parts, planes, **fields)
 
@@ -116,14 +117,6 @@ def test_a_class_that_is_never_predicted_is_said():
     page = Page(report_page([cell(evaluation=replace(evaluation(Classification(4)), parts={"test": part}))], title="t"))
     assert [e["text"] for e in page.all("p", **{"class": "bad"}) if "Never" in e["text"]]
     assert len(page.all("tr", **{"class": "missed"})) == 1
-
-
-def test_two_missed_classes_are_one_sentence_and_good_ones_none():
-    counts = torch.tensor([[7, 0, 0], [9, 0, 0], [8, 2, 3], [10] * 3])
-    (words,) = class_warnings("abc", counts, "test nodes", is_labels=True)
-    assert words.startswith("Never predicted: 2 labels, b, c. 5 times")
-    assert class_warnings("a", counts[:, :1], "test nodes", is_labels=False) == []
-    assert class_warnings("", None, "test nodes", is_labels=False) == []
 
 
 def test_many_classes_have_a_list_instead_of_a_matrix():

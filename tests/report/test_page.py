@@ -10,17 +10,21 @@ from dataclasses import replace
 from importlib import resources
 
 import pytest
+import torch
 
 from graphjoule.cli.report import repeat_command
 from graphjoule.errors import GraphjouleError
-from graphjoule.report import AFTER, MOST_BYTES, Reference, report_page, write_report
+from graphjoule.report import AFTER, MOST_BYTES, Cell, Reference, report_page, write_report
 from graphjoule.report.page import chosen_first, headline_cells
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification
+from graphjoule.training.evaluation import Evaluation, PartEvaluation
 from graphjoule.training.recipe import load_recipe
+from tests.training.test_comparison import contender, judged, said, shares
 
 from .cells import cell, examination, record
 from .markup import Page
+from .test_evaluation import evaluation
 
 PAPER = Reference("paper", "Table 1 of Zhou et al.", "accuracy", {("cora", "egnn", 64): 85.7})
 EVIL = "<script>alert(1)</script>\"'&"
@@ -129,8 +133,12 @@ def test_the_diagnosis_is_told_in_words(page):
     details = page.all("details", id="cell-2")[0]["text"]
     assert "over-smoothing" in details
     assert "Try:" in details
-    assert "healthy" in page.all("details", id="cell-1")[0]["text"]
+    assert "healthy energy" in page.all("details", id="cell-1")[0]["text"]
     assert "Limits c_min = 0.2, c_max = 1: of 4 layers all within both limits." in page.all("details")[0]["text"]
+    assert (
+        "Reach: with weights near the identity a node sees what random walks of 2.75 steps"
+        in page.all("details")[0]["text"]
+    )
 
 
 def test_few_cells_have_all_tables(text, page):
@@ -284,9 +292,10 @@ def test_scores_are_called_as_the_metrics_of_their_objective_are():
     other = replace(other, records=[record(other.recipe, curve=curve, epochs_run=2, selected_epoch=1, **fields)])
     page = Page(report_page([one, other], title="t", reference=PAPER))
     heads = [f"{part} {name}" for name in ("accuracy, %", "r2", "mae") for part in ("test", "validation")]
-    table = page.rows(heads[0])[0]
-    assert table[0][3:10] == [*heads, "runs"]  # nobody has a number for rmse
-    assert table[2][3:9] == ["–", "–", "-0.25", "0.5", "4", "3"]
+    assert page.rows(heads[0])[0][0][3:6] == [*heads[:2], "runs"]
+    table = page.rows(heads[2])[0]
+    assert table[0][3:8] == [*heads[2:], "runs"]  # nobody has a number for rmse
+    assert table[1][3:7] == ["-0.25", "0.5", "4", "3"]
     assert page.all("h2", id="scores-title")[0]["text"] == "Scores"
     assert "Test r2, 1 run." in page.all("section", id="result")[0]["text"]
     chart = data_of(page)["cells"][1]["curves"]["charts"][1]
@@ -296,6 +305,27 @@ def test_scores_are_called_as_the_metrics_of_their_objective_are():
         [-1.0, 0.5],
     )
     assert page.rows("seed")[1][0][4:6] == ["validation r2", "test r2"]
+
+
+def test_only_runs_that_were_asked_the_same_are_compared():
+    """Of one dataset a regression, two classifications, and one that another metric selects: three results."""
+    plain, worse = cell(), cell("gcn")
+    worse = replace(worse, records=[record(worse.recipe, val={"accuracy": 0.5}, test={"accuracy": 0.9})])
+    recipe = load_recipe("sgc", "cora", 4)
+    numbers = Cell(recipe, [record(recipe, objective="regression", val={"r2": 0.99}, test={"r2": 0.99}, curve={})])
+    ranked = load_recipe("egnn", "cora", 4, {"select_on": "roc_auc"})
+    ranked = Cell(ranked, [record(ranked, val={"roc_auc": 0.95, "accuracy": 0.99}, test={}, curve={})])
+    cells = [plain, worse, numbers, ranked]
+    assert [one is other for one, other in zip(headline_cells(cells), [plain, numbers, ranked], strict=True)] == [
+        True
+    ] * 3
+    page = Page(report_page(cells, title="t"))
+    titles = [found["text"] for found in page.all("h3") if found.get("id", "").startswith("scores-")]
+    assert titles == ["Classification, by accuracy", "Regression, by r2", "Classification, by roc auc"]
+    assert [row[1] for row in page.rows("test accuracy, %")[0][1:]] == ["egnn", "gcn"]
+    scores = page.all("section", id="scores")[0]["text"]
+    assert "because their scores cannot be compared" in scores
+    assert "because their scores cannot be compared" not in report_page([plain, worse], title="t")
 
 
 # In a real browser; skipped where there is none.
@@ -338,6 +368,14 @@ try {
   steps.untraced = { energy: one("#energy").hidden, why: one("#untraced").textContent, loss: told("loss") };
   choose("model", "gcn");
   steps.gcn = { layers: one("[data-pick=layers] select").value, told: told("energy"), bands: bands() };
+  const plane = one(".plane"), bar = plane.querySelector("input");
+  const read = () => plane.querySelector("output").textContent;
+  const dots = () => [...plane.querySelectorAll(".canvas path")].map((path) => path.getAttribute("d")).join();
+  const move = (layer) => { bar.value = layer; bar.dispatchEvent(new Event("input")); return dots(); };
+  const last = dots(), first = move(0);
+  const says = bar.getAttribute("aria-valuetext");
+  steps.plane = { shown: !bar.parentElement.hidden, max: bar.max, said: read(), says };
+  steps.dots = { moved: first !== last, many: first.split("M").length - 1, back: move(2) === last, said: read() };
   location.hash = "#cell-3";
   window.dispatchEvent(new Event("hashchange"));
   steps.opened = one("#cell-3").open;
@@ -365,7 +403,8 @@ def browse(path, folder, *options):
 @pytest.fixture(scope="module")
 def read_text():
     reason = "The data <are> gone."
-    cells = [cell(), cell("gcn"), cell(layers=8), cell("sgc", layers=8, traced=False, untraced=reason)]
+    seen = cell(evaluation=evaluation())
+    cells = [seen, cell("gcn"), cell(layers=8), cell("sgc", layers=8, traced=False, untraced=reason)]
     return report_page(cells, title="<script>alert(1)</script>")
 
 
@@ -418,6 +457,10 @@ def test_controls_do_what_they_say(read_text, tmp_path, width):
         "told": "layer 4: at initialisation 4.00e-4; after training 8.00e-4",
         "bands": 0,
     }
+    words = "layer 0, the encoder: 50 % of its variance lies in this plane; the typical distance from the mean is 3"
+    assert steps["plane"] == {"shown": True, "max": "2", "said": words, "says": words}
+    assert (steps["dots"]["moved"], steps["dots"]["many"], steps["dots"]["back"]) == (True, 200, True)
+    assert steps["dots"]["said"].startswith("layer 2: 70 %")
     assert steps["opened"] is True
     assert steps["wide"] is True  # nothing sticks out sideways
 
@@ -460,3 +503,34 @@ def test_no_two_lines_look_alike():
 def test_motion_is_only_for_those_who_want_it():
     without = re.sub(r"@media \(prefers-reduced-motion: no-preference\) \{.*?\} \}", "", CSS)
     assert not re.search(r"transition|animation|scroll-behavior", without)
+
+
+def test_numbers_at_the_edge_of_what_a_float_holds_make_a_page():
+    recipe = load_recipe("egnn", "cora", 4)
+    edges = {
+        "objective": "regression",
+        "val": {"r2": -1e308, "mae": 1e308, "rmse": 1e308},
+        "test": {"r2": -1e308, "mae": 1e-320},
+        "curve": {"train_loss": [1e308, -1e308], "val_loss": [1e308, 1e-320], "val_r2": [-1e308, 1.0]},
+        "epochs_run": 2**62,
+        "selected_epoch": 2**62,
+    }
+    page = report_page([cell(traced=False, records=[record(recipe, seed, **edges) for seed in (0, 1)])], title="edges")
+    assert "2 runs" in page
+
+
+def test_what_the_graph_is_worth_and_classes_that_are_missed_stand_at_the_top():
+    pets, target = Classification(2), torch.arange(400) % 2
+    parts = [[said(pets, right, target)] for right in shares(400, 0.6, 0.9)]
+    rivals = [contender("plain", parts[0]), contender("<b>deep</b>", parts[1], graph=True, layers=8)]
+    found = judged(rivals, pets, notes=["Something was left out."])
+    counts = torch.tensor([[7, 0], [9, 0], [8, 2], [10] * 2])
+    part = PartEvaluation(10, torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), torch.zeros(0), counts)
+    evaluation = Evaluation(0, "loss", 0.5, pets, parts={"val": part})
+    page = Page(report_page([cell(evaluation=evaluation, comparison=found)], title="t"))
+    (section,) = page.all("section", id="worth")
+    assert all(sentence in section["text"] for sentence in (*found.sentences(), *found.notes))
+    assert "<b>deep</b> ← use this" in section["text"]
+    (result,) = page.all("section", id="result")
+    assert "Never predicted: class 1. 2 of the validation nodes have it" in result["text"]
+    assert not Page(report_page([cell()], title="t")).all("section", id="worth")

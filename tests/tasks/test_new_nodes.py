@@ -168,22 +168,25 @@ def test_every_objective_has_unknown_targets_for_new_nodes(tmp_path, objective, 
 
 @settings(deadline=None, max_examples=10)
 @given(st.randoms(use_true_random=False))
-def test_predictions_follow_ids_when_rows_are_shuffled(tmp_path_factory, draw):
+def test_predictions_follow_ids_when_rows_columns_and_files_are_shuffled(tmp_path_factory, draw):
     folder = tmp_path_factory.mktemp("shuffled")
     old = make_old(folder)
-    nodes, edges = write_new(folder)
-    expected = scores(load_new_nodes(old.source, old.objective, nodes, edges))
-    for path in (nodes, edges):
-        head, *rows = path.read_text().splitlines()
+    files = write_new(folder)
+    expected = [scores(load_new_nodes(old.source, old.objective, *given)) for given in (files, files[:1])]
+    moved = []
+    for path in files:
+        head, *rows = (line.split(",") for line in path.read_text().splitlines())
         draw.shuffle(rows)
-        path.write_text("\n".join([head, *rows]))
-    found = scores(load_new_nodes(old.source, old.objective, nodes, edges))
-    assert found.keys() == expected.keys()
-    for name, score in expected.items():
-        torch.testing.assert_close(found[name], score)
-    nearest = scores(load_new_nodes(old.source, old.objective, nodes))
-    for name in old.node_ids:
-        torch.testing.assert_close(nearest[name], expected[name])
+        order, sign = draw.sample(range(len(head)), len(head)), draw.choice(",;\t")
+        moved.append(folder / f"{draw.choice('xyz')}-{path.name}")
+        moved[-1].write_text("\n".join(sign.join(row[k] for k in order) for row in [head, *rows]))
+    found = [scores(load_new_nodes(old.source, old.objective, *given)) for given in (moved, moved[:1])]
+    for here, there in zip(found, expected, strict=True):
+        assert here.keys() == there.keys()
+        for name, score in there.items():
+            torch.testing.assert_close(here[name], score)
+    for name in old.node_ids:  # by edges or by nearest nodes, old ones are what they were
+        torch.testing.assert_close(found[0][name], found[1][name])
 
 
 def test_an_id_that_is_old_and_new_is_refused(old, tmp_path):

@@ -3,7 +3,8 @@
 import pytest
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.own_graph import TableOptions, check_tables, read_nodes
+from graphjoule.nn import MODELS
+from graphjoule.tasks.own_graph import OTHER_OPERATORS, TableOptions, check_tables, read_nodes
 
 NODES = """id,age,city,note,code,zip_code,price
 a,34,Rome,likes long walks at night,1,7,1.5
@@ -66,15 +67,47 @@ def test_a_table_whose_columns_are_all_left_out(here):
     assert len(named.columns.feature_names) == 40
 
 
-def test_a_report_refuses_targets_and_directions_as_a_training_would(here):
-    (here / "edges.csv").write_text("source,target,note\na,b,x\n")
-    report = check(label="city", objective="regression", direction="kept")
+def test_a_report_refuses_targets_as_a_training_would(here):
+    report = check(label="city", objective="regression")
     assert report.target is None
-    assert report.edges is None
     assert "is not a number; leave it blank" in report.problems[0]
-    assert "The graph is directed: the edge 'a' -> 'b' has no edge back" in report.problems[1]
-    (here / "edges.csv").write_text("source,target,weight\na,b,1\nb,a,1\nb,a,1\n")
-    (problem,) = check(objective="regression", direction="kept").problems
-    assert "the edge 'a' -> 'b' has the weight 1, and 2 back" in problem
-    (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,x\n")
-    assert check(objective="regression", direction="kept").edges == "edges.csv: 2 rows, columns not used: note"
+
+
+def test_a_report_says_what_directions_and_types_become(here):
+    (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,y\n")
+    report = check(objective="regression", direction="kept", edge_type="note", types="separate")
+    kept = report.edges
+    assert report.warnings[-1] == OTHER_OPERATORS
+    assert kept.startswith("edges.csv: 2 rows, types from 'note' (x 1, y 1): an operator for each, normalised by")
+    assert "edges keep their direction: a node reads from the sources of the edges that lead to it" in kept
+    both = check(objective="regression").edges
+    assert both == "edges.csv: 2 rows, columns not used: note"
+
+
+def test_the_models_that_refuse_directions_are_those_that_are_named():
+    refusing = [name for name in MODELS if MODELS[name].needs_undirected]
+    assert f"directions are for all models but {' and '.join(refusing)}" in OTHER_OPERATORS
+
+
+def test_a_target_that_is_too_large_for_a_model_is_named_before_anything_trains(here):
+    (here / "nodes.csv").write_text(NODES.replace("2.5", "1e39"))
+    (problem,) = check(objective="regression").problems
+    assert problem.startswith("nodes.csv, line 3, column 'price': 1e+39 is too large to train on")
+    several = check(label=["price", "zip_code"], objective="regression").problems
+    assert "line 3, column 'price'" in several[0]
+
+
+def test_a_column_of_codes_is_said_to_be_no_number(here):
+    (here / "nodes.csv").write_text(NODES.replace(",7,", ",00501,").replace(",8,", ",10001,"))
+    report = check(objective="regression")
+    assert report.columns[4].kind == "category"
+    assert "'00501' is a code, not a number" in report.warnings[1]
+
+
+@pytest.mark.parametrize(("num_rare", "is_said"), [(1, True), (2, False)])
+def test_accuracy_is_doubted_where_one_class_is_nearly_all(here, num_rare, is_said):
+    rows = "".join(f"n{i},{i},{'fraud' if i < num_rare else 'honest'}\n" for i in range(40))
+    (here / "nodes.csv").write_text(f"id,x,label\n{rows}")
+    said = check_tables("nodes.csv", None, TableOptions()).warnings
+    expected = "always saying 'honest' is right for 97.5 % of the labels, so accuracy says little; `select_on=balanced"
+    assert [line.startswith(expected) for line in said] == [True] * is_said

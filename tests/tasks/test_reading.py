@@ -332,3 +332,14 @@ def test_a_parquet_file_with_any_bit_flipped_is_read_or_refused(tmp_path):
         except GraphjouleError:
             outcomes.add("refused")
     assert outcomes == {"read", "refused"}
+
+
+def test_a_whole_column_with_a_leading_zero_is_text_and_others_stay_numbers(tmp_path):
+    path = tmp_path / "codes.csv"
+    path.write_text('id,zip,when,n,share\na, 00501,01/02/2026,7,0.5\nb,,01/02/2026,0,00.5\nc,"10001",,10,1\n')
+    found = Table(path).read(inferred=["zip", "when", "n", "share"])
+    assert found["zip"].to_pylist() == ["00501", None, "10001"]
+    quoted = tmp_path / "quoted.csv"
+    quoted.write_text('id;zip\r\n"a";"007"\r\n"b";"8"\r\n')
+    assert Table(quoted).read(inferred=["zip"])["zip"].to_pylist() == ["007", "8"]
+    assert (found["n"].to_pylist(), found["share"].to_pylist()) == ([7, 0, 10], [0.5, 0.5, 1.0])

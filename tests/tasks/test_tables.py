@@ -290,11 +290,10 @@ BAD_EDGES = {
         "source,target,weight\na,b,1\nb,c,1e308\nb,d,1e308\n",
         "line 3, column 'weight': the weight 1e+308 is so large that the sum of all is no number any more",
     ),
-    "NaN weight": (
-        "source,target,weight\na,b,nan\n",
-        "line 2, column 'weight': the value is blank; a weight",
+    "a weight that is a word": (
+        "source,target,weight\na,b,heavy\nb,c,1\n",
+        "line 2, column 'weight': 'heavy' is not a number; leave it blank if it is unknown",
     ),
-    "blank weight": ("source,target,weight\na,b,\n", "line 2, column 'weight': the value is blank; a weight must be"),
 }
 
 
@@ -504,26 +503,78 @@ def test_the_direction_of_edges_is_chosen_and_said(here, caplog):
     )
     mutual = adjacency(load(here, edges=ARROWS, direction="mutual")).round()
     assert (mutual[0, 1], mutual.sum()) == (1, 2)
-    with pytest.raises(GraphjouleError) as caught:
-        load(here, edges=ARROWS, direction="kept")
-    assert str(caught.value).startswith("edges.csv: The graph is directed: the edge 'b' -> 'c' has no edge back")
-    kept = load(here, edges="source,target,weight\na,b,2\nb,a,2\n", direction="kept")
-    assert kept.graph.degree.tolist() == [2, 2, 0, 0, 0]
+    with caplog.at_level("INFO", "graphjoule"):
+        kept = load(here, edges="source,target,weight\na,b,2\nb,c,1\n", direction="kept")
+    assert kept.graph.to_dense()[:3, :3].tolist() == [
+        [1, 0, 0],
+        [pytest.approx(2 / 3), pytest.approx(1 / 3), 0],
+        [0, 0.5, 0.5],
+    ]
+    assert (kept.is_directed, kept.facts().is_directed, kept.facts().num_edges) == (True, True, 2)
     assert kept.source.columns.direction == "kept"
+    assert "2 edges between 5 nodes, weights from 'weight', edges keep their direction: a node reads" in caplog.text
+    assert "3 nodes without an edge that leads to it, energies are those of the merged undirected graph" in caplog.text
+    again = load_tables_like(kept.source.columns, kept.objective, "nodes.csv", "edges.csv")
+    assert torch.equal(again.graph.to_dense(), kept.graph.to_dense())
     with pytest.raises(GraphjouleError, match="`direction` is 'up'; the choices are: both, kept, mutual"):
         load(here, direction="up")
+
+
+def test_a_blank_weight_is_1_and_said(here, caplog):
+    with caplog.at_level("INFO", "graphjoule"):
+        task = load(here, edges="source,target,weight\na,b,\nb,c,nan\nc,d,3\n")
+    assert task.graph.degree.tolist() == [1, 2, 4, 3, 0]
+    assert "weights from 'weight', 2 blank weights taken as 1" in caplog.text
+    assert load(here, edges="source,target,weight\na,b,\n").graph.degree.tolist() == [1, 1, 0, 0, 0]
+
+
+def test_codes_with_leading_zeros_are_categories_not_numbers(here, caplog):
+    nodes = NODES.replace("y", "zip").replace("5,", "00501,").replace("6,", "10001,").replace("7,", "60601,")
+    task = load(here, nodes)
+    assert "'zip' is a category: one feature for each of 3 categories; '00501' is a code, not a number" in caplog.text
+    assert task.source.columns.feature_names == ("x", "zip=00501", "zip=10001", "zip=60601")
+    given = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert dense(given.features).equal(dense(task.features))
 
 
 def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):
     with caplog.at_level("INFO", "graphjoule"):
         a = adjacency(load(here, edges=ARROWS, edge_type="kind")).round()
     assert (a[0, 1], a[1, 2]) == (2, 1)  # likes and knows; a repeated row of one type counts once
-    assert "types from 'kind' (knows 4, likes 2) merged into one graph, weights added" in caplog.text
+    assert "types from 'kind' (knows 4, likes 2): merged into one graph, weights added" in caplog.text
     weighted = ARROWS.replace("kind", "kind,weight").replace("likes", "likes,0.5").replace("knows", "knows,3")
     assert adjacency(load(here, edges=weighted, edge_type="kind"))[0, 1] == pytest.approx(6.5)
     task = load(here, edges=ARROWS, edge_type="kind")
     again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
     assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
+
+
+@pytest.mark.parametrize("direction", ["both", "kept"])
+def test_types_of_edges_can_have_operators_of_their_own(here, caplog, direction):
+    caplog.set_level("INFO", "graphjoule")
+    edges = "source,target,kind\na,b,likes\na,b,likes\na,c,knows\nb,c,knows\nc,d,knows\n"
+    task = load(here, edges=edges, edge_type="kind", types="separate", direction=direction)
+    ones = [load(here, edges=re.sub(f".*,{other}\n", "", edges), direction=direction) for other in ("likes", "knows")]
+    expected = (ones[0].graph.to_dense() + ones[1].graph.to_dense()) / 2
+    torch.testing.assert_close(task.graph.to_dense(), expected)
+    assert (task.facts().num_edge_types, task.source.columns.types) == (2, ("knows", "likes"))
+    assert "types from 'kind' (knows 3, likes 2): an operator for each, normalised by itself, and P is" in caplog.text
+    merged = load(here, edges=edges, edge_type="kind", direction=direction)
+    assert merged.facts().sha256 != task.facts().sha256
+    write(here, edges=edges.replace("b,c,knows", "b,c,hates"))
+    given = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
+    assert "1 row of a type the model does not know left out" in caplog.text
+    assert len(given.graph.parts) == 2
+
+
+def test_types_that_cannot_have_operators_of_their_own_are_refused(here):
+    with pytest.raises(GraphjouleError, match="`types` is 'each'; the choices are: merged, separate"):
+        load(here, edge_type="target", types="each")
+    with pytest.raises(GraphjouleError, match="`types` is 'separate', but it is for `edge_type`, which is not given"):
+        load(here, types="separate")
+    many = "source,target,kind\n" + "".join(f"a,b,{kind}\n" for kind in range(60))
+    with pytest.raises(GraphjouleError, match="'kind' has 60 types; with `types=separate` there may be 50"):
+        load(here, edges=many, edge_type="kind", types="separate")
 
 
 def test_new_rows_alone_stand_alone_and_it_is_said(here, caplog):

@@ -23,6 +23,10 @@ def test_an_audit_says_the_same_in_lines_and_in_json():
     assert [found["verdict"] for found in fields["lemmas"]][:2] == ["fails here", "holds here"]
     assert fields["layers"][0]["total_min"] == pytest.approx([0.04, 0.04])
     assert len(fields["layers"]) == 3
+    assert "A node sees what random walks of 2.17 steps on average bring, 8 with endless depth" in text
+    assert fields["reach"]["egnn"]["mean_steps"] == pytest.approx(0.8 * (1 + 0.9 + 0.81))
+    assert fields["reach"]["sgc"]["most_steps"] is None
+    assert "appnp, 3 layers" in text
 
 
 @pytest.mark.parametrize("num_nodes", [1, 4])

@@ -26,7 +26,7 @@ from graphjoule.training.recipe import load_recipe
 from tests.graphs import normal, random_edges
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "trace.md"
-NORM, DIRECTION, SMOOTHING, SEPARATION, VANISHING, EXPLODING = (symptom.kind for symptom in SYMPTOMS)
+NORM, DIRECTION, SMOOTHING, SEPARATION, VANISHING, EXPLODING, UNUSED = (symptom.kind for symptom in SYMPTOMS)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_a_gcn_of_16_layers_is_dying(task):
 def test_an_initialised_egnn_is_healthy(task, layers, watch):
     found = judged(initialised("egnn", layers, task), task.features, task.graph, watch)
     assert found.is_healthy, str(found)
-    assert found.verdict == "healthy"
+    assert found.verdict == "healthy energy"
     assert found.not_judged == ()
 
 
@@ -249,7 +249,7 @@ def test_whatever_is_measured_a_dead_gcn_is_never_called_healthy(task):
         kept = [replace(row, values={name: row[name] for name in measures}) for row in whole.layers]
         found = diagnose(RecordedTrace(kept, measures))
         assert not found.is_healthy, measures
-        assert found.verdict != "healthy"
+        assert found.verdict != "healthy energy"
         assert found.findings or "energy" not in measures, measures
 
 
@@ -320,7 +320,7 @@ def test_the_verdicts_and_their_thresholds_are_those_of_the_code():
     verdicts = page[page.index("| verdict |") : page.index("## What it costs")]
     rows = dict(re.findall(r"^\| ([a-z -]+) \| (.+) \|$", verdicts, flags=re.MULTILINE))
     del rows["verdict"]
-    assert list(rows) == [*(symptom.kind for symptom in SYMPTOMS), "healthy", "undecided"]
+    assert list(rows) == [*(symptom.kind for symptom in SYMPTOMS), "healthy energy", "undecided"]
     assert (module.ENERGY_LOST, module.NORM_LOST) == (1e-5, 1e-2)
     assert (module.RANK_LEFT, module.RANK_LOST, module.RAYLEIGH_LOST) == (2.0, 0.2, 1e-3)
     assert (module.ENERGY_GAINED, module.RAYLEIGH_GAINED) == (1e4, 1.0)
@@ -328,3 +328,25 @@ def test_the_verdicts_and_their_thresholds_are_those_of_the_code():
     assert "1e-5" in rows["over-smoothing by norm collapse"]
     assert "1e-2" in rows["over-smoothing by norm collapse"]
     assert "1e-6" in rows["vanishing gradients"]
+
+
+def reaching(*reaches, num_layers=20):
+    """A healthy trace of which some layers have a mean reach."""
+    rows = []
+    for k in range(num_layers):
+        more = {"reach": reaches[k]} if k < len(reaches) - 1 else {}
+        more = {"reach": reaches[-1]} if k == num_layers - 1 else more
+        rows.append(LayerTrace(f"convs.{k}", {"energy": 1.0, "norm": 1.0, "effective_rank": 4.0, **more}, channels=8))
+    return RecordedTrace(rows, ["energy", "norm", "effective_rank", "reach"])
+
+
+def test_depth_that_reaches_no_further_is_called_unused():
+    found = diagnose(reaching(0.5, 1.0, 1.5, 1.95, 1.9, 1.98, 2.0))
+    assert (found.verdict, found.findings[0].layer) == (UNUSED, "convs.3")
+    assert "depth beyond convs.3 is not used" in found.findings[0].evidence
+    assert "the 16 layers" in found.findings[0].evidence
+
+
+@pytest.mark.parametrize("reaches", [(0.5, 1.0, 1.5, 1.8, 2.0), (0.5, 2.0), (0.0, 0.0, 0.0, 0.0)])
+def test_depth_is_not_called_unused_where_it_grows_or_too_little_is_measured(reaches):
+    assert diagnose(reaching(*reaches)).is_healthy

@@ -93,3 +93,41 @@ def test_what_was_not_recorded_cannot_be_drawn():
         trace.plot(measures=["mad"])
     with pytest.raises(GraphjouleError, match="nothing"):
         RecordedTrace([], ["norm"]).plot()
+
+
+def test_parts_and_operators_have_columns_and_can_be_chosen():
+    rows = [LayerTrace(f"convs.{k}", {"energy": 2.0 + k}, part=p) for k in range(2) for p in ("graph 0", "graph 1")]
+    trace = RecordedTrace(rows, ["energy"])
+    assert trace.table().splitlines()[0].split() == ["layer", "part", "energy"]
+    assert [row.energy for row in trace.select(part="graph 1").layers] == [2.0, 3.0]
+    with pytest.raises(GraphjouleError, match=r"holds 2 parts, and a picture is about one: .*part='graph 0'"):
+        trace.one_pass("a picture")
+    (panel,) = trace.plot().axes
+    assert len(panel.lines) == 3  # a line each, and their median
+    with pytest.raises(GraphjouleError, match="have different numbers of rows; choose one with"):
+        RecordedTrace(rows[:3], ["energy"]).plot()
+    walk = RecordedTrace([LayerTrace("a", {"energy": 1.0}, operator="sum")], ["energy"])
+    assert walk.table().splitlines()[0].split() == ["layer", "operator", "energy"]
+
+
+def test_rows_of_operators_that_cannot_be_compared_are_no_pass():
+    rows = [LayerTrace(name, {"energy": 1.0}, operator=name) for name in ("random_walk", "attention")]
+    assert len(RecordedTrace(rows, ["energy"]).one_pass("check")) == 2
+    rows.append(LayerTrace("c", {"energy": 1.0}))
+    with pytest.raises(GraphjouleError, match=r"operators, random_walk and symmetric, .*Trace\(..., operator=...\)"):
+        RecordedTrace(rows, ["energy"]).one_pass("check")
+
+
+def test_averages_weigh_nodes_alike_and_keep_runs_modes_and_parts_apart():
+    rows = [
+        LayerTrace("a", {"norm": n, "mad": m}, num_nodes=k, call=c, mark=1, run=run, gradient=n)
+        for c, (n, m, k) in enumerate([(3.0, 0.1, 10), (4.0, 0.5, 30)])
+        for run in range(2)
+    ]
+    rows.append(LayerTrace("a", {"norm": 9.0, "mad": 0.0}, call=2, mark=1, training=True))
+    first, second, third = RecordedTrace(rows, ["norm", "mad"]).averaged().layers
+    assert (first.run, second.run, third.training, third.call) == (0, 1, True, 1)
+    assert first.norm == first.gradient == pytest.approx(math.sqrt((9 + 16) / 2))
+    assert first["mad"] == pytest.approx(0.4)
+    assert third.weight_gradient is None
+    assert third["mad"] == 0.0

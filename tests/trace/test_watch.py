@@ -80,7 +80,7 @@ def test_it_watches_a_pyg_model_on_a_graph_whose_last_nodes_have_no_edges(kind):
     model, expected = pyg_models()[0][kind]
     x, edges = single(6, 2), Edges(path3().index, None, 6)  # path3 and three isolated nodes behind it
     model.eval()
-    with torch.no_grad(), Trace(model, edges.index) as trace:
+    with torch.no_grad(), Trace(model, edges.index, operator="symmetric") as trace:
         scores = model(x, edges.index)
     assert names(trace) == expected
     assert trace.layers[-1].energy == pytest.approx(energy(scores, edges), rel=1e-6)

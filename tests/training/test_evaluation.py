@@ -17,6 +17,7 @@ from graphjoule.training.evaluation import (
     MOST_LAYERS,
     Evaluation,
     Predicted,
+    class_warnings,
     evaluate,
     planes_of,
     read_evaluation,
@@ -212,3 +213,33 @@ def test_a_file_gives_back_what_was_written_and_a_damaged_one_is_refused(tmp_pat
 def test_an_evaluation_without_parts_is_a_file_too(tmp_path):
     write_evaluation(tmp_path / "e", Evaluation(3, "loss", 0.5, Classification(2)))
     assert read_evaluation(tmp_path / "e").seed == 3
+
+
+# Classes that a score hides.
+
+
+def test_two_missed_classes_are_one_sentence_and_good_ones_none():
+    counts = torch.tensor([[7, 0, 0], [9, 0, 0], [8, 2, 3], [10] * 3])
+    (words,) = class_warnings("abc", counts, "test nodes", is_labels=True)
+    assert words.startswith("Never predicted: 2 labels, b, c. 5 times")
+    assert class_warnings("a", counts[:, :1], "test nodes", is_labels=False) == []
+
+
+def test_a_rare_class_that_is_hardly_found_is_counted():
+    counts = torch.tensor([[600, 190, 3, 30], [650, 260, 10, 60], [680, 200, 193, 47], [1120] * 4])
+    names = ["loyal", "casual", "fraud", "gone"]
+    assert class_warnings(names, counts, "test nodes", is_labels=False) == []  # 193 of 1,120 are not rare among four
+    counts[:, 0] *= 10
+    (words,) = class_warnings(names, counts, "test nodes", is_labels=False)
+    assert words == "Hardly found among the test nodes, and rare: 3 of 193 fraud."
+
+
+def test_a_run_warns_of_its_test_nodes_and_else_of_its_validation_nodes(tmp_path):
+    _, _, found = trained(tmp_path / "run", "classification")
+    counts = torch.tensor([[5, 0, 1], [9, 0, 1], [6, 3, 1], [10] * 3])
+    parts = {name: replace(part, counts=counts) for name, part in found.parts.items()}
+    assert [word[:35] for word in replace(found, parts=parts).warnings()] == ["Never predicted: class 1. 3 of the "]
+    assert "3 of the test nodes" in replace(found, parts=parts).warnings()[0]
+    alone = replace(found, parts={"val": parts["val"]})
+    assert "3 of the validation nodes" in alone.warnings()[0]
+    assert replace(found, parts={}).warnings() == []

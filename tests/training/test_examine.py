@@ -52,3 +52,18 @@ def test_gradients_reach_every_layer_and_no_target_is_read(make, model):
 def test_a_network_without_limits_has_none():
     task, recipe = small_task(), small_recipe("gcn", num_layers=3)
     assert examine(build_model(recipe, task, 0), recipe, ModelInput.of(task), device="cpu").limits is None
+
+
+@pytest.mark.parametrize(("model", "has_law"), [("egnn", True), ("sgc", True), ("gcn", False)])
+def test_reach_is_measured_beside_its_law_where_it_is_asked_for(model, has_law):
+    task, recipe = small_task(sparse=True), small_recipe(model, num_layers=4)
+    found = examine(build_model(recipe, task, 0), recipe, ModelInput.of(task), reaches=True, device="cpu")
+    last = found.reaches["convs.3"]
+    fields = found.fields()
+    assert fields["reach"]["convs.3"]["mean"] == pytest.approx(last.mean)
+    assert [row["name"] for row in fields["layers"] if "reach" in row] == list(found.reaches)
+    assert (found.expected_reach is not None) == has_law
+    if has_law:  # an untrained EGNN is linear after its encoder, as SGC is
+        assert (
+            abs(found.expected_reach.mean - last.mean) <= 5 * (last.mean_error + found.expected_reach.mean_error) + 1e-6
+        )

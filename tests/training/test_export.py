@@ -1,6 +1,7 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 from functools import partial
 
 import onnx
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction
 from graphjoule.graph import Propagation, normalize_rows
+from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 from graphjoule.nn import MODELS
 from graphjoule.ops import propagate
 from graphjoule.tasks import Task
@@ -317,3 +319,21 @@ def test_sixty_four_layers_leave_in_a_minute(tmp_path):
     x = normal(50, TASK.num_features, dtype=torch.float32)
     want = expected(new_model("egnn", 64), x, edges)
     torch.testing.assert_close(Onnx(tmp_path / "m.onnx")(x, *inputs_of(edges)), want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_a_program_of_directed_edges_follows_them(tmp_path, format):
+    task = replace(TASK, graph=DirectedPropagation.of(torch.tensor([[0], [1]]), num_nodes=TASK.num_nodes))
+    path = tmp_path / ("m.onnx" if format == "onnx" else "m.pt2")
+    export_model(new_model("sgc"), task, path, format=format)
+    arrows, weight = torch.tensor([[0, 1, 2, 2, 3], [1, 2, 0, 0, 3]]), torch.tensor([1.0, 0.5, 2.0, 1.0, 4.0])
+    x = normal(5, TASK.num_features, dtype=torch.float32)
+    found = (Onnx(path) if format == "onnx" else load_torch(path))(x, arrows, weight)
+    graph = DirectedPropagation.of(arrows, weight, 5)
+    torch.testing.assert_close(found, new_model("sgc")(x, graph).double().softmax(dim=-1), rtol=0, atol=1e-5)
+
+
+def test_types_of_edges_are_no_input_of_a_program(tmp_path):
+    types = MixedPropagation.of([TASK.graph, TASK.graph])
+    with pytest.raises(GraphjouleError, match="2 types of edges with an operator each, and a program takes"):
+        export_model(new_model("sgc"), replace(TASK, graph=types), tmp_path / "m.onnx")

@@ -523,6 +523,8 @@ def test_deleting_the_lock_file_lets_nobody_in(tmp_path, task):
         lambda state: state.update(seed=torch.tensor([7, 8])),
         lambda state: state.update(epoch=torch.tensor([99, 99])),
         lambda state: state.update(surprise=torch.zeros(2)),
+        lambda state: state.update({"draws.cpu": torch.zeros(1, 3, dtype=torch.uint8)}),
+        lambda state: state.update({"draws.anything": torch.zeros(0)}),
         lambda state: state.clear(),
     ],
 )
@@ -548,3 +550,31 @@ def test_a_checkpoint_with_an_impossible_time_is_refused(killed, task, seconds):
     state, about = read_tensors(killed / "checkpoint.safetensors", "checkpoint")
     write_tensors(killed / "checkpoint.safetensors", "checkpoint", state, about | {"seconds": seconds})
     refuses(killed, task, r"checkpoint\.safetensors is damaged\. Delete .*checkpoint\.safetensors")
+
+
+def away(path):
+    path.rename(path.with_name("moved"))
+
+
+def replaced(path):
+    shutil.rmtree(path)
+    path.mkdir()
+    (path / "mine.txt").write_text("mine")
+
+
+@pytest.mark.parametrize("happens", [shutil.rmtree, away, replaced])
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_a_sentence(tmp_path, task, happens, at):
+    path, epochs = tmp_path / "run", iter(range(9))
+
+    def should_stop():
+        if next(epochs) == at:
+            happens(path)
+        return False
+
+    with pytest.raises(GraphjouleError, match=r"run was deleted, moved or replaced while it was trained in.*`resume"):
+        fit(RECIPE, task, [0], out=path, checkpoint_every=2, should_stop=should_stop)
+    assert not path.exists() or [found.name for found in path.iterdir()] == ["mine.txt"]
+    if happens is away:  # put back, it goes on
+        (tmp_path / "moved").rename(path)
+        assert fit(RECIPE, task, [0], out=path, resume=True).records[0].status == "done"

@@ -2,11 +2,13 @@ import re
 from dataclasses import replace
 from functools import partial
 
+import torch
 import torch_geometric.nn as pyg
 
 from graphjoule.fitting import fit
 from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.tables import load_tables
+from graphjoule.training.folder import RunFolder
 from graphjoule.training.model_card import model_card
 from graphjoule.training.records import Record, read_records
 from tests.training import small_recipe, small_regression, small_task
@@ -131,3 +133,15 @@ def test_a_card_of_a_model_of_ones_own_says_how_to_load_it(tmp_path):
     exec(code.replace("THIS_FOLDER", str(tmp_path / "run")), names)
     assert names["model"] is names["new"]
     assert "graphjoule predict" not in card
+
+
+def test_classes_that_are_missed_are_a_warning_on_the_card(tmp_path):
+    result = fit(small_recipe(), small_task(), out=tmp_path / "run")
+    found = RunFolder(tmp_path / "run").evaluation()
+    number = found.parts["test"].counts.size(1)
+    counts = torch.zeros(4, number, dtype=torch.long)
+    counts[2:] = 5
+    missed = replace(found, parts={"test": replace(found.parts["test"], counts=counts)})
+    card = model_card(small_recipe(), result.records, None, evaluation=missed)
+    assert f"**Warning:** Never predicted\\: {number} classes, " in card
+    assert "\n\n\n" not in card

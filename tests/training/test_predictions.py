@@ -103,3 +103,15 @@ def test_a_coverage_has_two_columns_for_every_target_and_one_for_labels():
 def test_a_class_with_the_sign_between_classes_is_refused():
     with pytest.raises(GraphjouleError, match=r"The class 'a;b' has a semicolon"):
         coverage_columns(P, Classification(2, ("a;b", "c")), torch.tensor([0.5]))
+
+
+def test_several_labels_of_a_node_stand_in_one_cell_as_the_metrics_count_them():
+    likes, values = MultiLabel(3, ("tea", "jam", "rye")), torch.tensor([[0.9, 0.5, 0.51], [0.1, 0.2, 0.3]])
+    rows = predictions_csv(["x", "y"], values, torch.full((2, 3), torch.nan), likes).splitlines()
+    assert [row.split(",")[:3] for row in rows] == [
+        ["id", "labels", "given"],
+        ["x", "tea;rye", "false"],
+        ["y", "", "false"],
+    ]
+    odd = MultiLabel(2, ("tea;jam", "rye"))
+    assert ",tea;jam|rye," in predictions_csv(["x"], torch.ones(1, 2), torch.ones(1, 2), odd)

@@ -407,7 +407,7 @@ def test_the_quick_way_and_the_careful_way_read_the_same(tmp_path, monkeypatch):
     for record in records:
         append_record(path, record)
     assert read(path) == records
-    assert len({id(record.recipe) for record in read(path)}) == 1
+    assert len({id(record.recipe) for record in read(path)}) == len({id(record.versions) for record in read(path)}) == 1
     monkeypatch.setattr("graphjoule.training.records._parse_quickly", lambda line: None)
     assert read(path) == records
 
@@ -417,6 +417,14 @@ def test_the_quick_way_and_the_careful_way_read_the_same(tmp_path, monkeypatch):
     [
         (b'"seconds": 1.5', b'"seconds": NaN'),
         (b'"seconds": 1.5', b'"seconds": 1.5, "recipe": {"model": 1}'),
+        (b'"seconds": 1.5', b'"seconds": 1.5, "recipe": {}'),
+        (b'"seconds": 1.5', b'"seconds": "1.5"'),
+        (b'"seconds": 1.5', b'"seconds": true'),
+        (b'"seed": 0', b'"seed": 0.5'),
+        (b'"seed": 0', b'"seed": ' + b"9" * 400),
+        (b'"seconds": 1.5', b'"seconds": 1e308'),
+        (b'"seed": 0', b'"seed": 2.0, "more": 1'),
+        (b'"versions": {', b'"versions": {"numpy": 2, '),
         (b'"train_loss": [1.9, 0.5]', b'"train_loss": [NaN, 1e999]'),
         (b'"train_loss": [1.9, 0.5]', b'"train_loss": [1.23456789, 0.5]'),
         (b'"device": "cpu (2 threads)"', b'"device": "\\ud800"'),

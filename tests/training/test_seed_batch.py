@@ -282,6 +282,28 @@ def test_multipliers_move_in_the_epochs_that_are_due():
     assert runs.states["energy"].equal(before)
 
 
+def test_a_certified_network_has_weights_within_their_limits_after_every_step_and_alone_as_among_several():
+    task = small_task()
+    recipe = small_recipe("egnn", num_layers=3, certified=True, c_max=0.5, gamma=0.0, lr=0.2)
+    together = make_batch(recipe, task, [5, 0, 3])
+    for _ in range(4):
+        together.train_epoch()
+        for run in range(3):
+            weights = [conv.weight for conv in together.current_model(run).convs]
+            norms = [float(torch.linalg.matrix_norm(weight.detach(), ord=2)) for weight in weights]
+            assert all(0.5 * limit < norm <= limit for norm, limit in zip(norms, [0.5**0.5, 1, 1], strict=True))
+    assert largest_difference(make_batch(recipe, task, [0], 4).current_model(0), together.current_model(1)) <= 1e-4
+
+
+def test_a_stopped_run_keeps_its_weights_to_the_bit_where_others_are_held():
+    batch = make_batch(small_recipe("egnn", certified=True, lr=0.2), small_task(), [0, 1], 2)
+    batch.selection.state["stopped"][0] = True
+    before = batch.parameters.clone()
+    batch.train_epoch()
+    assert batch.parameters[0].equal(before[0])
+    assert not batch.parameters[1].equal(before[1])
+
+
 def test_a_stopped_run_keeps_its_multipliers():
     runs = trained(constrained(), small_task(), [0, 1])
     runs.selection.state["stopped"][0] = True

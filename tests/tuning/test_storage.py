@@ -208,6 +208,22 @@ def test_a_place_that_cannot_be_written_gets_a_sentence(tmp_path):
         open_study(tmp_path / "file" / "journal.log")
 
 
+def test_a_pipe_is_no_journal(tmp_path):
+    os.mkfifo(tmp_path / "journal.log")
+    with pytest.raises(GraphjouleError, match=r"journal.log is not a file; choose another file with `storage`"):
+        open_study(tmp_path / "journal.log")
+
+
+@pytest.mark.parametrize("about", ["null", "[1]", '"words"'])
+def test_a_search_that_says_nothing_of_what_it_searches_is_refused(tmp_path, about):
+    path = tmp_path / "journal.log"
+    entry = '{"op_code":%d,"worker_id":"a",%s}\n'
+    begun = entry % (0, '"study_name":"a","directions":[1]')
+    path.write_text(begun + entry % (2, f'"study_id":0,"user_attr":{{"graphjoule":{about}}}'))
+    with pytest.raises(GraphjouleError, match="was begun by something else than graphjoule; choose another"):
+        StorageRef(str(path), "a").open(ABOUT, "minimize")
+
+
 # A journal that fails while a search is running.
 
 
@@ -246,6 +262,7 @@ FAULTS = {
     "an empty line": (add(b""), r"damaged: line \d+ cannot be read"),
     "bytes": (add(b"\xff\x00"), r"damaged: line \d+ cannot be read"),
     "a list": (add(b"[1]"), r"damaged: line \d+ cannot be read"),
+    "brackets in brackets": (add(b"[" * 100_000), r"damaged: line \d+ cannot be read"),
     "another table": (add(b'{"a": 1}'), r"damaged: line \d+ cannot be read"),
     "an unknown entry": (add(b'{"op_code": 99, "worker_id": "a"}'), "damaged: a line cannot be used"),
     "half an entry": (add(b'{"op_code": 4}'), "damaged: a line cannot be used"),
@@ -343,6 +360,40 @@ def test_a_lock_is_held_while_the_block_lasts(tmp_path):
     with leases.hold(Running()):
         assert not LockLeases(tmp_path / "leases", lock).is_dead(Running())
     assert leases.is_dead(Running())
+
+
+def test_deleting_the_lock_file_lets_no_second_worker_in(tmp_path):
+    journal = tmp_path / "journal.log"
+    journal.write_bytes(b'{"op_code":0}\n')
+    entered = threading.Event()
+
+    def second():
+        with JournalLock(journal):
+            entered.set()
+
+    mine = JournalLock(journal)
+    with mine:
+        (tmp_path / "journal.log.lock").unlink()
+        with mine:  # once more, as in a turn
+            thread = threading.Thread(target=second, daemon=True)
+            thread.start()
+            assert not entered.wait(0.3)
+        assert not entered.wait(0.1)
+    assert entered.wait(5)
+    thread.join()
+
+
+def test_a_journal_that_is_gone_in_a_turn_leaves_the_turn_as_it_was(tmp_path):
+    journal = tmp_path / "journal.log"
+    journal.touch()
+    lock = JournalLock(journal)
+    with lock:
+        journal.unlink()
+        with pytest.raises(FileNotFoundError):
+            lock.acquire()
+    journal.touch()
+    with JournalLock(journal):
+        pass
 
 
 def test_turns_are_taken_one_at_a_time(tmp_path):

@@ -28,7 +28,7 @@ def audit(
     set_: Overrides = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Show a graph's spectrum, and what theory says of EGNN's energy on it: which lemmas hold, and the right bounds.
+    """Show a graph's spectrum, and what theory says of EGNN on it: which lemmas hold, the right bounds, and its reach.
 
     Examples:
 
@@ -51,7 +51,8 @@ def audit(
     from graphjoule.theory import audit as audit_graph
 
     setting = Setting(num_layers=layers, **{name: settings[f"model.{name}"] for name in _USED})
-    result = audit_graph(source.load_graph(), setting)
+    alphas = {name: load_recipe(name, source.name, layers).model.options["alpha"] for name in ("appnp", "gcnii")}
+    result = audit_graph(source.load_graph(), setting, alphas=alphas)
     if json:
         typer.echo(json_text({"dataset": source.name, "version": __version__, **result.fields()}))
     else:

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import DEFAULT_BUDGET, Device, Json, Overrides, parse_budget, parse_seeds, show_auto
-from graphjoule.cli.train import Job, check_place, data_name, named_folder, print_result
+from graphjoule.cli.terminal import (
+    DEFAULT_BUDGET,
+    Device,
+    Json,
+    Overrides,
+    Worth,
+    parse_budget,
+    parse_seeds,
+    show_auto,
+)
+from graphjoule.cli.train import Job, check_place, data_name, named_folder, print_result, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.nn.table import MODELS
 from graphjoule.training.budget import in_words
@@ -38,6 +47,7 @@ def auto(
         bool, typer.Option("--resume", help="Go on with a search that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
+    worth: Worth = None,
     json: Json = False,
 ) -> None:
     """Try models and depths for a stated time, by validation alone, and keep the best as a run folder.
@@ -66,6 +76,7 @@ def auto(
         out=out,
         resume=resume,
         checkpoint_every=checkpoint_every,
+        worth=worth,
         is_json=json,
     )
 
@@ -92,6 +103,7 @@ def try_models(
     out: Path | None,
     resume: bool,
     checkpoint_every: int,
+    worth: bool | None,
     is_json: bool,
     hint: str = "",
 ) -> None:
@@ -117,6 +129,7 @@ def try_models(
         stratified_rule(source.test_fraction)
     folder = out or named_folder(f"{data_name(source.name)}-auto", is_search, resume=resume)
     task = source.load()
+    warn_of_accuracy(task, load_recipe(models[0], source.name, depths[0], overrides))
     layers = ", ".join(map(str, depths))
     typer.echo(
         f"{source.name}: {', '.join(models)} with {layers} layers, then variations of the best, for "
@@ -142,6 +155,7 @@ def try_models(
     recipe = Recipe.from_fields(result.records[0].recipe)
     options: dict[str, Any] = {"seeds": numbers, "device": device, "out": folder, "resume": resume}
     options |= {"checkpoint_every": checkpoint_every, "source": source, "is_json": is_json}
+    options["is_compared"] = source.is_own if worth is None else worth
     more = {
         "model": recipe.model.name,
         "layers": recipe.model.num_layers,

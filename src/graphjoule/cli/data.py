@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -13,9 +14,9 @@ from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.tasks.datasets import DATASETS, resolve_data_root
+from graphjoule.tasks.datasets import DATASETS, FAMILIES, resolve_data_root
 
-_WIDTH = max(map(len, DATASETS)) + 2
+_WIDTH = max(map(len, [*DATASETS, *(family.name for family in FAMILIES)])) + 2
 _EPILOG = """
 Examples:
 
@@ -51,9 +52,16 @@ def data(
         for each in sources:
             state = "here" if each.is_present(root) else "downloaded at first use"
             lines = (state, each.description, f"Split: {each.split}", f"From: {each.origin}")
-            names = (each.name, *[""] * (len(lines) - 1))
-            typer.echo("\n".join(f"  {name:<{_WIDTH}}{line}" for name, line in zip(names, lines, strict=True)) + "\n")
+            _print_row(each.name, lines)
+    typer.echo(f"{FAMILIES[0].group}\n")
+    for family in FAMILIES:
+        _print_row(family.name, (family.description, f"Split: {family.split}", f"From: {family.origin}"))
     typer.echo(f"Data root: {root}  (change it with --data-root or GRAPHJOULE_DATA)")
+
+
+def _print_row(name: str, lines: Sequence[str]) -> None:
+    names = (name, *[""] * (len(lines) - 1))
+    typer.echo("\n".join(f"  {name:<{_WIDTH}}{line}" for name, line in zip(names, lines, strict=True)) + "\n")
 
 
 data.__doc__ = f"{data.__doc__}\n{_EPILOG}"
@@ -72,8 +80,12 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     from graphjoule.tasks.own_graph import TableOptions, check_tables
 
     report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()))
-    options = {name: f"--{name.replace('_', '-')}" for name in source.table_options()}
-    report = replace(report, problems=tuple(in_options(problem, options) for problem in report.problems))
+    names = (*source.table_options(), "select_on", "class_weights")  # the latter are of `graphjoule train`
+    options = {name: f"--{name.replace('_', '-')}" for name in names}
+    problems, warnings = (
+        tuple(in_options(each, options) for each in said) for said in (report.problems, report.warnings)
+    )
+    report = replace(report, problems=problems, warnings=warnings)
     if json:
         columns = [{"name": c.name, "kind": c.kind, "missing": c.missing, "becomes": c.becomes} for c in report.columns]
         typer.echo(json_text(asdict(report) | {"columns": columns}))

@@ -114,7 +114,8 @@ def predict(
     more = {} if threshold is None else coverage_columns(plain, objective, threshold)
     write_predictions(out, ids, predicted, targets, objective, more)
 
-    known, metric, score = objective.is_known(targets), objective.headline, None
+    known, score = objective.is_known(targets), None
+    metric = objective.watched(runs.recipe.train.select_on)[-1]  # what selected; the headline where the loss did
     num_known, num_nodes = int(known.sum()), len(ids)
     if num_known:
         score = float(metric.value(*objective.scored(predicted[known], targets[known])))

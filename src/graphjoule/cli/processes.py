@@ -112,6 +112,7 @@ def train_with_others(job: Job, processes: int | None, distributed: bool, parts:
     assert processes is not None
     if job.recipe.train.clusters is None:
         task = job.source.load()
+        job = job.for_task(task)
         print_result(job, task, train_in_processes(job, task, processes, parts))
         return
     if job.out is not None:
@@ -143,6 +144,8 @@ def _train_as_rank(job: Job, parts: Path | None, *, is_printed: bool) -> None:
         if not group.is_first:
             logging.getLogger("graphjoule").setLevel(logging.ERROR)
         task = group.together(lambda: job.source.load() if parts is None else load_part(parts, group.rank, group))
+        if parts is None:
+            job = job.for_task(task, is_first=group.is_first)
         result = job.train(task, group, device, on_epoch=say_ready)
     if is_printed and group.is_first:
         print_result(job, task, result)

@@ -149,6 +149,7 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
             "target": columns.target,
             "weight": columns.weight,
             "edge-type": columns.edge_type,
+            "types": None if columns.types is None else "separate",
             "direction": columns.direction if columns.direction != "both" else None,
             "knn": columns.knn,
         }

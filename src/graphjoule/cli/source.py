@@ -25,6 +25,7 @@ _OWN = "Your own graph"
 _Objective = StrEnum("_Objective", ["classification", "binary", "ordinal", "multilabel", "regression"])
 _Loss = StrEnum("_Loss", ["squared", "absolute"])
 _Direction = StrEnum("_Direction", ["both", "mutual", "kept"])
+_Types = StrEnum("_Types", ["merged", "separate"])
 
 
 def _own(help_text: str, metavar: str | None = None, param_decls: tuple[str, ...] = (), **more: Any) -> Any:
@@ -61,10 +62,14 @@ class GraphSource:
     source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
     target: Annotated[str | None, _own("Column of its other end: target, dst or the second.", "COLUMN")] = None
     weight: Annotated[str | None, _own("Column of its weight: weight if there is one, else 1.", "COLUMN")] = None
-    edge_type: Annotated[str | None, _own("Column of its type; types are merged, weights added.", "COLUMN")] = None
+    edge_type: Annotated[str | None, _own("Column of its type.", "COLUMN")] = None
+    types: Annotated[
+        _Types | None,
+        _own("Whether types of edges are one graph, weights added (the default), or have an operator each."),
+    ] = None
     direction: Annotated[
         _Direction | None,
-        _own("Whether a row counts in both directions (the default), if both are there, or as it is."),
+        _own("Whether a row counts in both directions (the default), if both are there, or in its own alone."),
     ] = None
     knn: Annotated[int | None, _own("Without --edges: link with so many nearest; 10 by default.", "N", min=1)] = None
     test_fraction: Annotated[
@@ -122,6 +127,7 @@ class GraphSource:
             "features": split_names(self.features),
             "one_hot": split_names(self.one_hot) or (),
             "direction": self.direction or "both",
+            "types": self.types or "merged",
             "order": split_names(self.order),
         }
 
@@ -132,7 +138,7 @@ class GraphSource:
             raise GraphjouleError(f"--{given[0]} and --{given[1]} contradict each other: give one.")
         for option, needs in _NEEDS.items():
             if getattr(self, option) is not None and not any(getattr(self, other) is not None for other in needs):
-                owners = " or ".join(f"--{other}" for other in needs)
+                owners = " or ".join(f"--{other.replace('_', '-')}" for other in needs)
                 raise GraphjouleError(
                     f"--{option.replace('_', '-')} is {getattr(self, option)}, but it is for {owners}, which is not "
                     "given."
@@ -152,6 +158,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("source", "target", "weight", "edge_type", "direction"), ("edges",)),
     **dict.fromkeys(("objective", "test_fraction"), ("nodes", "npz")),
     **dict.fromkeys(("loss", "positive"), ("objective",)),
+    "types": ("edge_type",),
 }
 """Options that mean something only beside another one."""
 

@@ -11,8 +11,8 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ import typer
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.training.budget import in_words, parse_seconds
+from graphjoule.training.recipe import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.studies import StudyProgress
@@ -52,7 +53,39 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; repeatable."),
 ]
+Worth = Annotated[
+    bool | None,
+    typer.Option(
+        "--worth/--no-worth",
+        help="Compare with simpler models at the end: what the graph, the features and depth are worth.",
+        show_default="on for your own graph",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
+SelectOn = Annotated[
+    str | None,
+    typer.Option(metavar="METRIC", help="What chooses the epoch: loss, or a metric such as accuracy or roc_auc."),
+]
+ClassWeights = Annotated[
+    str | None,
+    typer.Option(metavar="WEIGHTS", help="Weight of each class in the loss: balanced, or numbers such as 1,5."),
+]
+FocalGamma = Annotated[
+    float | None, typer.Option(metavar="GAMMA", help="Focal loss instead of cross entropy; 2 is usual.")
+]
+
+
+def overrides_of(set_: Sequence[str] | None, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of ``--set`` and of options that stand for one; None is an option that was not given.
+
+    >>> overrides_of(["lr=0.1"], {"train.epochs": 5, "train.class_weights": "1,5", "train.select_on": None})
+    {'lr': 0.1, 'train.epochs': 5, 'train.class_weights': [1.0, 5.0]}
+    """
+    given = dict(chosen)
+    if (weights := given.get("train.class_weights")) is not None:
+        with suppress(ValueError):  # a word, such as balanced
+            given["train.class_weights"] = [float(part) for part in weights.split(",")]
+    return parse_overrides([*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)])
 
 
 def parse_seeds(text: str) -> list[int]:

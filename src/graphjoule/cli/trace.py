@@ -56,6 +56,9 @@ def trace(
         str | None, typer.Option(metavar="NAMES", help="Modules to record, such as encoder,convs.*; by default all.")
     ] = None,
     gradients: Annotated[bool, typer.Option("--gradients", help="Record how far a gradient reaches, too.")] = False,
+    reach: Annotated[
+        bool, typer.Option("--reach", help="Measure how many hops away some layers still see, too.")
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Which seed; by default 0, or the lowest that has finished.")
     ] = None,
@@ -71,6 +74,8 @@ def trace(
     - `graphjoule trace egnn:cora:64` traces the initialised network of a recipe
 
     - `graphjoule trace runs/cora-egnn-64 --plot energy.png` traces a training before and after
+
+    - `graphjoule trace egnn:cora:64 --reach` says how much of the depth is used
 
     - `graphjoule trace gcn:32 --nodes nodes.csv --edges edges.csv --measures energy,mad --json`
     """
@@ -115,7 +120,14 @@ def trace(
         models = {BEFORE: initialised(recipe, task.num_features, task.out_channels, seed)}
     found = {
         state: examine(
-            model, recipe, inputs, measures=wanted, watch=split_names(watch), gradients=gradients, device=where
+            model,
+            recipe,
+            inputs,
+            measures=wanted,
+            watch=split_names(watch),
+            gradients=gradients,
+            reaches=reach,
+            device=where,
         )
         for state, model in models.items()
     }
@@ -158,6 +170,12 @@ def describe(heading: str, found: Examination) -> str:
         ]
         more = [f"  and {len(broken) - _MOST_BROKEN} more"] if len(broken) > _MOST_BROKEN else []
         parts.append("\n".join([found.limits.summary(), *broken[:_MOST_BROKEN], *more]))
+    if found.reaches:
+        name, last = list(found.reaches.items())[-1]
+        lines = [f"Reach of {name}: {last}."]
+        if found.law is not None:
+            lines.append(f"By the closed law, {found.law}. On this graph: {found.expected_reach}.")
+        parts.append("\n".join(lines))
     if found.diagnosis is not None:
         parts.append(str(found.diagnosis).replace("`gradients=True` and a backward pass", "--gradients"))
     return "\n\n".join(parts)

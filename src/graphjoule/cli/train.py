@@ -13,13 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel
 
+from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import DEFAULT_BUDGET, Device, Json, Overrides, parse_budget, parse_seeds, show_progress
+from graphjoule.cli.terminal import (
+    DEFAULT_BUDGET,
+    ClassWeights,
+    Device,
+    FocalGamma,
+    Json,
+    Overrides,
+    SelectOn,
+    Worth,
+    overrides_of,
+    parse_budget,
+    parse_seeds,
+    show_progress,
+)
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.defaults import Choice, choose_settings, default_layers, with_choices_of
+from graphjoule.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +43,10 @@ if TYPE_CHECKING:
     from graphjoule.parallel.group import Group
     from graphjoule.tasks import Task
     from graphjoule.training import Progress
+    from graphjoule.training.comparison import Comparison
 
 
-DEFAULT_MODEL, DEFAULT_LAYERS = "egnn", 32
+DEFAULT_MODEL = "egnn"
 _ONE_MODEL = "; --model, --layers, --recipe, --set or --epochs would train one model, and so would --budget none"
 
 
@@ -39,7 +55,7 @@ def train(
     source: GraphSource,
     model: Annotated[str | None, typer.Option(help=f"Model: {choices(MODELS)}.", show_default=DEFAULT_MODEL)] = None,
     layers: Annotated[
-        int | None, typer.Option(min=1, help="Number of graph layers.", show_default=str(DEFAULT_LAYERS))
+        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
     ] = None,
     seeds: Annotated[
         str | None,
@@ -70,23 +86,18 @@ def train(
     epochs: Annotated[
         int | None, typer.Option(help="The most epochs a run may take; the recipe says by default.")
     ] = None,
-    select_on: Annotated[
-        str | None,
-        typer.Option(metavar="METRIC", help="What chooses the epoch: loss, or a metric such as accuracy or roc_auc."),
-    ] = None,
-    class_weights: Annotated[
-        str | None,
-        typer.Option(metavar="WEIGHTS", help="Weight of each class in the loss: balanced, or numbers such as 1,5."),
-    ] = None,
-    focal_gamma: Annotated[
-        float | None, typer.Option(metavar="GAMMA", help="Focal loss instead of cross entropy; 2 is usual.")
-    ] = None,
+    select_on: SelectOn = None,
+    class_weights: ClassWeights = None,
+    focal_gamma: FocalGamma = None,
     recipe_file: Annotated[
         Path | None,
         typer.Option(
             "--recipe", metavar="FILE", help="Recipe file to use, such as the best.toml of `graphjoule tune`."
         ),
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the facts of the data and which rules chose settings by them.")
+    ] = False,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Train in so many processes here, each with a part of the graph."),
@@ -105,6 +116,7 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
+    worth: Worth = None,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard into this folder too.")
     ] = None,
@@ -144,18 +156,28 @@ def train(
         "train.clusters.parts": clusters,
         "train.clusters.per_step": clusters_per_step,
         "train.select_on": select_on,
-        "train.class_weights": None if class_weights is None else _weights(class_weights),
+        "train.class_weights": class_weights,
         "train.focal_gamma": focal_gamma,
     }
-    given = [f"{key}={value}" for key, value in chosen.items() if value is not None]
-    overrides = parse_overrides([*(set_ or []), *given])
+    overrides = overrides_of(set_, chosen)
     if clusters_per_step is not None and not any(key.endswith("parts") for key in overrides) and recipe_file is None:
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
         )
     seconds = None if budget is None else parse_budget(budget)
     is_alone = processes is None and parts is None and not distributed
-    about_one = (model, layers, recipe_file, set_, epochs, constraint, clusters, clusters_per_step, tensorboard)
+    about_one = (
+        model,
+        layers,
+        recipe_file,
+        set_,
+        epochs,
+        constraint,
+        clusters,
+        clusters_per_step,
+        tensorboard,
+        explain,
+    )
     if source.is_own and is_alone and budget != "none" and not any(about_one):
         from graphjoule.cli.auto import try_models
 
@@ -168,15 +190,22 @@ def train(
             out=out,
             resume=resume,
             checkpoint_every=checkpoint_every,
+            worth=worth,
             is_json=json,
             hint=_ONE_MODEL,
         )
         return
-    model, layers = model or DEFAULT_MODEL, layers or DEFAULT_LAYERS
+    model = model or DEFAULT_MODEL
     numbers = parse_seeds(seeds or "1")
+    if worth and parts is not None:
+        raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
 
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
+    if explain and distributed and parts is not None:
+        raise GraphjouleError(
+            "--explain needs the whole graph, and with --parts every process has a part: leave out one."
+        )
     if is_alone:
         recipe = load_recipe_from(recipe_file, model, source.name, layers, overrides)
     else:
@@ -210,9 +239,14 @@ def train(
         source=source,
         is_json=json,
         budget=seconds,
+        is_open=recipe_file is None,
+        explain=explain,
+        is_compared=(source.is_own and parts is None) if worth is None else worth,
     )
     if is_alone:
         task = source.load()
+        job = job.for_task(task)
+        warn_of_accuracy(task, job.recipe)
         print_result(job, task, job.train(task))
     else:
         if distributed and resume and out is not None and not out.exists() and os.environ.get("RANK", "0") == "0":
@@ -221,20 +255,30 @@ def train(
         train_with_others(job, processes, distributed, parts)
 
 
-def _weights(text: str) -> str | list[float]:
-    """One number per class from a list with commas, or the word as it is."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        return text
+def warn_of_accuracy(task: Task, recipe: Recipe) -> None:
+    """Say that accuracy chooses or is shown although nearly all labels are of one class."""
+    from graphjoule.tasks.metrics import ACCURACY, MICRO_F1
+    from graphjoule.tasks.objective import Classification
+    from graphjoule.tasks.own_graph import doubt_of_accuracy
+
+    asked = task.objective
+    if not isinstance(asked, Classification) or asked.watched(recipe.train.select_on)[-1] not in (ACCURACY, MICRO_F1):
+        return
+    counts = task.targets[task.is_known].bincount(minlength=asked.num_classes).tolist()
+    options = {name: f"--{name.replace('_', '-')}" for name in ("select_on", "class_weights")}
+    for said in doubt_of_accuracy(asked.classes, counts):
+        typer.echo(in_options(f"{task.name}: {said}", options), err=True)
 
 
-def load_recipe_from(file: Path | None, model: str, dataset: str, num_layers: int, overrides: dict[str, Any]) -> Recipe:
+def load_recipe_from(
+    file: Path | None, model: str, dataset: str, num_layers: int | None, overrides: dict[str, Any]
+) -> Recipe:
     """The recipe of a file of the user's, such as the winner of ``graphjoule tune``; else ours.
 
     What a file changes against the recipe that comes with graphjoule counts as overridden, so that a report does not
     take it for the paper's experiment and its command repeats the training without the file.
     """
+    num_layers = default_layers(model, dataset) if num_layers is None else num_layers
     found = load_recipe(model, dataset, num_layers, overrides, file=file)
     if file is None:
         return found
@@ -252,9 +296,12 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
 
     check_place(path, resume=resume)
     folder = RunFolder(path)
-    if resume and folder.is_taken and recipe.data.split == "default":  # the graph will say which split that is
-        data = recipe.data.model_copy(update={"split": folder.about().recipe.data.split})
-        recipe = recipe.model_copy(update={"data": data})
+    if resume and folder.is_taken:  # the graph will say which split "default" is, and what rules choose
+        stored = folder.about().recipe
+        if recipe.data.split == "default":
+            data = recipe.data.model_copy(update={"split": stored.data.split})
+            recipe = recipe.model_copy(update={"data": data})
+        recipe = with_choices_of(recipe, stored)
     folder.check(recipe, resume=resume)
 
 
@@ -286,6 +333,9 @@ class Job(BaseModel):
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
         budget: seconds after which the runs end with what they have; None is as long as it takes.
+        is_open: whether rules may choose by the data what nobody has set.
+        explain: whether to print why settings are what they are.
+        is_compared: whether to compare it with simpler models.
     """
 
     recipe: Recipe
@@ -297,7 +347,22 @@ class Job(BaseModel):
     tensorboard: Path | None = None
     source: GraphSource = GraphSource()
     is_json: bool = False
+    is_compared: bool = False
+    is_open: bool = False
+    explain: bool = False
     budget: float | None = None
+
+    def for_task(self, task: Task, *, is_first: bool = True) -> Job:
+        """The same job with settings from the data where nobody has set any; the first process may explain them.
+
+        Args:
+            task: the whole graph.
+            is_first: whether this process prints.
+        """
+        chosen = choose_settings(self.recipe, task, self.seeds[0]) if self.is_open else Choice(self.recipe)
+        if self.explain and is_first:
+            typer.echo("\n".join(chosen.lines()), err=self.is_json)
+        return self.model_copy(update={"recipe": chosen.recipe, "is_open": False, "explain": False})
 
     def train(
         self,
@@ -404,7 +469,7 @@ def named_folder(name: str, is_ours: Callable[[Path], bool], *, resume: bool) ->
 
 
 def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None) -> None:
-    """Print what came out, and predict a graph of the user's own; exit code 1 if no run finished.
+    """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished.
 
     Args:
         job: what was trained.
@@ -412,6 +477,8 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         result: what came out.
         more: what else to say in JSON.
     """
+    from graphjoule.training.folder import RunFolder
+
     summary, folder = result.summary, result.folder or Path()
     name, text = summary.metric.name, summary.metric.text
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
@@ -435,16 +502,38 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         "val_mean": summary.val_mean,
         "seconds": round(summary.seconds, 3),
         "records": str(folder / "records.jsonl"),
+        "warnings": [],
     }
     if job.source.is_own and summary.n:
         path = predict_all(job.recipe, task, result, job.device)
         fields["predictions"] = str(path)
         lines.append(f"predictions: {path}")
+    if summary.n and (evaluation := RunFolder(folder).evaluation()) is not None:
+        fields["warnings"] = evaluation.warnings()
+        lines += [f"warning: {warning}" for warning in fields["warnings"]]
+    if job.is_compared and summary.n:
+        from graphjoule.worth import assess
+
+        typer.echo("\n".join(lines), err=job.is_json)  # the comparison takes its time
+        comparison = assess(task, result, device=job.device)
+        fields["worth"] = comparison.model_dump(mode="json") | {"sentences": comparison.sentences()}
+        lines = worth_lines(comparison)
     typer.echo("\n".join(lines), err=job.is_json)
     if job.is_json:
         typer.echo(json_text(fields | dict(more or {})))
     if summary.n == 0:
         sys.exit(1)
+
+
+def worth_lines(comparison: Comparison) -> list[str]:
+    """A comparison for a terminal: a table, what follows from it, and what was left out."""
+    head, rows = comparison.table()
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    table = [
+        "  ".join([name.ljust(widths[0]), *(text.rjust(width) for text, width in zip(scores, widths[1:], strict=True))])
+        for name, *scores in (head, *rows)
+    ]
+    return ["", "What is the graph worth?", *table, *comparison.sentences(), *comparison.notes]
 
 
 def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:

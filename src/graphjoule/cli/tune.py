@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import Device, parse_seeds
-from graphjoule.cli.train import run_name
+from graphjoule.cli.terminal import ClassWeights, Device, FocalGamma, SelectOn, overrides_of, parse_seeds
+from graphjoule.cli.train import run_name, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import METHOD_NAMES
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides, resolve, setting_names
+from graphjoule.training.defaults import choose_settings, default_layers
+from graphjoule.training.recipe import Recipe, load_recipe, resolve, setting_names
 from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, parse_ranges, spelled
 from graphjoule.tuning.storage import StorageRef, import_optuna
 
@@ -41,6 +42,8 @@ Examples:
 
 - `graphjoule tune --model gcn --layers 2 --range hidden_channels=16,64,256 --range dropout=0..0.8`
 
+- `graphjoule tune --dataset cora --layers 8 --class-weights balanced --select-on macro_f1`
+
 - `graphjoule tune --dataset cora --storage postgresql://user@host/searches` on as many machines as you like
 
 Killed or stopped, the same command goes on; started twice, the two share the trials. The test split is never read.
@@ -51,7 +54,9 @@ Killed or stopped, the same command goes on; started twice, the two share the tr
 def tune(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[int, typer.Option(min=1, help="Number of graph layers.")] = 32,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
+    ] = None,
     trials: Annotated[
         int, typer.Option(min=1, help="How many settings to try, no two the same, by all workers together.")
     ] = 20,
@@ -73,6 +78,9 @@ def tune(
         typer.Option(help=f"Hold every layer's energy between c_min and c_max, by: {choices(METHOD_NAMES)}."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="The most epochs of a run; the recipe says by default.")] = None,
+    select_on: SelectOn = None,
+    class_weights: ClassWeights = None,
+    focal_gamma: FocalGamma = None,
     recipe: Annotated[Path | None, typer.Option(metavar="FILE", help="Recipe file to begin from.")] = None,
     storage: Annotated[
         str | None,
@@ -93,11 +101,16 @@ def tune(
 ) -> None:
     """Search a recipe's settings by validation alone: any number of workers, safe to kill; the winner is a recipe."""
     import_optuna()
-    chosen = {"train.epochs": epochs, "terms.energy.method": constraint}
-    overrides = parse_overrides(
-        [*(set_ or []), *(f"{key}={value}" for key, value in chosen.items() if value is not None)]
-    )
+    chosen = {
+        "train.epochs": epochs,
+        "terms.energy.method": constraint,
+        "train.select_on": select_on,
+        "train.class_weights": class_weights,
+        "train.focal_gamma": focal_gamma,
+    }
+    overrides = overrides_of(set_, chosen)
     source.check()
+    layers = default_layers(model, source.name) if layers is None else layers
     start = load_recipe(model, source.name, layers, overrides, file=recipe)
     numbers = parse_seeds(seeds)
     ranges = choose_ranges(start, range_ or [], overrides)
@@ -114,6 +127,10 @@ def tune(
     ref, folder = _choose_places(storage, name or run_name(start), out)
 
     task = source.load()
+    if recipe is None:
+        searched = [name for key in ranges for name in spelled(start, key)]
+        start = choose_settings(start, task, numbers[0], searched).recipe
+    warn_of_accuracy(task, start)
     search = Search(start.with_split_of(task), ranges, tuple(numbers), search_seed)
     seen = hide_test(task, search.recipe, numbers)
     del task  # from here on no test label is in reach

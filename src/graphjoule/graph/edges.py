@@ -85,7 +85,7 @@ def check_symmetric(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) ->
         return
     raise GraphjouleError(
         f"The graph is directed: {found}. An undirected graph is expected; "
-        "pass symmetrize=True to let each edge count in both directions."
+        "Propagation.from_edge_index(..., symmetrize=True) lets each edge count in both directions."
     )
 
 

@@ -13,6 +13,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import row_starts
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation
+from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,7 @@ class ExtendedPropagation(Propagation):
     alone: gradients need a symmetric operator.
 
     Attributes:
+        weight: ``a_ij`` of every stored entry, with zeros on the diagonal, float64.
         num_old: how many nodes were there before.
 
     Example:
@@ -36,6 +38,7 @@ class ExtendedPropagation(Propagation):
                 [0.0000, 0.5000, 0.5000]])
     """
 
+    weight: Tensor
     num_old: int
 
     @classmethod
@@ -48,25 +51,22 @@ class ExtendedPropagation(Propagation):
                 old nodes do not count.
         """
         num_old, num_nodes = old.num_nodes, links.num_nodes
-        row, col, weight = links.row(), links.col.long(), links.laplacian.weight
-        is_new = row >= num_old
-        row, col, weight = row[is_new], col[is_new], weight[is_new]
+        row, col, value, weight = links.new_rows(old)
         degree = torch.cat([old.degree, links.degree[num_old:]])
-        scale = (degree + 1).rsqrt()
-        weight = torch.where(row == col, 1.0, weight)  # the self-loop
-        value = (weight * (scale[row] * scale[col])).to(old.dtype)
         # Rows of new nodes follow those of the old ones, and their entries are sorted as `links` has them.
         starts = row_starts(row - num_old, num_nodes - num_old).to(old.rowptr)
         rowptr = torch.cat([old.rowptr, old.rowptr[-1] + starts[1:]])
-        return cls(rowptr, torch.cat([old.col, col.int()]), torch.cat([old.value, value]), degree, num_old)
+        values = torch.cat([old.value, value.to(old.dtype)])
+        weights = torch.cat([old.entry_weight, weight])
+        return cls(rowptr, torch.cat([old.col, col.int()]), values, degree, weights, num_old)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ExtendedPropagation:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
         value = self.value.to(device=device, dtype=dtype)
         if value is self.value:
             return self
-        rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
-        return ExtendedPropagation(rowptr, col, value, degree, self.num_old)
+        rowptr, col, degree, weight = (t.to(device) for t in (self.rowptr, self.col, self.degree, self.weight))
+        return ExtendedPropagation(rowptr, col, value, degree, weight, self.num_old)
 
     @property
     def num_edges(self) -> int:
@@ -81,11 +81,10 @@ class ExtendedPropagation(Propagation):
         row, col = self.row(), self.col.long()
         return torch.stack([col, row])[:, row != col]
 
-    @cached_property
-    def edge_weight(self) -> Tensor:
-        """See `Propagation.edge_weight`."""
-        weight = self._weights((1 + self.degree).sqrt())
-        return weight[self.row() != self.col].to(self.dtype)
+    @property
+    def entry_weight(self) -> Tensor:
+        """See `Propagation.entry_weight`."""
+        return self.weight
 
     @cached_property
     def laplacian(self) -> Laplacian:
@@ -104,18 +103,23 @@ class ExtendedPropagation(Propagation):
         return x.narrow(dim, 0, self.num_old).mean(dim=dim)
 
 
-def links_to(neighbor: Tensor, num_old: int, weight: float = 1.0) -> Propagation:
+def links_to(neighbor: Tensor, old: Propagation, weight: float = 1.0) -> Propagation:
     """The graph that links every new node with some old ones, for `ExtendedPropagation.of`.
 
     Args:
         neighbor: old nodes of each new one, shape ``[num_new, k]``.
-        num_old: number of old nodes.
+        old: the old graph; where its edges have directions, the links lead to the new nodes, and where they are of
+            several types, the links are of all.
         weight: of every link.
     """
-    num_new, k = neighbor.shape
+    if isinstance(old, MixedPropagation):
+        return MixedPropagation.of([links_to(neighbor, part, weight) for part in old.parts])
+    num_old, (num_new, k) = old.num_nodes, neighbor.shape
     new = torch.arange(num_old, num_old + num_new).repeat_interleave(k)
     weights = torch.full((num_new * k,), weight, dtype=torch.float64)
-    index = torch.stack([new, neighbor.flatten()])
+    index = torch.stack([neighbor.flatten(), new])
+    if old.is_directed:
+        return DirectedPropagation.of(index, weights, num_old + num_new, dtype=torch.float64)
     return Propagation.from_edge_index(index, weights, num_old + num_new, symmetrize=True, dtype=torch.float64)
 
 
@@ -127,12 +131,10 @@ def joined(old: Propagation, links: Propagation) -> Propagation:
         links: a graph of the old nodes and then the new ones; an edge that `old` has too adds its weight, or counts
             once where no edge weighs anything but 1.
     """
-    edges = [graph.edge_index for graph in (old, links)]
-    weights = [graph.laplacian.weight[graph.row() != graph.col] for graph in (old, links)]
+    if isinstance(old, MixedPropagation) and isinstance(links, MixedPropagation):
+        return MixedPropagation.of([joined(*pair) for pair in zip(old.parts, links.parts, strict=True)])
+    edges = torch.cat([graph.edge_index for graph in (old, links)], dim=1)
+    weights = torch.cat([graph.entry_weight[graph.row() != graph.col] for graph in (old, links)])
     is_weighted = old.is_weighted or links.is_weighted
-    return Propagation.from_edge_index(
-        torch.cat(edges, dim=1),
-        torch.cat(weights) if is_weighted else None,
-        links.num_nodes,
-        dtype=old.dtype,
-    )
+    build = DirectedPropagation.of if old.is_directed else Propagation.from_edge_index
+    return build(edges, weights if is_weighted else None, links.num_nodes, dtype=old.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from graphjoule.graph.csr import Rows, csr_tensor, entries_of_rows, row_of_entri
 from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, merge_edges
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes
+
+LEAST_BOUND = 1e-3
+"""See `Propagation.laplacian_bound`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,8 @@ class Propagation(Nodes):
     degree: Tensor
     matrix: Tensor = field(init=False, repr=False)
     diagonal: Tensor = field(init=False, repr=False)
+
+    is_directed: ClassVar[bool] = False  # whether an edge counts in one direction alone, so that P is not symmetric
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, self.shape))
@@ -117,10 +123,37 @@ class Propagation(Nodes):
         row, col = self.row(), self.col.long()
         return torch.stack([row, col])[:, row != col]
 
+    @property
+    def entry_weight(self) -> Tensor:
+        """Weight ``a_ij`` of every stored entry, float64, with zeros on the diagonal."""
+        return self.laplacian.weight
+
     @cached_property
     def edge_weight(self) -> Tensor:
         """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
-        return self.laplacian.weight[self.row() != self.col].to(self.dtype)
+        return self.entry_weight[self.row() != self.col].to(self.dtype)
+
+    @property
+    def transposed(self) -> Propagation:
+        """``P^T``, by which gradients go back: ``P`` itself."""
+        return self
+
+    @property
+    def undirected(self) -> Propagation:
+        """The graph that energies are measured on: this one."""
+        return self
+
+    def new_rows(self, old: Propagation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows, columns, values and weights of the entries that new nodes add to a graph whose own do not change.
+
+        Args:
+            old: the graph; this one has its nodes first, and the new ones after them.
+        """
+        row, col, weight = self.row(), self.col.long(), self.entry_weight
+        is_new = row >= old.num_nodes
+        row, col, weight = row[is_new], col[is_new], weight[is_new]
+        scale = (torch.cat([old.degree, self.degree[old.num_nodes :]]) + 1).rsqrt()
+        return row, col, torch.where(row == col, 1.0, weight) * (scale[row] * scale[col]), weight
 
     @cached_property
     def is_weighted(self) -> bool:
@@ -182,6 +215,26 @@ class Propagation(Nodes):
         return {}
 
     @cached_property
+    def largest_degree(self) -> float:
+        """The largest weighted degree, of the whole graph; waits for the device once."""
+        return float(self.degree.max()) if self.num_nodes else 0.0
+
+    @property
+    def laplacian_bound(self) -> float:
+        """A number that no eigenvalue of ``I - P`` exceeds: ``2 d / (1 + d)`` with the largest degree ``d``.
+
+        By Gershgorin's circles: ``I - P`` is similar to ``I - D~^-1 (A + I)``, whose row of a node of degree ``d`` has
+        ``d / (1 + d)`` on the diagonal and as much beside it. Rings of even length reach it. It is never below 0.001,
+        so that what is divided by it is a number where there are no edges.
+
+        Example:
+            >>> ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])
+            >>> Propagation.from_edge_index(ring, symmetrize=True).laplacian_bound
+            1.3333333333333333
+        """
+        return max(2 * self.largest_degree / (1 + self.largest_degree), LEAST_BOUND)
+
+    @cached_property
     def rows(self) -> Rows:
         """The pattern with hubs apart, made at first use."""
         return Rows.of(self.rowptr, self.col)
@@ -212,7 +265,7 @@ class Propagation(Nodes):
         """The number of every stored entry, that of the entry across the diagonal, and how many numbers there are."""
         position = torch.arange(self.col.numel(), dtype=torch.int32, device=self.device)
         # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
-        return position, torch.argsort(self.col, stable=True).int(), self.col.numel()
+        return position, torch.argsort(self.transposed.col, stable=True).int(), self.col.numel()
 
     def induced(self, nodes: Tensor) -> Propagation:
         """The rows and columns of ``P`` that belong to some nodes, its entries as they are.

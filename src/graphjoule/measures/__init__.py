@@ -14,6 +14,7 @@ from graphjoule.measures.energy import (
     random_walk_energy,
     rayleigh_quotient,
 )
+from graphjoule.measures.reach import Reach, hops_from, jacobian_reach
 from graphjoule.measures.spectrum import BandEnergy, Spectrum, energy_by_band, spectrum
 from graphjoule.measures.table import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 
@@ -24,6 +25,7 @@ __all__ = [
     "ClassEnergies",
     "Estimate",
     "Measure",
+    "Reach",
     "SampledMean",
     "Spectrum",
     "class_energies",
@@ -34,6 +36,8 @@ __all__ = [
     "energy_by_band",
     "feature_correlation",
     "frobenius_norm",
+    "hops_from",
+    "jacobian_reach",
     "kernel_distance",
     "mad",
     "mad_gap",

@@ -96,7 +96,7 @@ def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Te
         1.0
     """
     graph = graph_of(x, graph, edge_weight)
-    return _ratio(dirichlet_energy(x, graph), frobenius_norm(x, graph).square())
+    return ratio(dirichlet_energy(x, graph), frobenius_norm(x, graph).square())
 
 
 def kernel_distance(
@@ -125,7 +125,7 @@ def kernel_distance(
     graph = graph_of(x, graph, edge_weight)
     rest = graph.laplacian.without_kernel(x)
     distance = frobenius_norm(rest, graph)
-    return _ratio(distance, frobenius_norm(x, graph)) if relative else distance
+    return ratio(distance, frobenius_norm(x, graph)) if relative else distance
 
 
 class ClassEnergies(NamedTuple):
@@ -243,10 +243,10 @@ def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None 
         raise GraphjouleError(f"The graph has {graph.num_nodes} nodes but the features have {x.size(-2)} rows.")
     if graph.device != x.device:
         raise GraphjouleError(f"The graph is on {graph.device} but the features are on {x.device}; use graph.to(...).")
-    return graph
+    return graph.undirected
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+def ratio(part: Tensor, whole: Tensor) -> Tensor:
     """``part / whole``, and 0 with a gradient of zero where the whole is 0."""
     empty = whole == 0
     return torch.where(empty, 0, part / torch.where(empty, 1, whole))

@@ -17,3 +17,5 @@ from .resgcn import ResGCN as ResGCN
 from .sgc import SGC as SGC
 from .sgc import Propagate as Propagate
 from .table import MODELS as MODELS
+from .wave import Wave as Wave
+from .wave import WaveConv as WaveConv

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.graph.nodes import computing_on, current_nodes
+from graphjoule.nn.table import MODELS
 from graphjoule.ops import dropout, sparse_linear, split_key
 
 
@@ -26,6 +27,7 @@ class GraphModel(nn.Module):
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
     is_stackable: ClassVar[bool] = True  # many runs of it can train in one program
+    needs_undirected: ClassVar[bool] = False  # its formula, or a gradient written for it, holds for a symmetric P alone
 
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
         super().__init__()
@@ -47,12 +49,23 @@ class GraphModel(nn.Module):
         if x.size(-1) != self.in_channels:
             raise GraphjouleError(f"The features have {x.size(-1)} columns; this model expects {self.in_channels}.")
         graph = as_propagation(graph, x.size(0), like=next(self.parameters()))
+        self.check_graph(graph)
         if not self.training:
             key = None
         elif key is None:
             key = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device=x.device)
         with computing_on(graph):
             return self._forward(x, graph, split_key(key, self.num_layers + 2))
+
+    @classmethod
+    def check_graph(cls, graph: Propagation) -> None:
+        """Refuse a graph whose operator the network's formula, or the gradient written for it, does not fit."""
+        if cls.needs_undirected and graph.is_directed:
+            able = choices([name for name in MODELS if not MODELS[name].needs_undirected])
+            raise GraphjouleError(
+                f"{cls.__name__} needs edges that count in both directions, because its P must be symmetric, and here "
+                f"they keep theirs; take `direction=both`, or a `model` that follows directions: {able}."
+            )
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """The network itself. Layer k drops with ``keys[k]``, the encoder with ``keys[0]``, the head with the last."""
@@ -61,6 +74,10 @@ class GraphModel(nn.Module):
     def penalty(self) -> Tensor:
         """The model's own term of the training loss, a scalar."""
         return next(self.parameters()).new_zeros(())
+
+    def spectral_limits(self) -> dict[str, float]:
+        """Weights that a trainer holds to a spectral norm after every step, by name, each with its limit."""
+        return {}
 
     def in_loss_units(self, values: Tensor) -> Tensor:
         """Outputs or targets in the unit in which the loss counts them; see `OutputScale`."""

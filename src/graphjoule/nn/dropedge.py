@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
+from graphjoule.graph.relations import RelationPropagation
 from graphjoule.nn.base import check_unit_interval
 from graphjoule.nn.gcn import GCN
 from graphjoule.nn.table import Probability
@@ -37,6 +39,8 @@ class DropEdgeGCN(GCN):
         torch.Size([3, 7])
     """
 
+    needs_undirected: ClassVar[bool] = True
+
     def __init__(
         self,
         in_channels: int,
@@ -51,6 +55,13 @@ class DropEdgeGCN(GCN):
         super().__init__(in_channels, hidden_channels, out_channels, num_layers, dropout=dropout, batch_norm=batch_norm)
         check_unit_interval("edge_dropout", edge_dropout, closed=False)
         self.edge_dropout = edge_dropout
+
+    @classmethod
+    def check_graph(cls, graph: Propagation) -> None:
+        """See `GraphModel.check_graph`: what is left of the edges is normalised as one graph."""
+        super().check_graph(graph)
+        if isinstance(graph, RelationPropagation):
+            graph.require_whole("DropEdge")
 
     def _forward(  # type: ignore[override]
         self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]

@@ -25,7 +25,7 @@ from graphjoule.nn.base import (
     stock,
 )
 from graphjoule.nn.table import NonNegative, PartOfCMin, Positive, Probability, UnitInterval
-from graphjoule.ops import dropout, egnn_stack, may_overwrite, residual_mix, srelu
+from graphjoule.ops import dropout, egnn_stack, limit_spectral_norm, may_overwrite, residual_mix, srelu
 
 
 @stock
@@ -265,6 +265,9 @@ class EGNN(ResidualModel):
         encoder: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
         batch_norm: batch norm between each layer's product and its activation.
         freeze_last_shift: never train the last layer's shift and batch norm, as the released code does by accident.
+        certified: hold every weight to the spectral norm it starts with, ``sqrt(c_max)`` in the first layer and 1 in
+            the others, after every step of `graphjoule.fit`; in a loop of your own call `hold_weights` there. What
+            that proves of every layer `graphjoule.theory.certify` says.
 
     Example:
         >>> model = EGNN(16, 64, 7, num_layers=64, c_min=0.15)
@@ -274,6 +277,7 @@ class EGNN(ResidualModel):
     """
 
     parameter_group_names: ClassVar[tuple[str, ...]] = ("conv", "dense", "shift")
+    needs_undirected: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -294,6 +298,7 @@ class EGNN(ResidualModel):
         encoder: Literal["linear", "mlp"] = "linear",
         batch_norm: bool = False,
         freeze_last_shift: bool = False,
+        certified: bool = False,
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
         check_unit_interval("output_dropout", output_dropout, closed=False)
@@ -301,8 +306,14 @@ class EGNN(ResidualModel):
             raise GraphjouleError(f"c_max is {c_max}; it must be positive.")
         if not gamma >= 0:
             raise GraphjouleError(f"gamma is {gamma}; it must not be negative.")
+        if certified and batch_norm:
+            raise GraphjouleError(
+                "certified is True and batch_norm is True: a batch norm rescales every channel, so weights of any norm "
+                "limit nothing; choose one of the two."
+            )
         self.c_max, self.gamma, self.weight_init = c_max, gamma, weight_init
         self.output_dropout, self.freeze_last_shift = output_dropout, freeze_last_shift
+        self.certified = certified
         self.encoder = Encoder(in_channels, hidden_channels, kind=encoder, dropout=dropout)
         self.convs = nn.ModuleList(
             EGNNConv(
@@ -332,6 +343,27 @@ class EGNN(ResidualModel):
             offset = torch.cat([first, offset[1:] - identity])
         distance: Tensor = torch.linalg.vector_norm(offset, dim=(1, 2))
         return self.gamma * distance.sum()
+
+    def spectral_limits(self) -> dict[str, float]:
+        """If `certified`, ``sqrt(c_max)`` for the first weight and 1 for every other."""
+        return {
+            f"convs.{k}.weight": self.c_max**0.5 if k == 0 else 1.0 for k in range(self.num_layers) if self.certified
+        }
+
+    @torch.no_grad()
+    def hold_weights(self) -> None:
+        """Put the weights back within their limits, in place: for after each step of an optimiser of your own.
+
+        Example:
+            >>> model = EGNN(4, 8, 2, num_layers=2, certified=True)
+            >>> _ = model.convs[1].weight.data.add_(0.05)
+            >>> model.hold_weights()
+            >>> bool(torch.linalg.matrix_norm(model.convs[1].weight, ord=2) <= 1)
+            True
+        """
+        for name, limit in self.spectral_limits().items():
+            weight = self.get_parameter(name)
+            weight.copy_(limit_spectral_norm(weight, limit))
 
     def parameter_group(self, name: str) -> str:
         """Convolution weights, shifts, and everything dense (encoder, head, batch norms)."""

@@ -59,6 +59,10 @@ class OutputScale(GraphModel):
         """The model's own penalty."""
         return self.model.penalty()
 
+    def spectral_limits(self) -> dict[str, float]:
+        """The model's own limits."""
+        return {f"model.{name}": limit for name, limit in self.model.spectral_limits().items()}
+
     def kept_activations(self, *, is_fused: bool) -> int:
         """See `GraphModel.kept_activations`."""
         return self.model.kept_activations(is_fused=is_fused)

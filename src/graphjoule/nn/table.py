@@ -31,6 +31,7 @@ def _check_part(value: float, info: ValidationInfo) -> float:
 Probability = Annotated[float, Interval(ge=0, lt=1)]  # of a dropout: not everything may be dropped
 UnitInterval = Annotated[float, Interval(ge=0, le=1)]
 PartOfCMin = Annotated[float, Interval(ge=0, le=1), AfterValidator(_check_part)]  # of a `c_min` that comes before it
+OpenInterval = Annotated[float, Interval(gt=0, lt=1)]
 Positive = Annotated[float, Interval(gt=0)]
 NonNegative = Annotated[float, Interval(ge=0)]
 
@@ -38,6 +39,7 @@ _RANGES = {
     "Probability": Probability,
     "UnitInterval": UnitInterval,
     "PartOfCMin": PartOfCMin,
+    "OpenInterval": OpenInterval,
     "Positive": Positive,
     "NonNegative": NonNegative,
 }
@@ -116,6 +118,7 @@ _HOMES = {
     "appnp": "graphjoule.nn.appnp:APPNP",
     "gcnii": "graphjoule.nn.gcnii:GCNII",
     "resgcn": "graphjoule.nn.resgcn:ResGCN",
+    "wave": "graphjoule.nn.wave:Wave",
 }
 
 MODELS = ModelTable(_HOMES)

@@ -5,6 +5,8 @@ from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
 from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_mix, srelu
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
+from graphjoule.ops.spectral import limit_spectral_norm
+from graphjoule.ops.wave import wave_layer, wave_stack, wave_start
 
 __all__ = [
     "backend_for",
@@ -13,6 +15,7 @@ __all__ = [
     "egnn_layer",
     "egnn_stack",
     "fold_in",
+    "limit_spectral_norm",
     "make_key",
     "may_overwrite",
     "propagate",
@@ -21,4 +24,7 @@ __all__ = [
     "split_key",
     "srelu",
     "use_backend",
+    "wave_layer",
+    "wave_stack",
+    "wave_start",
 ]

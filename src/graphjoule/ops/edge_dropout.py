@@ -42,7 +42,7 @@ def propagate_dropped(x: Tensor, graph: Propagation, p: float, key: Tensor | Non
     if key is None or p == 0:
         return propagate(x, graph)
     check_rows(x, graph)
-    return _dropped_product(x, key, graph, _numbered(graph)[0], p)
+    return _dropped_product(x, key, graph, 0, p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,13 @@ class EdgeSubset:
                 [0.0000, 0.5000, 0.5000]])
         """
         ones = torch.ones(graph.num_nodes, 1, dtype=graph.dtype, device=graph.device)
-        return cls(graph, p, key, _dropped_product(ones, key, graph, _numbered(graph)[1], p).rsqrt())
+        return cls(graph, p, key, _dropped_product(ones, key, graph, 1, p).rsqrt())
 
     def propagate(self, x: Tensor) -> Tensor:
         """The product with node features, shape ``[num_nodes, channels]``."""
         check_rows(x, self.graph)
         # Dropout divides by 1 - p, which is in the degrees too: it cancels between the scales and the product.
-        return self.scale * _dropped_product(self.scale * x, self.key, self.graph, _numbered(self.graph)[1], self.p)
+        return self.scale * _dropped_product(self.scale * x, self.key, self.graph, 1, self.p)
 
 
 def propagate_over(x: Tensor, graph: Propagation | EdgeSubset) -> Tensor:
@@ -92,7 +92,7 @@ def propagate_over(x: Tensor, graph: Propagation | EdgeSubset) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Entries:
-    """A symmetric matrix on the pattern of a graph, and the numbers by which its entries draw their masks.
+    """A matrix on the pattern of a graph, and the numbers by which its entries draw their masks.
 
     Attributes:
         value: the entries.
@@ -130,9 +130,19 @@ def _numbered(graph: Propagation) -> tuple[_Entries, _Entries]:
 
 
 def _dropped_product(
-    x: Tensor, key: Tensor, graph: Propagation, entries: _Entries, p: float, *, transposed: bool = False
+    x: Tensor, key: Tensor, graph: Propagation, which: int, p: float, *, transposed: bool = False
 ) -> Tensor:
-    """``(M * V + own I) X / (1 - p)`` with the mask ``M`` of `key`; the gradient is the product with the transpose."""
+    """``(M * V + own I) X / (1 - p)`` with the mask ``M`` of `key`; the gradient is the product with the transpose.
+
+    Args:
+        x: node features.
+        key: dropout key.
+        graph: the pattern; of the transposed product that of the transposed graph.
+        which: ``P`` or ``A``, see `_numbered`.
+        p: dropout probability.
+        transposed: let every entry draw by the number of the one across the diagonal.
+    """
+    entries = _numbered(graph)[which]
     number, value = entries.mirrored_number if transposed else entries.number, entries.value
 
     def product(x: Tensor, keys: Tensor) -> Tensor:
@@ -151,6 +161,6 @@ def _dropped_product(
         return out.add_(x, alpha=entries.own * keep_scale(p)) if entries.own else out
 
     def adjoint(grad: Tensor, key: Tensor) -> Tensor:
-        return _dropped_product(grad, key, graph, entries, p, transposed=not transposed)
+        return _dropped_product(grad, key, graph.transposed, which, p, transposed=not transposed)
 
     return linear_map(x, of_all_runs(product, 2), key, adjoint=adjoint)

@@ -20,7 +20,14 @@ def propagate(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 0.0)
         alpha: factor of the features themselves.
     """
     check_rows(x, graph)
-    return linear_map(x, lambda x: plain_product(x, graph, a, alpha))
+    return _product(x, graph, a, alpha)
+
+
+def _product(x: Tensor, graph: Propagation, a: float, alpha: float) -> Tensor:
+    """`plain_product` with its gradient: the same product, or that with ``P^T`` where edges keep their direction."""
+    back = graph.transposed
+    adjoint = None if back is graph else lambda grad: _product(grad, back, a, alpha)
+    return linear_map(x, lambda x: plain_product(x, graph, a, alpha), adjoint=adjoint)
 
 
 def check_rows(x: Tensor, graph: Propagation) -> None:

@@ -36,8 +36,15 @@ def gather(
     p: float = 0.0,
     keys: Tensor | None = None,
     value_id: Tensor | None = None,
+    velocity: Tensor | None = None,
+    speed: Tensor | None = None,
+    keep: float = 1.0,
+    h: float = 1.0,
 ) -> Tensor:
-    """The gather described above.
+    """The gather described above; with a `velocity`, a layer of a wave.
+
+    With ``f = speed * (a * sum + alpha x) + beta (x0 - x)`` the velocity becomes ``v = keep v + f``, and
+    ``out = x + h v``.
 
     Args:
         x: what is gathered, contiguous, shape ``[runs, num_cols, channels]``.
@@ -52,6 +59,10 @@ def gather(
         p: dropout probability.
         keys: dropout key of every run, shape ``[runs, 2]``.
         value_id: number of every entry in the dropout stream, by default its position.
+        velocity: changed in place, shape ``[runs, num_rows, channels]``; needs an `alpha` and knows no dropout.
+        speed: factor of every channel, shape ``[channels]``; 1 by default.
+        keep: what a layer leaves of the velocity.
+        h: step along the velocity.
     """
     runs, num_cols, channels = x.shape
     out = torch.empty(runs, rows.num_rows, channels, dtype=x.dtype, device=x.device)
@@ -63,11 +74,13 @@ def gather(
     common = (
         out, x, rows.rowptr, rows.col, value, anything if value_id is None else value_id,
         anything if x0 is None else x0, anything if add_to is None else add_to, anything if keys is None else keys,
+        anything if velocity is None else velocity, anything if speed is None else speed,
     )  # fmt: skip
-    numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale)
+    numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale, keep, h)
     flags = {
         "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
-        "HAS_ALPHA": alpha != 0.0, "BLOCK": min(64, triton.next_power_of_2(channels)),
+        "HAS_ALPHA": alpha != 0.0, "HAS_V": velocity is not None, "HAS_SPEED": speed is not None,
+        "BLOCK": min(64, triton.next_power_of_2(channels)),
     }  # fmt: skip
     tile = {"ROWS": _ROWS, "ENTRIES": _ENTRIES, "HUB_ENTRIES": _HUB_ENTRIES}
     programs = rows.long.numel() + triton.cdiv(rows.short.numel(), _ROWS)
@@ -123,36 +136,37 @@ def kept(index, key0, key1, half, dropped):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gather_kernel(  # type: ignore[no-untyped-def]
-    short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys,
-    num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
+    short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    HUB_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < num_long:  # the longest first
         hub = tl.load(long + program + tl.arange(0, 1))
         _make_rows(
-            hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys,
-            num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, BLOCK, 1, HUB_ENTRIES,
+            hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
     else:
         place = (program - num_long) * ROWS + tl.arange(0, ROWS)
         is_row = place < num_short
         row = tl.load(short + place, mask=is_row, other=0)
         _make_rows(
-            row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys,
-            num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, BLOCK, ROWS, ENTRIES,
+            row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, BLOCK, ROWS, ENTRIES,
         )  # fmt: skip
 
 
 @triton.jit
 def _make_rows(  # type: ignore[no-untyped-def]
-    row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys,
-    num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale,
+    row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
@@ -194,8 +208,17 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if DROP == 2:
         total = tl.where(kept(element, key0, key1, half, dropped), total, 0.0)
     total *= scale
+    if HAS_SPEED:
+        total *= tl.load(speed + channel, mask=is_channel, other=0.0)[None, :]
     if HAS_X0:
         total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0)
+        if HAS_V:
+            total -= beta * own
+    if HAS_V:
+        place = velocity + run * num_rows * channels + element
+        total += keep * tl.load(place, mask=inside, other=0.0)
+        tl.store(place, total, mask=inside)
+        total = own + h * total
     tl.store(out + run * num_rows * channels + element, total, mask=inside)
 
 

@@ -185,6 +185,7 @@ class ClusterBatch(SeedBatch):
         moments = self.moment1, self.moment2
         settings = self.steps[0].to(self.device), self.lr, self.weight_decay, self.selection.active
         adam_step(self.parameters, gradient[None], *moments, *settings)
+        self._hold_weights(self.selection.active)
         pieces = torch.split(changes, [buffer[0].numel() for buffer in self.buffers.values()])
         for buffer, change in zip(self.buffers.values(), pieces, strict=True):
             buffer[0] += change.view(buffer[0].shape).to(buffer.dtype)

@@ -169,6 +169,14 @@ class PartedPropagation(Propagation):
         return centred * (var + layer.eps).rsqrt() * layer.weight + layer.bias
 
     @cached_property
+    def largest_degree(self) -> float:
+        """See `Propagation.largest_degree`; all processes must ask for it together."""
+        own = self.degree.max() if self.num_nodes else self.degree.new_zeros(())
+        # The bits of numbers that are not negative have the order of the numbers.
+        bits = self.group.largest(int(own.double().cpu().view(torch.int64)))
+        return float(torch.tensor(bits).view(torch.float64))
+
+    @cached_property
     def laplacian(self) -> PartedLaplacian:
         """The rows of ``D - A``, made at first use."""
         scale = (1 + self.column_degrees).sqrt()

@@ -21,6 +21,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.csr import entries_of_rows, row_starts
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.graph.nodes import Excerpt
+from graphjoule.graph.relations import RelationPropagation
 from graphjoule.parallel.graph import Halo, PartedPropagation
 from graphjoule.parallel.group import ALONE, Group
 from graphjoule.tasks import Split, Task
@@ -67,6 +68,8 @@ def cut_nodes(graph: Propagation, num_parts: int, method: CutMethod = "metis", s
         )
     if not 0 <= seed < 2**31 - 1:
         raise GraphjouleError(f"The seed to cut nodes by is {seed}; it must be from 0 to {2**31 - 2}.")
+    if isinstance(graph, RelationPropagation):
+        graph.require_whole("A partition")
     # One part, parts of one node each, and parts of nothing but isolated nodes have no edge to save.
     if method == "blocks" or num_parts in (1, graph.num_nodes) or graph.num_edges == 0:
         return torch.arange(graph.num_nodes) * num_parts // graph.num_nodes

@@ -20,14 +20,15 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.fitting import TrainedRuns, read_runs
 from graphjoule.nn import GraphModel
-from graphjoule.report.metrics import metrics_of
+from graphjoule.report.metrics import label, metrics_of
 from graphjoule.studies.collection import record_files
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import Metric
+from graphjoule.tasks.objective import Classification, Metric
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.view import without_scores
 from graphjoule.training.build import initialised
+from graphjoule.training.comparison import Comparison
 from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.folder import RunFolder
@@ -50,6 +51,7 @@ class Cell:
         untraced: why nothing was traced, as a sentence; empty where something was.
         place: the folder or file, as seen from the one that is reported on.
         evaluation: predictions of the best run; None where the folder has none, such as an old one.
+        comparison: what the runs are worth beside simpler models; None where they were not compared.
     """
 
     recipe: Recipe
@@ -60,6 +62,7 @@ class Cell:
     untraced: str = ""
     place: str = ""
     evaluation: Evaluation | None = None
+    comparison: Comparison | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -76,6 +79,15 @@ class Cell:
     def metrics(self) -> tuple[Metric, ...]:
         """What its runs were scored by; the first is the headline."""
         return metrics_of(self.records)
+
+    @cached_property
+    def question(self) -> str:
+        """What its runs were asked and scored by, in words; only scores of the same question can be compared."""
+        source = None if self.data is None else self.data.source
+        columns = None if source is None else source.columns
+        asked = self.records[0].objective if self.records else Classification.name
+        target = f" of {', '.join(columns.labels)}" if columns is not None else ""
+        return f"{asked}{target}, by {label(self.metrics[0])}"
 
     @cached_property
     def changed_settings(self) -> list[str]:
@@ -171,7 +183,8 @@ def read_cells(
             run, place = RunFolder(path), path.relative_to(folder).as_posix()
             records = sorted(run.records().values(), key=lambda record: record.seed)
             about = run.about()
-            found.append(Cell(about.recipe, records, about.data, place=place, evaluation=run.evaluation()))
+            cell = Cell(about.recipe, records, about.data, place=place, evaluation=run.evaluation())
+            found.append(replace(cell, comparison=run.comparison()))
         if not places:
             found = [cell for path in record_files([folder]) for cell in _of_file(path, folder)]
     cells = sorted((cell for cell in found if cell.records), key=lambda cell: (cell.key, cell.place))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +18,7 @@ from graphjoule.report.metrics import PARTS, label
 from graphjoule.report.svg import NARROW, NUM_COLOURS, Bars, Chart, Dots, Line, draw_plane
 from graphjoule.tasks.metrics import NUM_BINS
 from graphjoule.tasks.objective import LOSS, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
-from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes
+from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes, names_of
 
 Array = NDArray[Any]
 
@@ -83,7 +84,7 @@ def _part_view(evaluation: Evaluation, name: str, part: PartEvaluation) -> dict[
         "name": where,
         "size": counted(part.num_nodes, f"{PARTS[name]} {unit}"),  # type: ignore[index]
         "note": note,
-        "warnings": class_warnings(names, part.counts, where, is_labels=isinstance(objective, MultiLabel)),
+        "warnings": evaluation.warnings(name),
         "rows": rows[:_MOST_ROWS],
         "num_left_out": max(0, len(rows) - _MOST_ROWS),
         "head": "label" if isinstance(objective, MultiLabel) else "class",
@@ -95,16 +96,6 @@ def _part_view(evaluation: Evaluation, name: str, part: PartEvaluation) -> dict[
 
 
 # Tables.
-
-
-def names_of(objective: Objective) -> tuple[str, ...]:
-    """Names of classes, labels or targets."""
-    if isinstance(objective, Classification | Ordinal):
-        return objective.classes
-    if isinstance(objective, MultiLabel):
-        return objective.labels
-    names = objective.target_names if isinstance(objective, Regression) else None
-    return names or tuple(f"target {k}" if objective.out_channels > 1 else "" for k in range(objective.out_channels))
 
 
 def class_rows(names: Sequence[str], counts: Tensor) -> list[list[str]]:
@@ -119,34 +110,6 @@ def class_rows(names: Sequence[str], counts: Tensor) -> list[list[str]]:
         scores = ((right, found), (right, there), (2 * right, found + there))
         rows.append([name, *(f"{100 * a / b:.1f}" if b else "" for a, b in scores), f"{there:,}", f"{found:,}"])
     return rows
-
-
-def class_warnings(names: Sequence[str], counts: Tensor | None, where: str, *, is_labels: bool) -> list[str]:
-    """A sentence on every kind of class that the table hides: never predicted though there, or never there."""
-    if counts is None:
-        return []
-    _, found, there, _ = counts.tolist()
-    word = "label" if is_labels else "class"
-    words = []
-    missed = [(name, n) for name, f, n in zip(names, found, there, strict=True) if not f and n]
-    if missed:
-        total = sum(n for _, n in missed)
-        what = _listed([name for name, _ in missed])
-        words.append(
-            f"Never predicted: {word} {what}. {total:,} of the {where} {'has' if total == 1 else 'have'} it; "
-            "class weights or another metric to select by may help."
-            if len(missed) == 1
-            else f"Never predicted: {len(missed)} {word}{'s' if is_labels else 'es'}, {what}. {total:,} times they are "
-            f"there among the {where}; class weights or another metric to select by may help."
-        )
-    if absent := [name for name, n in zip(names, there, strict=True) if not n]:
-        words.append(f"Not among the {where}, so nothing is known about how they are predicted: {_listed(absent)}.")
-    return words
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def matrix_view(names: Sequence[str], confusion: Tensor | None) -> dict[str, Any] | None:
@@ -450,6 +413,18 @@ def colour_groups(objective: Objective, target: Tensor) -> tuple[list[tuple[str,
     return [*((names[k], f"p{n}") for n, k in enumerate(frequent)), ("others", _GREY)], place[number]
 
 
+def layer_names(modules: Sequence[str]) -> list[str]:
+    """Modules as the chart of energies numbers them: the graph layers from 1, what comes before them is layer 0.
+
+    >>> layer_names(["encoder", "convs.0", "convs.7"]), layer_names(["first", "second"])
+    (['layer 0, the encoder', 'layer 1', 'layer 8'], ['first', 'second'])
+    """
+    numbers = [int(found[1]) + 1 if (found := re.fullmatch(r"convs\.(\d+)", name)) else 0 for name in modules]
+    if not any(numbers):
+        return list(modules)
+    return [f"layer {k}" if k else f"layer 0, the {name}" for k, name in zip(numbers, modules, strict=True)]
+
+
 def _plane_view(evaluation: Evaluation, planes: Planes, most: int) -> dict[str, Any]:
     part = evaluation.parts[planes.part]
     kinds, colours = colour_groups(evaluation.objective, part.target[planes.rows])
@@ -463,15 +438,16 @@ def _plane_view(evaluation: Evaluation, planes: Planes, most: int) -> dict[str, 
         (name, colour, [(int(x), int(y)) for x, y in last[a:b]])
         for (name, colour), a, b in zip(kinds, starts, starts[1:], strict=False)
     ]
+    names = layer_names(planes.names)
     words = [
         f"{name}: {100 * share:.0f} % of its variance lies in this plane; "
         f"the typical distance from the mean is {size:.3g}"
-        for name, share, size in zip(planes.names, planes.shares, planes.sizes, strict=True)
+        for name, share, size in zip(names, planes.shares, planes.sizes, strict=True)
     ]
     title = f"{len(kept):,} {PARTS[planes.part]} {evaluation.unit}s in the plane of their two main directions"  # type: ignore[index]
     return {
         "title": title,
-        "svg": draw_plane(f"{title}, after {planes.names[-1]}", GRID, groups),
+        "svg": draw_plane(f"{title}, after {names[-1]}", GRID, groups),
         "legend": [kind for kind, count in zip(kinds, counts, strict=True) if count],
         "words": words[-1],
         "num_layers": len(words),

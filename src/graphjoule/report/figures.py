@@ -9,7 +9,7 @@ from typing import Any
 from graphjoule.report.cells import AFTER, Cell
 from graphjoule.report.metrics import PARTS, heading, label, scaled
 from graphjoule.report.svg import Band, Chart, Line
-from graphjoule.training.records import Record
+from graphjoule.training.records import Record, mean
 
 
 def companions(cells: Sequence[Cell], cell: Cell) -> list[Cell]:
@@ -87,7 +87,7 @@ def mean_curves(
         curves = [record.curve.get(name, []) for record in records]
         at_epochs = ([curve[epoch] for curve in curves if len(curve) > epoch] for epoch in epochs)
         known = ([value for value in at_epoch if value is not None] for at_epoch in at_epochs)
-        values.append([statistics.fmean(numbers) if numbers else None for numbers in known])
+        values.append([mean(numbers) if numbers else None for numbers in known])
     return epochs, values
 
 
@@ -102,13 +102,22 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
 
 
-def script_data(cells: Sequence[Cell], variants: Sequence[str], chosen: int, most: int) -> dict[str, Any]:
-    """What the page's script draws: four significant digits, finer than any screen."""
-    return {"chosen": chosen, "cells": [_cell_data(*pair, most) for pair in zip(cells, variants, strict=True)]}
+def script_data(
+    cells: Sequence[Cell], variants: Sequence[str], charts: Sequence[tuple[Chart, Chart]], chosen: int
+) -> dict[str, Any]:
+    """What the page's script draws: four significant digits, finer than any screen.
+
+    Args:
+        cells: all of the page.
+        variants: what sets each of them apart.
+        charts: the `curve_charts` of each of them.
+        chosen: number of the cell that is shown first.
+    """
+    return {"chosen": chosen, "cells": [_cell_data(*of_cell) for of_cell in zip(cells, variants, charts, strict=True)]}
 
 
-def _cell_data(cell: Cell, variant: str, most: int) -> dict[str, Any]:
-    charts, band = curve_charts(cell, most), _energy_band(cell)
+def _cell_data(cell: Cell, variant: str, charts: tuple[Chart, Chart]) -> dict[str, Any]:
+    band = _energy_band(cell)
     dataset, model, layers = cell.key
     states = [_energy_line(state, cell, state, 0) for state in cell.states]
     return {

@@ -5,13 +5,12 @@ Nothing else of the report reads a score from a record or knows what one is call
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Literal
 
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import OBJECTIVES, Classification
-from graphjoule.training.records import Record, sample_std
+from graphjoule.training.records import Record, mean, sample_std
 
 Part = Literal["val", "test"]
 PARTS: dict[Part, str] = {"val": "validation", "test": "test"}
@@ -34,7 +33,7 @@ def mean_score(records: Sequence[Record], part: Part, metric: Metric) -> tuple[f
     """Mean and sample standard deviation over the runs that are done; None where there are too few."""
     scores = [score_of(record, part, metric) for record in records if record.status == "done"]
     known = [score for score in scores if score is not None]
-    return statistics.fmean(known) if known else None, sample_std(known)
+    return mean(known) if known else None, sample_std(known)
 
 
 def is_better(metric: Metric, value: float | None, other: float | None) -> bool:

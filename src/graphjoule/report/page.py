@@ -32,6 +32,7 @@ from graphjoule.report.metrics import (
 )
 from graphjoule.report.svg import NUM_STYLES, Chart, draw
 from graphjoule.tasks.objective import Metric
+from graphjoule.training.comparison import Comparison
 from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.records import summarise
 from graphjoule.version import __version__
@@ -152,12 +153,12 @@ def write_report(path: Path, page: str) -> None:
 
 
 def headline_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Of every dataset the cell with the best score on the validation nodes: the test nodes choose nothing."""
-    best: dict[tuple[str, Metric], tuple[float | None, Cell]] = {}
+    """Of every dataset and question the cell with the best score on the validation nodes: test nodes choose nothing."""
+    best: dict[tuple[str, str], tuple[float | None, Cell]] = {}
     for cell in cells:
         metric = cell.metrics[0]
         mean, _ = mean_score(cell.records, "val", metric)
-        key = cell.key[0], metric
+        key = cell.key[0], cell.question
         if key not in best or is_better(metric, mean, best[key][0]):
             best[key] = mean, cell
     return [cell for _, cell in best.values()]
@@ -201,7 +202,7 @@ def _render(
         _cell_view(cell, variant, reference, command(cell), detail)
         for cell, variant in zip(cells, differences, strict=True)
     ]
-    chosen = chosen_first(cells, best)
+    chosen, curves = chosen_first(cells, best), [curve_charts(cell, detail.curve_points) for cell in cells]
     folder = resources.files("graphjoule.report") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     # What the page's content security policy calls its inline elements by: only these are run.
@@ -217,7 +218,9 @@ def _render(
         plane["number"] = k
     energy, metrics = energy_chart(cells, cells[chosen]), list(dict.fromkeys(m for cell in cells for m in cell.metrics))
     has_reference = any(view["published"] for view in views)
-    heads = _heads(metrics, reference if has_reference else None)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for place, (cell, view) in enumerate(zip(cells, views, strict=True), start=1):
+        groups.setdefault(cell.question, []).append(view | {"number": place})
     environment = Environment(
         loader=PackageLoader("graphjoule.report"),
         autoescape=True,
@@ -236,11 +239,15 @@ def _render(
         best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
         chosen=views[chosen],
         scores_title=label(metrics[0]).capitalize() if len(metrics) == 1 else "Scores",
-        heads=[head for head in heads if any(view["scores"].get(head) for view in views)] or heads,
+        groups=[
+            {"title": question, "views": rows, "heads": _heads(rows, reference if has_reference else None)}
+            for question, rows in groups.items()
+        ],
         reference=reference if has_reference else None,
         energy=_figure(energy) if energy.lines else None,
-        curves=[_figure(chart) for chart in curve_charts(cells[chosen], detail.curve_points)],
+        curves=[_figure(chart) for chart in curves[chosen]],
         environments=_environments(cells),
+        compared=[view for view in views if view["worth"]] if detail.evaluations != "none" else [],
         has_variant=any(differences),
         has_tables=detail.has_tables,
         num_runs=sum(view["n"] for view in views),
@@ -248,8 +255,7 @@ def _render(
         evaluated=evaluated,
         num_unevaluated=sum(cell.evaluation is not None for cell in cells) - len(evaluated),
         data=script_json(
-            script_data(cells, differences, chosen, detail.curve_points)
-            | {"planes": [plane["data"] for plane in planes]}
+            script_data(cells, differences, curves, chosen) | {"planes": [plane["data"] for plane in planes]}
         ),
     )
 
@@ -267,15 +273,15 @@ def _evaluation(evaluation: Evaluation, plane_points: int) -> dict[str, Any]:
     return view
 
 
-def _heads(metrics: Sequence[Metric], reference: Reference | None) -> list[str]:
-    """The columns of scores: of each metric the test nodes', what was published, the validation nodes'."""
+def _heads(views: Sequence[Mapping[str, Any]], reference: Reference | None) -> list[str]:
+    """The columns of scores: of each metric the test nodes', what was published, the validation nodes', if any is."""
     heads = []
-    for metric in metrics:
+    for metric in dict.fromkeys(metric for view in views for metric in view["cell"].metrics):
         heads.append(_head("test", metric))
         if reference is not None and reference.metric == metric.name:
             heads += [heading(reference.name, metric), "difference"]
         heads.append(_head("val", metric))
-    return heads
+    return [head for head in heads if any(view["scores"].get(head) for view in views)] or heads
 
 
 def _head(part: Part, metric: Metric) -> str:
@@ -300,7 +306,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
     found, energy_words = cell.states.get(AFTER), cell.untraced
     if found is not None and found.diagnosis is not None:
         limits = "" if found.limits is None else f" {found.limits.summary()}"
-        energy_words = f"Diagnosis after training: {found.diagnosis.verdict}.{limits}"
+        energy_words = f"Diagnosis after training, of the energy alone: {found.diagnosis.verdict}.{limits}"
     return {
         "cell": cell,
         "dataset": dataset,
@@ -309,6 +315,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "variant": variant,
         "score": test or validation,
         "unit": unit(headline),
+        "question": cell.question,
         "kind": f"test {label(headline)}" if test else f"validation {label(headline)}, no test nodes",
         "scores": scores,
         "published": published,
@@ -318,6 +325,8 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "num_failed": summary.num_failed,
         "time": duration(summary.seconds),
         "energy_words": energy_words,
+        "warnings": [] if cell.evaluation is None else cell.evaluation.warnings(),
+        "worth": None if cell.comparison is None else _worth(cell.comparison),
         "energies": _energy_rows(cell, detail.energy_rows),
         "run_heads": ["seed", "status", "selected epoch", "epochs", *score_heads, "seconds"],
         "records": [
@@ -333,6 +342,13 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "data": _about_data(cell),
         "command": command,
     }
+
+
+def _worth(comparison: Comparison) -> dict[str, Any]:
+    """A comparison's table and sentences; a row that is advised says so."""
+    head, rows = comparison.table()
+    said = [(row, row[0] == comparison.advice) for row in rows]
+    return {"head": head, "rows": said, "sentences": comparison.sentences(), "notes": comparison.notes}
 
 
 def _energy_rows(cell: Cell, most: int) -> list[list[str]]:

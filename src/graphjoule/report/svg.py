@@ -109,6 +109,7 @@ def draw(chart: Chart) -> Markup:
     xs = [x for line in chart.lines for x in line.x]
     first, last = chart.x_range or (min(xs, default=0), max(xs, default=1))
     (low, high), is_log = value_range(chart)
+    low, high = min(max(low, -1e300), 1e299), max(min(high, 1e300), -1e299)  # of what is further the ends are infinite
     bend = math.log10 if is_log else float
 
     def across(x: float) -> str:

@@ -11,7 +11,7 @@ import math
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, NoReturn, get_args
 
@@ -23,7 +23,7 @@ import scipy.sparse as sp
 
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.tasks.encoders import MOST_CATEGORIES, CategoryColumn, Encoder, NumberColumn, TableColumns, TextColumn
-from graphjoule.tasks.reading import Table, is_number, shorten
+from graphjoule.tasks.reading import Table, first_code, is_number, shorten
 
 ObjectiveName = Literal["classification", "binary", "ordinal", "multilabel", "regression"]
 LossName = Literal["squared", "absolute"]
@@ -97,7 +97,9 @@ def recognise(table: Table, name: str, column: pa.ChunkedArray, *, is_category: 
             if is_category:
                 table.refuse(0, name, "every value of this `one_hot` column is blank.")
             return Finding(name, "blank", missing, "left out: no value")
-        return _text_finding(table, name, column, missing, is_category=is_category)
+        found = _text_finding(table, name, column, missing, is_category=is_category)
+        code = first_code(column)
+        return found if code is None else replace(found, becomes=f"{found.becomes}; {code!r} is a code, not a number")
     except GraphjouleError as error:
         return Finding(name, "unclear", missing, "refused", problem=str(error))
 
@@ -292,6 +294,8 @@ def _numbers(
             kind, values = "boolean", flags
         elif fitted is not None and fitted.kind == "boolean":
             _refuse_neither(table, name, column)
+        elif fitted is None and first_code(column) is not None:
+            return None
         elif (numbers := _text_as_numbers(table, name, column, must=fitted is not None)) is not None:
             values = numbers
         else:

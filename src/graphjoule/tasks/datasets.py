@@ -6,6 +6,7 @@ Nothing here imports torch: a list of the datasets and a wrong name are answered
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,7 +25,7 @@ def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Tas
     """Load a dataset by name; its raw files are downloaded if they are not there. Features are left as stored.
 
     Args:
-        name: one of `DATASETS`.
+        name: one of `DATASETS`, or of a family of `FAMILIES` with its number, such as ``ring-20``.
         data_root: folder of raw files; else the environment's ``GRAPHJOULE_DATA``, else ``~/.cache/graphjoule``.
     """
     return find_dataset(name).load(resolve_data_root(data_root))
@@ -33,7 +34,11 @@ def load_task(name: str, data_root: str | os.PathLike[str] | None = None) -> Tas
 def find_dataset(name: str) -> DatasetSource:
     """The row of `DATASETS`; an unknown name is refused with the choices."""
     if name not in DATASETS:
-        raise GraphjouleError(f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}.")
+        numbered = ", ".join(family.name for family in FAMILIES)
+        raise GraphjouleError(
+            f"Unknown dataset {name!r}; expected one of: {choices(DATASETS)}; or, with a number for the last letter, "
+            f"one of: {numbered}."
+        )
     return DATASETS[name]
 
 
@@ -200,6 +205,77 @@ def _loader(module: str, function: str, raw: NeededFiles | None) -> Callable[[Pa
     return load
 
 
+@dataclass(frozen=True)
+class DatasetFamily:
+    """Datasets with a number in their name, such as ``ring-20``, of which there are too many for a row each.
+
+    Attributes:
+        name: what the user writes, the number as a letter: ``ring-D``.
+        pattern: a regular expression of the names.
+        group: as of a `DatasetSource`, like the next three.
+        description: with ``{}`` where the number stands.
+        split: one line about the split.
+        origin: where it comes from.
+        load: makes the task from the data root and what the pattern found.
+    """
+
+    name: str
+    pattern: str
+    group: str
+    description: str
+    split: str
+    origin: str
+    load: Callable[[Path, re.Match[str]], Task]
+
+    def member(self, name: str) -> DatasetSource | None:
+        """The dataset of a name; None if it is of another family, or made from a dataset that is not there."""
+        match = re.fullmatch(self.pattern, name)
+        if match is None:
+            return None
+        base = match.groupdict().get("base")
+        if base is not None and base not in DATASETS:
+            return None
+        raw = DATASETS[base].raw if base is not None else None
+        load = self.load
+        return DatasetSource(
+            name, self.group, self.description, self.split, self.origin, lambda root: load(root, match), raw
+        )
+
+
+class DatasetTable(dict[str, DatasetSource]):
+    """Datasets by name; those of a family are found too, and not listed.
+
+    Example:
+        >>> "ring-20" in DATASETS, "ring-20" in list(DATASETS), DATASETS["ring-20"].is_present(Path())
+        (True, False, True)
+    """
+
+    def __contains__(self, name: object) -> bool:
+        return dict.__contains__(self, name) or any(family.member(str(name)) for family in FAMILIES)
+
+    def __missing__(self, name: str) -> DatasetSource:
+        found = next((member for family in FAMILIES if (member := family.member(name))), None)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+def _generated(function: str) -> Callable[[Path, re.Match[str]], Task]:
+    """A function of `generated.py` of the number in the name."""
+
+    def load(root: Path, match: re.Match[str]) -> Task:
+        task: Task = getattr(import_module("graphjoule.tasks.generated"), function)(int(match["number"]))
+        return task
+
+    return load
+
+
+def _without_features(root: Path, match: re.Match[str]) -> Task:
+    from graphjoule.tasks.generated import without_features
+
+    return without_features(load_task(match["base"], root), int(match["number"]))
+
+
 # The files are pickles, which run code when they are read, so only these very bytes ever reach the unpickler.
 _CORA_SHA256 = {
     "ind.cora.allx": "9419ba2f26f5c35243db64aba110e0f35a04851609e0dc5433450676ca6b8543",
@@ -350,5 +426,58 @@ _SOURCES = (
     _heterophilous("questions", "48,921 users, 153,540 answers, 301 features, still active or not"),
 )
 
-DATASETS: dict[str, DatasetSource] = {source.name: source for source in _SOURCES}
+_MADE = "Made on the spot, by distance"
+_OWN = "drawn by graphjoule.tasks.generated"
+_ECHO = f"{_OWN}; the families of ECHO, Miglior et al. 2025"
+_BY_GRAPH = "public: six graphs in ten train, two each validate and test"
+
+
+def _numbered(letter: str, stem: str, function: str, description: str, split: str, origin: str) -> DatasetFamily:
+    pattern = rf"{stem}-(?P<number>[1-9]\d{{0,3}})"
+    return DatasetFamily(f"{stem}-{letter}", pattern, _MADE, description, split, origin, _generated(function))
+
+
+FAMILIES = (
+    _numbered(
+        "D",
+        "ring",
+        "ring_transfer",
+        "rings of 2 D nodes; the class of the flagged node is asked for D hops away, 5 classes",
+        "stratified-25-25: half of the rings train, a quarter each validates and tests, drawn by the seed",
+        _OWN,
+    ),
+    _numbered(
+        "D",
+        "shortest-paths",
+        "shortest_paths",
+        "graphs of six families with diameters of D / 2 to D; how far every node is from the flagged one",
+        _BY_GRAPH,
+        _ECHO,
+    ),
+    _numbered(
+        "D", "eccentricity", "eccentricity", "the same graphs; how far the farthest node is from each", _BY_GRAPH, _ECHO
+    ),
+    _numbered("D", "diameter", "graph_diameter", "the same graphs; the diameter of each", _BY_GRAPH, _ECHO),
+    _numbered(
+        "N",
+        "mines",
+        "mines",
+        "N x N cells, a fifth with a mine, half of which show how many of their neighbours have one; mine or none",
+        "stratified-25-25: half of the cells train, a quarter each validates and tests, drawn by the seed",
+        f"{_OWN}; minesweeper, Platonov et al. 2023",
+    ),
+    DatasetFamily(
+        "DATASET-missing-P",
+        r"(?P<base>.+)-missing-(?P<number>\d{1,3})",
+        _MADE,
+        "any dataset, with the features of P percent of the nodes set to zero; those that train in a public split keep "
+        "theirs",
+        "that of the dataset",
+        "the setting of PairNorm, Zhao & Akoglu 2020",
+        _without_features,
+    ),
+)
+"""Datasets with a number in their name."""
+
+DATASETS: dict[str, DatasetSource] = DatasetTable({source.name: source for source in _SOURCES})
 """The datasets by name."""

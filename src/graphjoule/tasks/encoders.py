@@ -10,7 +10,12 @@ Direction = Literal["both", "mutual", "kept"]
 DIRECTIONS: dict[Direction, str] = {
     "both": "every row counts in both directions",
     "mutual": "only edges that stand in both directions count",
-    "kept": "rows count as they stand",
+    "kept": "edges keep their direction: a node reads from the sources of the edges that lead to it",
+}
+EdgeTypes = Literal["merged", "separate"]
+EDGE_TYPES: dict[EdgeTypes, str] = {
+    "merged": "merged into one graph, weights added",
+    "separate": "an operator for each, normalised by itself, and P is their mean",
 }
 MOST_CATEGORIES = 100
 """Categories of a column that nobody named: the most frequent ones."""
@@ -83,7 +88,8 @@ class TableColumns(BaseModel):
         source: one end of an edge; None if there is no table of edges.
         target: the other end.
         weight: the edges' weights; None if every edge weighs 1.
-        edge_type: the edges' types, which are merged; None if there is one.
+        edge_type: the column of the edges' types; None if there is none.
+        types: the types that have operators of their own, in order; None if all are merged.
         direction: what a row says of the other direction, see `DIRECTIONS`.
         knn: neighbours per node where the graph is built from the features; None if there is a table of edges.
     """
@@ -99,6 +105,7 @@ class TableColumns(BaseModel):
     target: str | None = None
     weight: str | None = None
     edge_type: str | None = None
+    types: tuple[str, ...] | None = None
     direction: Direction = "both"
     knn: Annotated[int, Field(ge=1)] | None = None
 

@@ -55,6 +55,8 @@ class TaskFacts(BaseModel):
         source: the user's files, if it was read from some.
         num_graphs: number of graphs, where these are predicted and not nodes.
         pooling: how outputs of nodes become those of graphs.
+        is_directed: whether edges count in one direction alone; `num_edges` counts each direction then.
+        num_edge_types: how many types of edges have operators of their own; 1 where all are one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -69,6 +71,8 @@ class TaskFacts(BaseModel):
     source: Source | None = None
     num_graphs: int | None = None
     pooling: str | None = None
+    is_directed: bool = False
+    num_edge_types: int = 1
 
     @model_validator(mode="before")
     @classmethod

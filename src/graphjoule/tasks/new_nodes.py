@@ -123,7 +123,7 @@ def load_new_nodes(
         links = _nearest(x, graph, knn or columns.knn or DEFAULT_NEIGHBORS, nodes)
     else:
         linked = read_edges(edges, options, both, is_trained=True)
-        links = linked_graph(linked, both)
+        links = linked_graph(linked)
         _log_links(edges, linked, links, graph, is_all=update_old)
     whole = joined(graph, links) if update_old else ExtendedPropagation.of(graph, links)
     targets = torch.cat([targets_like(each, objective) for each in (old, new)])
@@ -164,20 +164,21 @@ def _nearest(x: Features, graph: Propagation, knn: int, nodes: str | Path) -> Pr
         knn,
         heavy,
     )
-    return links_to(nearest_rows(dense[num_old:], dense[:num_old], knn), num_old, weight)
+    return links_to(nearest_rows(dense[num_old:], dense[:num_old], knn), graph, weight)
 
 
 def _log_links(edges: str | Path, read: EdgeTable, links: Propagation, old: Propagation, *, is_all: bool) -> None:
     num_old, num_new = old.num_nodes, links.num_nodes - old.num_nodes
-    between_old = int((links.edge_index < num_old).all(dim=0).sum()) // 2
+    between_old = int((links.edge_index < num_old).all(dim=0).sum()) // (1 if links.is_directed else 2)
     alone = int((links.degree[num_old:] == 0).sum())
     parts = [
         f"{counted(links.num_edges - between_old, 'edge')} of {counted(num_new, 'new node')} with each other and with "
         f"the {num_old:,} of the training graph"
     ]
     parts += [f"{counted(read.dangling, 'row')} naming no node left out"] if read.dangling else []
+    parts += [f"{counted(read.untyped, 'row')} of a type the model does not know left out"] if read.untyped else []
     if between_old:
         what = "count too" if is_all else "left out, as these nodes stay as they are"
         parts.append(f"{counted(between_old, 'edge')} between its own nodes {what}")
-    parts += [f"{counted(alone, 'new node')} without an edge"] if alone else []
+    parts += [f"{counted(alone, 'new node')} without an edge{' that leads to it' * links.is_directed}"] if alone else []
     logger.info("%s: %s", edges, "; ".join(parts))

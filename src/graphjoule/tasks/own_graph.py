@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import scipy.sparse as sp
 
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.tasks.columns import (
@@ -32,10 +32,27 @@ from graphjoule.tasks.columns import (
     read_targets,
     recognise,
 )
-from graphjoule.tasks.encoders import DIRECTIONS, CategoryColumn, Direction, NumberColumn, TableColumns, TextColumn
+from graphjoule.tasks.encoders import (
+    DIRECTIONS,
+    EDGE_TYPES,
+    CategoryColumn,
+    Direction,
+    EdgeTypes,
+    NumberColumn,
+    TableColumns,
+    TextColumn,
+)
 from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
+OTHER_OPERATORS = (
+    "energies will be those of the merged undirected graph; directions are for all models but egnn and dropedge, "
+    "separate types for all but dropedge, and neither for audits, the constraint, clusters and processes"
+)
+MOST_TYPES = 50
+"""Types of edges that may have operators of their own."""
+UNBALANCED = 0.95
+"""From this share of one class on, accuracy says little."""
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
 
 
@@ -51,17 +68,23 @@ class TableOptions:
     target: str | None = None
     weight: str | None = None
     edge_type: str | None = None
+    types: EdgeTypes = "merged"
     direction: Direction = "both"
     knn: int | None = None
     objective: ObjectiveName | None = None
     loss: LossName | None = None
     positive: str | None = None
     order: Sequence[str] | None = None
+    known_types: tuple[str, ...] | None = None  # of a trained model
 
     def __post_init__(self) -> None:
         check_objective(self.objective, self.loss, self.positive, self.order)
         if self.direction not in DIRECTIONS:
             raise GraphjouleError(f"`direction` is {self.direction!r}; the choices are: {choices(DIRECTIONS)}.")
+        if self.types not in EDGE_TYPES:
+            raise GraphjouleError(f"`types` is {self.types!r}; the choices are: {choices(EDGE_TYPES)}.")
+        if self.types != "merged" and self.edge_type is None:
+            raise GraphjouleError(f"`types` is {self.types!r}, but it is for `edge_type`, which is not given.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +126,18 @@ class NodeTable:
             return read_target_columns(self.table, self.labels, objective)
         ((name, column),) = self.labels.items()
         return read_targets(self.table, name, column, objective, names)
+
+    def refuse_large(self, targets: np.ndarray, largest: float = float(np.finfo(np.float32).max)) -> None:
+        """Refuse targets that are beyond the largest number a model can hold: float32's, unless torch has another."""
+        rows = targets.reshape(len(targets), -1)
+        wrong = np.argwhere(np.abs(rows) > largest)
+        if wrong.size:
+            row, column = (int(place) for place in wrong[0])
+            self.table.refuse(
+                row,
+                self.columns.labels[min(column, len(self.columns.labels) - 1)],
+                f"{rows[row, column]} is too large to train on; divide all numbers by the same one.",
+            )
 
 
 def read_nodes(
@@ -268,16 +303,22 @@ class EdgeTable:
         num_rows: how many rows the table has.
         dangling: how many of them name a node that is not there.
         types: how many rows there are of every type, if there are types.
+        blank: how many rows have no weight in the column of weights; they weigh 1.
+        codes: place of every edge's type among `types`, if there are types.
+        untyped: how many rows were left out because a trained model does not know their type.
     """
 
     table: Table
     index: np.ndarray
     weight: np.ndarray | None
-    columns: dict[str, str | None]
+    columns: dict[str, Any]
     num_nodes: int
     num_rows: int
     dangling: int = 0
     types: dict[str, int] = field(default_factory=dict)
+    blank: int = 0
+    codes: np.ndarray | None = None
+    untyped: int = 0
 
     def counts(self) -> tuple[int, int]:
         """How many edges lead from one node to another, and how many of these pairs there are in either direction."""
@@ -297,16 +338,19 @@ class EdgeTable:
         said = [f"weights from {self.columns['weight']!r}"] if self.columns["weight"] else []
         if self.types:
             kinds = shorten([f"{name} {count:,}" for name, count in self.types.items()])
-            said.append(f"types from {self.columns['edge_type']!r} ({kinds}) merged into one graph, weights added")
+            how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
+            said.append(f"types from {self.columns['edge_type']!r} ({kinds}): {how}")
+        said += [f"{counted(self.untyped, 'row')} of a type the model does not know left out"] if self.untyped else []
         unused = [name for name in self.table.names if name not in self.columns.values()]
         said += [f"columns not used: {shorten(unused)}"] if unused else []
         said += [f"{counted(self.dangling, 'row')} naming no node left out"] if self.dangling else []
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
         said += [f"{counted(again, 'repeated row')} ({merged})"] if again and not self.types else []
         said += [f"{counted(zeros, 'row')} of weight 0 left out"] if zeros else []
-        way = DIRECTIONS[self.columns["direction"]]  # type: ignore[index]
-        some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < edges else ""
-        return said + ([some + way] if one_way else [])
+        said += [f"{counted(self.blank, 'blank weight')} taken as 1"] if self.blank else []
+        direction: Direction = self.columns["direction"]
+        some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < edges and direction != "kept" else ""
+        return said + ([some + DIRECTIONS[direction]] if one_way or direction == "kept" else [])
 
 
 def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_trained: bool = False) -> EdgeTable:
@@ -347,55 +391,42 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
             column,
             f"there is no node {name!r} in {nodes.table.path}{many}{hint or '; ids are compared as text'}.",
         )
-    weights = None if weight is None else _weights(table, weight, values[weight])
+    weights, num_blank = (None, 0) if weight is None else _weights(table, weight, values[weight])
+    dangling = int(is_dangling.sum())
     kept = np.flatnonzero(~is_dangling)
+    codes, types, untyped = None, {}, 0
+    if edge_type:
+        text = pc.fill_null(values[edge_type], "")
+        names = options.known_types or sorted(pc.unique(text).to_pylist())
+        if options.types == "separate" and len(names) > MOST_TYPES:
+            raise GraphjouleError(
+                f"{table.path}: the column {edge_type!r} has {len(names):,} types; with `types=separate` there may be "
+                f"{MOST_TYPES}. Is it the right `edge_type`?"
+            )
+        found = positions(text, names)
+        untyped = int((found[kept] < 0).sum())
+        kept = kept[found[kept] >= 0]
+        codes = found[kept]
+        types = dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
+        columns["types"] = tuple(names) if options.types == "separate" else None
     index = index[:, kept]
     weights = None if weights is None else weights[kept]
-    types: dict[str, int] = {}
-    if edge_type:
-        kinds = pc.fill_null(values[edge_type], "").combine_chunks().dictionary_encode()
-        codes = kinds.indices.to_numpy()[kept].astype(np.int64)
-        counts = np.bincount(codes, minlength=len(kinds.dictionary)).tolist()
-        types = dict(sorted(zip(kinds.dictionary.to_pylist(), counts, strict=True)))
-        if weights is None:  # of one type an edge counts once, and types add up
-            num_nodes = len(nodes.ids)
-            _, first = np.unique((codes * num_nodes + index[0]) * num_nodes + index[1], return_index=True)
-            index, weights = index[:, first], np.ones(len(first))
-    dangling = int(is_dangling.sum())
-    edges = EdgeTable(table, index, weights, columns, len(nodes.ids), is_dangling.size, dangling, types)
-    if columns["direction"] == "kept":
-        _refuse_directed(edges, nodes)
-    return edges
+    if codes is not None and weights is None:  # of one type an edge counts once, and types add up
+        num_nodes = len(nodes.ids)
+        _, first = np.unique((codes * num_nodes + index[0]) * num_nodes + index[1], return_index=True)
+        index, codes, weights = index[:, first], codes[first], np.ones(len(first))
+    counts = (len(nodes.ids), is_dangling.size, dangling)
+    return EdgeTable(table, index, weights, columns, *counts, types, num_blank, codes, untyped)
 
 
-def _refuse_directed(edges: EdgeTable, nodes: NodeTable) -> None:
-    """Refuse rows that count as they stand where one has no row back, or one of another weight."""
-    is_link = edges.index[0] != edges.index[1]
-    source, target = edges.index[:, is_link]
-    weight = np.ones(len(source)) if edges.weight is None else edges.weight[is_link]
-    matrix = sp.coo_matrix((weight, (source, target)), shape=(edges.num_nodes, edges.num_nodes)).tocsr()
-    if edges.weight is None:
-        matrix.data[:] = 1.0  # a repeated row counts once
-    matrix.eliminate_zeros()
-    one_way = (matrix != matrix.T).tocoo()
-    if one_way.nnz:
-        ends = sorted(zip(one_way.row.tolist(), one_way.col.tolist(), strict=True), key=lambda e: (matrix[e] == 0, e))
-        a, b = ends[0]
-        back = "no edge back" if matrix[b, a] == 0 else f"the weight {matrix[a, b]:g}, and {matrix[b, a]:g} back"
-        raise GraphjouleError(
-            f"{edges.table.path}: The graph is directed: the edge {nodes.ids[a].as_py()!r} -> {nodes.ids[b].as_py()!r} "
-            f"has {back}. An undirected graph is expected; `direction=both` lets every row count in both directions."
-        )
-
-
-def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, str | None]:
+def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, Any]:
     """The columns of a table of edges, with nothing left to a default."""
     if len(table.names) < 2:
         raise GraphjouleError(
             f"{table.path}, line 1: there is one column, {table.names[0]!r}; an edge needs two, source and target."
         )
     usual = next((pair for pair in _ENDS if pair[0] in table and pair[1] in table), table.names[:2])
-    found: dict[str, str | None] = {"source": usual[0], "target": usual[1], "weight": None, "edge_type": None}
+    found: dict[str, Any] = {"source": usual[0], "target": usual[1], "weight": None, "edge_type": None}
     for argument in found:
         if (name := getattr(options, argument)) is not None:
             found[argument] = table.find(name, None if is_trained else argument)
@@ -407,15 +438,14 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
     # A weight column that the training graph did not have would change what an edge means.
     if not is_trained and options.weight is None and DEFAULT_WEIGHT in table:
         found["weight"] = DEFAULT_WEIGHT if DEFAULT_WEIGHT not in found.values() else None
-    return found | {"direction": options.direction}
+    return found | {"direction": options.direction, "types": None}
 
 
-def _weights(table: Table, name: str, column: pa.ChunkedArray) -> np.ndarray:
+def _weights(table: Table, name: str, column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
+    """The weight of every row, and how many are blank, which weigh 1."""
     weights = read_numbers(table, name, column)
-    missing = np.flatnonzero(np.isnan(weights))
-    if missing.size:
-        more = f", and {missing.size - 1:,} more are" if missing.size > 1 else ""
-        table.refuse(int(missing[0]), name, f"the value is blank{more}; a weight must be a finite number.")
+    num_blank = int(np.isnan(weights).sum())
+    weights = np.where(np.isnan(weights), 1.0, weights)
     negative = np.flatnonzero(weights < 0)
     if negative.size:
         row = int(negative[0])
@@ -430,7 +460,7 @@ def _weights(table: Table, name: str, column: pa.ChunkedArray) -> np.ndarray:
             f"the weight {weights[row]} is so large that the sum of all is no number any more; divide all weights by "
             "the same number.",
         )
-    return weights
+    return weights, num_blank
 
 
 # What a user hears before anything trains.
@@ -468,28 +498,33 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
     read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True)
     problems = [finding.problem for finding in read.findings if finding.problem is not None]
     about_target = about_edges = None
-    about_names: list[str] = []
+    more: list[str] = []
     try:
-        about_target = _about_target(read, options)
-        about_names = warnings_of_names(read.find_objective(options)[1])
+        objective, names = read.find_objective(options)
+        targets = read.targets(objective, names)
+        about_target = _about_target(read, objective, names, targets)
+        more = warnings_of_names(names)
+        if objective in ("classification", "binary"):
+            more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
     except GraphjouleError as error:
         problems.append(str(error))
     try:
         if edges is not None:
             linked = read_edges(edges, options, read)
             about_edges = ", ".join([f"{edges}: {counted(linked.num_rows, 'row')}", *linked.facts()])
+            if options.direction == "kept" or options.types == "separate":
+                more.append(OTHER_OPERATORS)
     except GraphjouleError as error:
         problems.append(str(error))
     called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
     about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
-    warnings = (*warnings_of(read.findings), *about_names)
+    warnings = (*warnings_of(read.findings), *more)
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
 
 
-def _about_target(read: NodeTable, options: TableOptions) -> str:
+def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets: np.ndarray) -> str:
     """What is to be learnt, in words; refused as a training would."""
-    objective, names = read.find_objective(options)
-    targets = read.targets(objective, names)
+    read.refuse_large(targets)
     rows = targets if targets.ndim == 2 else targets[:, None]
     is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
     num_known = int(is_known.any(axis=1).sum())
@@ -511,12 +546,30 @@ def warnings_of_names(names: Sequence[str]) -> list[str]:
     return [f"the labels {found[0]!r} and {found[1]!r} are two, and differ in case or accents alone"] if found else []
 
 
+def doubt_of_accuracy(names: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """One line if nearly all labels are of one class, so that to say it always is right nearly always.
+
+    >>> doubt_of_accuracy(["fraud", "honest"], [1, 399])[0][:60]
+    "always saying 'honest' is right for 99.75 % of the labels, s"
+    """
+    most, total = max(counts, default=0), sum(counts)
+    if most <= UNBALANCED * total:
+        return []
+    return [
+        f"always saying {names[list(counts).index(most)]!r} is right for {100 * most / total:.4g} % of the labels, so "
+        "accuracy says little; `select_on=balanced_accuracy` or `select_on=average_precision` chooses and shows a "
+        "score that says more, and `class_weights=balanced` lets all classes weigh the same"
+    ]
+
+
 def warnings_of(findings: Sequence[Finding]) -> list[str]:
     """One line for every reason why columns are left out, or are suspicious."""
     said = []
     for finding in findings:
         if finding.becomes.startswith("left out"):
             said.append(f"{finding.name!r} is {finding.becomes}")
+        elif "is a code" in finding.becomes:
+            said.append(f"{finding.name!r} is a {finding.kind}: {finding.becomes}")
         elif finding.kind == "number" and re.search(r"(^|[_ ])(id|no|number|code|zip)$", finding.name.lower()):
             said.append(f"{finding.name!r} is taken for a number, whatever its name says")
     return said

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -93,12 +94,13 @@ class Table:
         Args:
             text: columns read as text, each value as a person would type it: 7.0 is "7".
             inferred: columns read as what they look like: numbers, booleans, dates, or text. Here ``NA``, ``nan`` and
-                the like are missing too, if all other values are of such a kind.
+                the like are missing too, if all other values are of such a kind. Codes such as 00501 are text.
             may_be_empty: allow a header without a row below it.
         """
         as_text = dict.fromkeys(text)
         names = list(as_text | dict.fromkeys(inferred))
         content = (self._read_parquet if self.unit == "row" else self._read_csv)(names, as_text)
+        content = content if self.unit == "row" else self._with_codes(content)
         if not content.num_rows and not may_be_empty:
             raise GraphjouleError(f"{self.path} has a header but no row below it; at least one is needed.")
         columns = {}
@@ -207,6 +209,31 @@ class Table:
             self._refuse_encoding()
         return table
 
+    def _with_codes(self, table: pa.Table) -> pa.Table:
+        """The same with columns as text that pyarrow took for whole numbers although a value begins with a zero."""
+        whole = [name for name in table.column_names if pa.types.is_integer(table.column(name).type)]
+        if not whole or not self._has_leading_zero():
+            return table
+        as_text = self._read_csv(whole, whole)
+        for name in whole:
+            if first_code(as_text.column(name)) is not None:
+                table = table.set_column(table.column_names.index(name), name, as_text.column(name))
+        return table
+
+    def _has_leading_zero(self) -> bool:
+        """Whether a value begins with a zero and a digit: a look at the bytes, far cheaper than to read them again."""
+        before = np.frombuffer(f'\n\r" {self._delimiter}'.encode(), np.uint8)
+        with self.path.open("rb") as file:
+            tail = b""
+            while block := file.read(LONGEST_LINE):
+                content = np.frombuffer(tail + block, np.uint8)
+                zeros = np.flatnonzero(content[1:-1] == ord("0"))
+                zeros = zeros[content[zeros + 2] - ord("0") < 10]  # what is less than "0" wraps around
+                if np.isin(content[zeros], before).any():
+                    return True
+                tail = block[-2:]
+        return False
+
     def _refuse_long_line(self) -> NoReturn:
         with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
             line, number = "\n", 0
@@ -286,6 +313,16 @@ class Table:
         if not (is_number(kind) or pa.types.is_temporal(kind) or pa.types.is_null(kind)):
             self.refuse(0, name, f"{kind} values are neither text nor numbers.")
         return column.cast(pa.string())
+
+
+def first_code(column: pa.ChunkedArray) -> str | None:
+    """The first text that is a code and no number: digits alone, the first of them a zero.
+
+    >>> first_code(pa.chunked_array([["10001", "00501", None]])), first_code(pa.chunked_array([["0", "0.5"]]))
+    ('00501', None)
+    """
+    place = int(pc.index(pc.match_substring_regex(column, r"^\s*0\d+\s*$"), True).as_py())
+    return None if place < 0 else str(column[place].as_py()).strip()
 
 
 def is_number(kind: pa.DataType) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ import torch
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.relations import DirectedPropagation, MixedPropagation, RelationPropagation
 from graphjoule.tasks.columns import LossName, ObjectiveName, encode
 from graphjoule.tasks.digits import knn_edge_index
-from graphjoule.tasks.encoders import Direction, TableColumns
+from graphjoule.tasks.encoders import Direction, EdgeTypes, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
@@ -52,6 +52,7 @@ def load_tables(
     target: str | None = None,
     weight: str | None = None,
     edge_type: str | None = None,
+    types: EdgeTypes = "merged",
     direction: Direction = "both",
     knn: int | None = None,
     objective: ObjectiveName | None = None,
@@ -79,9 +80,12 @@ def load_tables(
         source: column of an edge's one end: by default "source", "src", "from" or the first column.
         target: column of its other end: by default "target", "dst", "to" or the second column.
         weight: column of its weight: by default "weight" if there is such a column, else every edge weighs 1.
-        edge_type: column of its type. Types are merged: an edge of two types weighs 2, or the sum of its weights.
+        edge_type: column of its type.
+        types: "merged" lets an edge of two types weigh 2, or the sum of its weights; "separate" gives every type an
+            operator of its own, and ``P`` is their mean, see `MixedPropagation`.
         direction: "both" lets a row count in both directions, the larger weight where both stand there; "mutual" keeps
-            edges that stand in both directions; "kept" takes rows as they stand and refuses a directed graph.
+            edges that stand in both directions; "kept" lets a node read from the sources of the edges that lead to it
+            alone, see `DirectedPropagation`.
         knn: neighbours per node, without `edges`; by default 10, or all others if there are fewer.
         objective: "classification" or "binary", where every different label is a class, "ordinal", where the classes
             are in order, "regression", where labels are numbers, or "multilabel", where a label such as ``a;b`` is
@@ -96,7 +100,7 @@ def load_tables(
         The task, with the nodes' names and the files it came from; its name is that of the file of nodes.
     """
     options = TableOptions(
-        *(id, label, features, one_hot, source, target, weight, edge_type, direction, knn),
+        *(id, label, features, one_hot, source, target, weight, edge_type, types, direction, knn),
         *(objective, loss, positive, order),
     )
     _check_one_graph(edges, knn)
@@ -179,6 +183,8 @@ def options_like(columns: TableColumns, num_nodes: int) -> TableOptions:
         target=columns.target,
         weight=columns.weight,
         edge_type=columns.edge_type,
+        types="merged" if columns.types is None else "separate",
+        known_types=columns.types,
         direction=columns.direction,
         knn=None if columns.knn is None else min(columns.knn, max(num_nodes - 1, 1)),
     )
@@ -225,13 +231,8 @@ def _targets(read: NodeTable, objective: Objective) -> torch.Tensor:
     targets = torch.from_numpy(values)
     if not targets.is_floating_point():
         return targets
-    targets = targets.to(torch.get_default_dtype())
-    if targets.isinf().any():
-        row, column = (targets.isinf() if targets.dim() == 2 else targets.isinf()[:, None]).nonzero()[0].tolist()
-        value = values.reshape(len(values), -1)[row, column]
-        label = read.columns.labels[column]
-        read.table.refuse(row, label, f"{value} is too large to train on; divide all numbers by the same one.")
-    return targets
+    read.refuse_large(values, torch.finfo(torch.get_default_dtype()).max)
+    return targets.to(torch.get_default_dtype())
 
 
 def _features(read: NodeTable) -> tuple[Features, list[str]]:
@@ -251,7 +252,7 @@ def graph_of(
     """The graph of a table of edges, or of nearest neighbours, and the columns it came from."""
     if edges is not None:
         linked = read_edges(edges, options, read, is_trained=is_trained)
-        graph = linked_graph(linked, read)
+        graph = linked_graph(linked)
         if not linked.index.shape[1]:
             logger.warning("%s has no row of two known nodes: the graph has no edges", edges)
         elif not graph.num_edges:
@@ -268,31 +269,33 @@ def graph_of(
     return Propagation.from_edge_index(index, num_nodes=num_nodes, symmetrize=True), {"knn": knn}
 
 
-def linked_graph(edges: EdgeTable, nodes: NodeTable) -> Propagation:
+def linked_graph(edges: EdgeTable) -> Propagation:
     """The graph of a table: self-loops are dropped, and rows that repeat one direction add their weights."""
-    index, weight = edges.index, edges.weight
-    if edges.columns["direction"] == "mutual":
+    if edges.columns["types"] is None:
+        return _operator(edges, np.arange(edges.index.shape[1]))
+    assert edges.codes is not None
+    return MixedPropagation.of([_operator(edges, np.flatnonzero(edges.codes == k)) for k in range(len(edges.types))])
+
+
+def _operator(edges: EdgeTable, rows: np.ndarray) -> Propagation:
+    """The operator of some rows of a table."""
+    index, weight = edges.index[:, rows], None if edges.weight is None else edges.weight[rows]
+    direction: Direction = edges.columns["direction"]
+    if direction == "mutual":
         low, high = np.sort(index, axis=0)
         _, pair = np.unique(low * edges.num_nodes + high, return_inverse=True)
         is_there = np.zeros((2, len(pair)), dtype=bool)
         is_there[(index[0] > index[1]).astype(np.int64), pair] = True
         kept = (is_there[0] & is_there[1])[pair]
         index, weight = index[:, kept], None if weight is None else weight[kept]
+    # A copy of the weights: pyarrow's arrays cannot be written to.
+    tensors = torch.from_numpy(index), None if weight is None else torch.from_numpy(np.array(weight))
     try:
-        return Propagation.from_edge_index(
-            torch.from_numpy(index),
-            None if weight is None else torch.from_numpy(np.array(weight)),  # pyarrow's arrays cannot be written to
-            edges.num_nodes,
-            symmetrize=edges.columns["direction"] != "kept",
-        )
+        if direction == "kept":
+            return DirectedPropagation.of(*tensors, edges.num_nodes)
+        return Propagation.from_edge_index(*tensors, edges.num_nodes, symmetrize=True)
     except GraphjouleError as error:
-        said = re.sub(
-            r"(\d+) -> (\d+)",
-            lambda ends: " -> ".join(repr(nodes.ids[int(n)].as_py()) for n in ends.groups()),
-            str(error),
-        )
-        said = said.replace("pass symmetrize=True to let each edge count", "`direction=both` lets every row count")
-        raise GraphjouleError(f"{edges.table.path}: {said}") from error
+        raise GraphjouleError(f"{edges.table.path}: {error}") from error
 
 
 # What is said about it.
@@ -362,6 +365,8 @@ def log_nodes(path: str | Path, task: Task) -> None:
 def log_graph(path: str | Path, graph: Propagation, more: Sequence[str] = ()) -> None:
     """Say how many edges and nodes there are, and how many nodes are alone."""
     alone = int((graph.degree == 0).sum())
+    to_it = " that leads to it" if graph.is_directed else ""
     parts = [f"{counted(graph.num_edges, 'edge')} between {counted(graph.num_nodes, 'node')}", *more]
-    parts += [f"{counted(alone, 'node')} without an edge"] if alone else []
+    parts += [f"{counted(alone, 'node')} without an edge{to_it}"] if alone else []
+    parts += ["energies are those of the merged undirected graph"] if isinstance(graph, RelationPropagation) else []
     logger.info("%s: %s", path, ", ".join(parts))

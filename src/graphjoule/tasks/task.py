@@ -15,6 +15,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
+from graphjoule.graph.relations import MixedPropagation, RelationPropagation
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.pooling import Pooling, PoolingName
@@ -143,6 +144,16 @@ class Task:
         return self.graph.num_nodes
 
     @property
+    def is_directed(self) -> bool:
+        """Whether edges count in one direction alone."""
+        return self.graph.is_directed
+
+    @property
+    def num_edge_types(self) -> int:
+        """How many types of edges have operators of their own; 1 where all are one."""
+        return len(self.graph.parts) if isinstance(self.graph, MixedPropagation) else 1
+
+    @property
     def num_units(self) -> int:
         """Number of nodes, or of graphs where these are predicted, with a known target or not."""
         return self.num_nodes if self.pooling is None else self.pooling.num_graphs
@@ -213,6 +224,8 @@ class Task:
             source=self.source,
             num_graphs=None if self.pooling is None else self.pooling.num_graphs,
             pooling=None if self.pooling is None else self.pooling.how,
+            is_directed=self.is_directed,
+            num_edge_types=self.num_edge_types,
         )
 
     def _sha256(self) -> str:
@@ -223,7 +236,10 @@ class Task:
         pooled: tuple[Tensor, ...] = () if self.pooling is None else (self.pooling.batch,)
         if self.pooling is not None:
             digest.update(self.pooling.how.encode())
-        for tensor in (*features, self.graph.rowptr, self.graph.col, self.graph.degree, self.targets, *pooled):
+        # Of edges with directions or types the entries too: another operator may have their pattern.
+        entries = (self.graph.value,) if isinstance(self.graph, RelationPropagation) else ()
+        graph = (self.graph.rowptr, self.graph.col, self.graph.degree, *entries)
+        for tensor in (*features, *graph, self.targets, *pooled):
             digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
             if tensor.numel():  # an empty one may have the stride 0, and then has no view as bytes
                 digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -7,5 +7,7 @@ from .orthogonal import OrthogonalPenalty as OrthogonalPenalty
 from .settings import TERMS as TERMS
 from .settings import EnergySettings as EnergySettings
 from .settings import OrthogonalSettings as OrthogonalSettings
+from .settings import SpectralSettings as SpectralSettings
+from .spectral import SpectralLimit as SpectralLimit
 from .term import ModelPenalty as ModelPenalty
 from .term import Term as Term

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,9 @@ from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
 from graphjoule.terms.settings import check_settings
 from graphjoule.terms.term import Term
-from graphjoule.trace.outputs import TracedGraph, as_matrix
+from graphjoule.trace.graphs import GraphReader, Measured
+from graphjoule.trace.operators import Operator
+from graphjoule.trace.outputs import as_matrix
 from graphjoule.trace.watch import Watch, watched_modules
 
 _HELD = -1.0  # the gap of a limit that holds because there is no energy on its greater side
@@ -172,26 +174,33 @@ class EmbeddingHooks:
 
     Args:
         model: any module.
-        graph: the graph its layers work on.
+        graph: a graph for all calls; None to measure each on its own.
         layers: modules to watch, see `watched_modules`.
         num_nodes: number of nodes, where an ``edge_index`` leaves it open.
+        operator: a key of `graphjoule.trace.operators.OPERATORS`; None to read it from each layer.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        graph: Propagation | Tensor,
+        graph: Propagation | Tensor | None,
         layers: Watch | Sequence[Watch] | None,
         num_nodes: int | None,
+        operator: str | None = None,
     ) -> None:
-        self._graph = TracedGraph(graph, num_nodes)
-        self._smoothing: dict[tuple[torch.device, torch.dtype], SmoothingGraph] = {}
+        self._graphs = GraphReader(model, graph, num_nodes, operator)
+        self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
+        self._num_calls, self._is_called, self._first = 0, False, ""
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         watched = watched_modules(model, layers)
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
-            *(module.register_forward_hook(partial(self._measure, name)) for name, module in watched.items()),
+            *self._graphs.attach(),
+            *(
+                module.register_forward_hook(partial(self._measure, name), with_kwargs=True)
+                for name, module in watched.items()
+            ),
             model.register_forward_hook(self._end),
         ]
 
@@ -204,11 +213,16 @@ class EmbeddingHooks:
     def clear(self) -> None:
         """Forget what was measured."""
         self._seen.clear()
+        self._num_calls = 0
 
     def chain(self) -> list[Embedding]:
         """``X_0, X_1, ...`` of the last call; a last output of another width is class scores and left free."""
         seen = self._seen
         if not seen:
+            if self._num_calls:
+                raise GraphjouleError(
+                    "The last call of the model has no energies: no output of the layers is node features of its graph."
+                )
             raise GraphjouleError("There are no energies yet: call the model first, then the constraint.")
         if len(seen) > 2 and seen[-1].channels != seen[-2].channels:
             seen = seen[:-1]
@@ -221,31 +235,52 @@ class EmbeddingHooks:
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen.clear()
-        self._graph.read_inputs(chain(args, kwargs.values()))
+        self._num_calls += 1
+        self._is_called = True
+        self._graphs.end(has_rows=True)
+        self._graphs.begin(args, kwargs)
 
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        self._last = None  # activations belong to autograd, not to a hook
+        self._last, self._is_called = None, False  # activations belong to autograd, not to a hook
 
-    def _measure(self, name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        features = self._graph.features_in(output)
-        if features is None or features is self._last:
+    def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        found = [
+            each for each in self._graphs.measured(name, module, args, kwargs, output) if each.operator is not None
+        ]
+        if not found or found[0].origin is self._last:
             return
+        self._last = found[0].origin
+        if self._seen and not self._is_called and name == self._first:
+            self._seen.clear()  # the model itself is not called, as where a loop calls its `encode`
+        self._first = name if not self._seen else self._first
         if not self._seen:
-            plain = (x for x in inputs if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
-            given = next((x for x in plain if x.shape == features.shape and x is not features), None)
+            plain = (x for x in args if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
+            given = next((x for x in plain if x.shape == self._last.shape and x is not self._last), None)
             if given is not None:
-                self._add(f"input of {name}", given)
-        self._last = features
-        self._add(name, features)
+                self._add(f"input of {name}", [replace(each, features=given) for each in found])
+        self._add(name, found)
 
-    def _add(self, name: str, x: Tensor) -> None:
-        assert self._graph.num_nodes is not None
-        x = as_matrix(x, self._graph.num_nodes)
-        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        key = x.device, x.dtype
-        if key not in self._smoothing:
-            self._smoothing[key] = SmoothingGraph.of(self._graph.on(x.device), x.dtype)
-        self._seen.append(Embedding(name, *log_energy(x, self._smoothing[key]), x.size(-1), x.dtype))
+    def _add(self, name: str, found: Sequence[Measured]) -> None:
+        """One embedding: of relations, the energies add up."""
+        logarithms, nil = zip(*(self._log_energy(each) for each in found), strict=True)
+        x = found[0].features
+        dtype = x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+        channels = as_matrix(x, found[0].num_nodes).size(-1)
+        if len(found) == 1:
+            self._seen.append(Embedding(name, logarithms[0], nil[0], channels, dtype))
+        else:
+            total = torch.logsumexp(torch.stack(logarithms), dim=0)
+            self._seen.append(Embedding(name, total, torch.stack(nil).all(dim=0), channels, dtype))
+
+    def _log_energy(self, measured: Measured) -> tuple[Tensor, Tensor]:
+        operator = measured.operator
+        assert operator is not None
+        x = as_matrix(measured.features, measured.num_nodes)
+        x = operator.nodes_of(x if x.dtype in (torch.float32, torch.float64) else x.float())
+        graphs = self._smoothing.setdefault(operator, {})
+        if x.dtype not in graphs:
+            graphs[x.dtype] = SmoothingGraph.of(operator.graph, x.dtype, normalised=operator.is_scaled)
+        return log_energy(x, graphs[x.dtype])
 
 
 class EnergyConstraint(Term):
@@ -264,7 +299,8 @@ class EnergyConstraint(Term):
 
     Args:
         model: any module.
-        graph: the graph its layers work on, as a `Propagation` or an ``edge_index`` with both directions of each edge.
+        graph: a graph for all calls, as a `Propagation` or an ``edge_index`` with both directions of each edge; by
+            default each call is measured on the graph that it was called with.
         c_min: factor of the lower limit, in (0, 1).
         c_max: factor of the upper limit, at least `c_min`.
         layers: modules to hold, in the order of their calls: names, where ``*`` stands for anything between two dots,
@@ -272,13 +308,15 @@ class EnergyConstraint(Term):
         method: a key of `METHODS`.
         rho: how hard a broken limit pushes back, and the step of the multipliers.
         num_nodes: number of nodes; by default an ``edge_index`` is completed by the rows of the model's input.
+        operator: what the energy is that of, as for `Trace`; by default what each layer does. Attention counts as it is
+            in the call, without a gradient of its own.
         every: epochs between two updates of the multipliers, where a trainer calls `updated`.
 
     Example:
         >>> from graphjoule.nn import GCN
         >>> edge_index, x = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.eye(3)
         >>> model = GCN(3, 4, 2, num_layers=5)
-        >>> with EnergyConstraint(model, edge_index, c_min=0.5, c_max=1.0, layers=["convs.*"]) as constraint:
+        >>> with EnergyConstraint(model, c_min=0.5, c_max=1.0, layers=["convs.*"]) as constraint:
         ...     task_loss = model(x, edge_index).square().mean()
         ...     (task_loss + constraint()).backward()
         ...     constraint.update()
@@ -289,7 +327,7 @@ class EnergyConstraint(Term):
     def __init__(
         self,
         model: nn.Module,
-        graph: Propagation | Tensor,
+        graph: Propagation | Tensor | None = None,
         c_min: float = 0.2,
         c_max: float = 1.0,
         *,
@@ -297,6 +335,7 @@ class EnergyConstraint(Term):
         method: str = "augmented_lagrangian",
         rho: float = 1.0,
         num_nodes: int | None = None,
+        operator: str | None = None,
         every: int = 1,
     ) -> None:
         check_settings(c_min, c_max, method, rho)
@@ -304,7 +343,7 @@ class EnergyConstraint(Term):
         self.every = every
         self.multipliers: Tensor | None = None
         self._latest: Tensor | None = None
-        self._hooks = EmbeddingHooks(model, graph, layers, num_nodes)
+        self._hooks = EmbeddingHooks(model, graph, layers, num_nodes, operator)
 
     def __call__(self) -> Tensor:
         """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.

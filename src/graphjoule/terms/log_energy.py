@@ -25,7 +25,7 @@ _Key = tuple[int, torch.Size, torch.dtype]
 
 @dataclass(frozen=True, eq=False)
 class SmoothingGraph:
-    """A graph in the dtype of the features: ``I - P`` and its kernel, both those of `Laplacian.form`.
+    """A graph in the dtype of the features: ``I - P``, or ``D - A``, and its kernel, as those of `Laplacian.form`.
 
     `Laplacian.form` returns a number and multiplies again for the gradient, in float64. Training wants both from one
     product, in the dtype of the features and at any size of them, so the product is made here.
@@ -40,10 +40,16 @@ class SmoothingGraph:
     _scratch: dict[_Key, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, graph: Propagation, dtype: torch.dtype) -> SmoothingGraph:
-        """Build it once per graph and dtype; this waits for the device."""
+    def of(cls, graph: Propagation, dtype: torch.dtype, *, normalised: bool = True) -> SmoothingGraph:
+        """Build it once per graph and dtype; this waits for the device.
+
+        Args:
+            graph: the graph.
+            dtype: dtype of the features.
+            normalised: take ``I - P``; else ``D - A``.
+        """
         graph.require_whole("An energy constraint")
-        scaled = graph.laplacian.scaled()
+        scaled = graph.laplacian.scaled(normalised=normalised)
         difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
         return cls(difference, scaled.kernel(dtype))
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphjoule.graph import Propagation
     from graphjoule.terms.energy import EnergyConstraint
     from graphjoule.terms.orthogonal import OrthogonalPenalty
+    from graphjoule.terms.spectral import SpectralLimit
 
 MethodName = Literal["penalty", "augmented_lagrangian"]
 METHOD_NAMES: tuple[str, ...] = get_args(MethodName)
@@ -84,6 +85,34 @@ class OrthogonalSettings(BaseModel):
         return penalty
 
 
+class SpectralSettings(BaseModel):
+    """A `SpectralLimit` on every graph layer, as a recipe or `fit` takes it.
+
+    Attributes:
+        limit: the largest spectral norm of a square weight.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    limit: float = Field(default=1.0, gt=0)
+
+    def __call__(self, model: nn.Module, graph: Propagation) -> SpectralLimit:
+        """The term for one model.
+
+        Raises:
+            GraphjouleError: no graph layer has a square weight to hold.
+        """
+        from graphjoule.terms.spectral import SpectralLimit
+
+        term = SpectralLimit(model, layers=graph_layers(model), limit=self.limit)
+        if not term.names:
+            raise GraphjouleError(
+                f"terms.spectral.limit is {self.limit}, but no graph layer of {type(model).__name__} has a square "
+                "weight to hold; leave it out or choose another model or depth."
+            )
+        return term
+
+
 def graph_layers(model: nn.Module) -> str | None:
     """The pattern of a model's graph layers: ``convs.*`` where it has such a list, as ours have, else None."""
     from torch import nn
@@ -105,8 +134,9 @@ def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:
         raise GraphjouleError(f"rho is {rho}; it must be positive.")
 
 
-TERMS: dict[str, type[EnergySettings] | type[OrthogonalSettings]] = {
+TERMS: dict[str, type[EnergySettings] | type[OrthogonalSettings] | type[SpectralSettings]] = {
     "energy": EnergySettings,
     "orthogonal": OrthogonalSettings,
+    "spectral": SpectralSettings,
 }
 """The terms by name; settings make the term from a model and a graph."""

@@ -35,6 +35,10 @@ class Term(ABC):
         """The state after the step of an epoch, counted from 1; by default unchanged."""
         return state
 
+    def spectral_limits(self) -> dict[str, float]:
+        """Weights of the model that a trainer holds to a spectral norm after every step, by name; by default none."""
+        return {}
+
     def forget(self) -> None:  # noqa: B027 - most keep nothing
         """Let go of what the last forward pass left behind; by default nothing is kept."""
 
@@ -52,3 +56,8 @@ class ModelPenalty(Term):
     def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The model's penalty."""
         return self._model.penalty(), state  # type: ignore[operator]
+
+    def spectral_limits(self) -> dict[str, float]:
+        """The model's own limits, if it has a method of this name."""
+        own = getattr(self._model, "spectral_limits", None)
+        return own() if callable(own) else {}

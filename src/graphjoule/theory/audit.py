@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,10 +11,12 @@ from torch import Tensor
 from graphjoule.errors import counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
-from graphjoule.measures import Estimate, Spectrum, spectrum
+from graphjoule.measures import Estimate, Reach, Spectrum, spectrum
 from graphjoule.theory.layers import Enclosure, LayerRange, Setting, Verdict, depth_limit, layer_ranges, number
 from graphjoule.theory.lemmas import Lemma, lemmas
+from graphjoule.theory.reach import LAWS, StepLaw
 
+_NODES = 64  # over which a reach is averaged
 _ANSWERS = {"yes": "so it is", "no": "so it is not", "unknown": "open"}
 
 
@@ -36,6 +38,7 @@ class Audit:
         layers: least and most energy of every layer at the initial point; none for a graph without edges.
         lemmas: the paper's lemmas on this graph; none for a graph without edges.
         limit: least and largest ``E(X_k) / E(X_0)`` of endless depth; None for a graph without edges.
+        reaches: the closed law of reach by network, and the reach on this graph that follows from it.
     """
 
     spectrum: Spectrum
@@ -43,6 +46,7 @@ class Audit:
     layers: list[LayerRange]
     lemmas: list[Lemma]
     limit: tuple[Enclosure, Enclosure] | None
+    reaches: Mapping[str, tuple[StepLaw, Reach]] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
         """Everything but the list of eigenvalues, ready for JSON; an enclosure is ``[low, high]``."""
@@ -52,6 +56,10 @@ class Audit:
             "lemmas": [vars(lemma) | {"verdict": lemma.verdict} for lemma in self.lemmas],
             "layers": [vars(layer) for layer in self.layers],
             "limit": self.limit,
+            "reach": {
+                name: asdict(law) | {"mean_steps": law.mean_steps, "most_steps": law.most_steps} | found.fields()
+                for name, (law, found) in self.reaches.items()
+            },
             "meaning": self.meaning(),
         }
 
@@ -100,6 +108,13 @@ class Audit:
         else:
             least, most = (number(end) for end in self.limit)
             sentences.append(f"With endless depth between {least} and {most} of E(X_0) is left, whatever c_max is.")
+        if "egnn" in self.reaches:
+            law, reach = self.reaches["egnn"]
+            sentences.append(
+                f"A node sees what random walks of {law.mean_steps:.3g} steps on average bring, {law.most_steps:.3g} "
+                f"with endless depth: 95 % of the steps are made by layer {law.layers_in_use()}. On this graph that is "
+                f"a mean reach of {reach}."
+            )
         if not found.is_complete:
             how = "proved" if not found.risk else f"certain up to a risk of {found.risk:g} over the random start"
             low, high = found.interval or (0.0, 2.0)
@@ -142,6 +157,20 @@ class Audit:
                 if one.layer in shown
             ]
             sections.append(Section("Energy at the initial point, over all features", header, rows))
+        if self.reaches:
+            header = ("", "mean steps", "endless depth", "95 % by layer", "mean reach in hops", "99 % within")
+            rows = [
+                (
+                    f"{name}, {law.num_layers} layers",
+                    f"{law.mean_steps:.4g}",
+                    f"{law.most_steps:.4g}",
+                    str(law.layers_in_use()),
+                    f"{reach.mean:.3g} ± {reach.mean_error:.1g}",
+                    str(reach.range()),
+                )
+                for name, (law, reach) in self.reaches.items()
+            ]
+            sections.append(Section("Reach with weights near the identity", header, rows))
         return sections
 
     def lines(self) -> list[str]:
@@ -167,13 +196,14 @@ class Audit:
         )
 
 
-def audit(graph: Propagation | Tensor, setting: Setting) -> Audit:
+def audit(graph: Propagation | Tensor, setting: Setting, *, alphas: Mapping[str, float] | None = None) -> Audit:
     """What the paper's theory, corrected, says about an EGNN with this setting on this graph.
 
     Args:
         graph: a `Propagation`, or an ``edge_index`` with both directions of each edge; without edges there is no
             energy, and the audit says so.
         setting: the numbers of the network.
+        alphas: ``alpha`` of APPNP and GCNII, whose reach is shown beside EGNN's; by default 0.1 each.
 
     Returns:
         The audit, with `lines` for people and `to_json` for programs.
@@ -186,7 +216,13 @@ def audit(graph: Propagation | Tensor, setting: Setting) -> Audit:
     """
     found = spectrum(graph)
     layers = layer_ranges(found, setting)
-    return Audit(found, setting, layers, lemmas(found, setting, layers), depth_limit(found, setting))
+    reaches = {}
+    for name in LAWS:
+        options = asdict(setting) | {"alpha": (alphas or {}).get(name, 0.1)}
+        law = StepLaw.of(name, options, setting.num_layers)
+        reaches[name] = law, law.reach(graph, num_nodes=_NODES)
+    limit = depth_limit(found, setting)
+    return Audit(found, setting, layers, lemmas(found, setting, layers), limit, reaches)
 
 
 def _estimate_row(name: str, estimate: Estimate | None) -> tuple[str, ...]:

@@ -10,13 +10,14 @@ layers has lost its energy by 4e-7 to 2e-6, an EGNN of 64 layers by 0.02 to 0.08
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.trace.view import LayerTrace, TraceView, without_scores
+from graphjoule.trace.view import LayerTrace, RecordedTrace, TraceView, some, without_scores
 
 Kind = Literal[
     "over-smoothing by norm collapse",
@@ -25,8 +26,9 @@ Kind = Literal[
     "over-separation",
     "vanishing gradients",
     "exploding gradients",
+    "unused depth",
 ]
-HEALTHY, UNDECIDED = "healthy", "undecided"
+HEALTHY, UNDECIDED = "healthy energy", "undecided"
 
 ENERGY_LOST = 1e-5
 """Share of the first layer's energy per channel below which differences between neighbours are gone."""
@@ -47,6 +49,11 @@ GRADIENT_LOST = 1e-6
 GRADIENT_GAINED = 1e4
 """Times the last row's gradient that reaches the first row above which a step is too large."""
 
+REACH_SETTLED = 0.95
+"""Share of the last layer's mean reach from which on a layer sees as far as all that follow."""
+DEPTH_UNUSED = 0.5
+"""Share of the layers that must come after it for them to be called unused."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -57,15 +64,18 @@ class Finding:
         layer: name of the layer where it begins; of gradients, the last layer that is still reached badly.
         evidence: the numbers that say so.
         advice: what to try.
+        part: where, in a trace of several graphs, node types or relations; empty for the only one.
     """
 
     kind: Kind
     layer: str
     evidence: str
     advice: str
+    part: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}, from {self.layer} on: {self.evidence}. Try: {self.advice}"
+        where = f"{self.part}: " if self.part else ""
+        return f"{where}{self.kind}, from {self.layer} on: {self.evidence}. Try: {self.advice}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ class Diagnosis:
     """What is wrong with a network, as far as its trace tells.
 
     Attributes:
-        findings: what is wrong, the most telling first; nothing if the network is healthy.
+        findings: what is wrong, the most telling first; nothing if the energy is healthy.
         evidence: the numbers of the first and the last embeddings.
         not_judged: what could not be judged, and what is missing for it.
         is_decided: whether all illnesses of the embeddings could be judged; those of gradients may be left open.
@@ -86,12 +96,12 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the embeddings could be judged and nothing is wrong."""
+        """Whether the embeddings could be judged and nothing is wrong with them; predictions may still be poor."""
         return self.is_decided and not self.findings
 
     @property
     def verdict(self) -> str:
-        """The first finding's kind, or "healthy", or "undecided" where the measures do not tell."""
+        """The first finding's kind, or "healthy energy", or "undecided" where the measures do not tell."""
         return self.findings[0].kind if self.findings else HEALTHY if self.is_decided else UNDECIDED
 
     def __str__(self) -> str:
@@ -108,11 +118,13 @@ class Diagnosis:
 
 
 def diagnose(trace: TraceView) -> Diagnosis:
-    """Say what is wrong with a network: over-smoothing, over-separation, its gradients, or nothing.
+    """Say what is wrong with a network: over-smoothing, over-separation, its gradients, unused depth, or nothing.
 
     The last call of the trace is looked at, of one run. Rows are compared with the first, so that one should be the
     embeddings ``X_0`` or the first layer. A last row of another width is class scores: it counts for gradients alone.
-    Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
+    Graphs, node types and relations are judged each by itself; what several of them have is one finding, with the
+    numbers of the first. Whether depth is used is judged where `graphjoule.trace.with_reach` has put the mean reach
+    into some rows. Thresholds and their reasons are the constants of `graphjoule.trace.diagnosis`.
 
     Args:
         trace: a trace with energy, norm and effective rank, and with gradients to have those judged.
@@ -127,6 +139,33 @@ def diagnose(trace: TraceView) -> Diagnosis:
         >>> found.verdict, found.findings[0].layer
         ('over-smoothing by norm collapse', 'convs.6')
     """
+    last = trace.select(call=-1)
+    parts = list(dict.fromkeys(row.part for row in last.layers))
+    if len(parts) < 2:
+        return _diagnose(last)
+    found: dict[str, Diagnosis] = {}
+    for part in parts:
+        rows = [row for row in last.layers if row.part == part]
+        if len(rows) > 1:  # else there is nothing to compare: the first or the last layer alone knows it
+            found[str(part)] = _diagnose(RecordedTrace(rows, last.measures))
+    findings = []
+    for symptom in SYMPTOMS:
+        ill = {part: f for part, one in found.items() for f in one.findings if f.kind == symptom.kind}
+        if ill:
+            names = list(ill)
+            where = names[0] if len(ill) == 1 else f"{len(ill)} of {len(found)} parts ({some(names, ', ')})"
+            findings.append(replace(ill[names[0]], part=where))
+    open_questions = Counter(what for one in found.values() for what in one.not_judged)
+    not_judged = [
+        f"{what}{'' if n == len(found) else f' ({n} of {len(found)} parts)'}" for what, n in open_questions.items()
+    ]
+    evidence = some([f"{part}, {one.evidence}" for part, one in found.items()], "; ")
+    is_decided = bool(found) and all(one.is_decided for one in found.values())
+    return Diagnosis(tuple(findings), evidence, tuple(not_judged), is_decided)
+
+
+def _diagnose(trace: TraceView) -> Diagnosis:
+    """The diagnosis of one part."""
     rows = trace.one_pass("diagnosis")
     embeddings = without_scores(rows)
     if len(embeddings) < 2:
@@ -136,6 +175,8 @@ def diagnose(trace: TraceView) -> Diagnosis:
         )
     findings, not_judged, is_decided = [], [], True
     for symptom in SYMPTOMS:
+        if symptom.needs == (("reach",),) and not any("reach" in row for row in embeddings):
+            continue  # measured on demand alone
         is_of_gradients = symptom.needs == (("gradient",),)
         judged = rows if is_of_gradients else embeddings
         if missing := _missing(symptom, judged):
@@ -152,6 +193,8 @@ def diagnose(trace: TraceView) -> Diagnosis:
 
 def _missing(symptom: Symptom, rows: Sequence[LayerTrace]) -> str:
     """Why an illness cannot be judged; empty if it can."""
+    if symptom.needs == (("reach",),):
+        return ""
     if not any(_have(rows, *names) for names in symptom.needs):
         if symptom.needs == (("gradient",),):
             return "which needs `gradients=True` and a backward pass"
@@ -236,7 +279,8 @@ def _direction_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
         found = _sign(ill, lambda at: f"the effective rank {fell(rank, at)}: all nodes lie along one direction")
     if found is None and (_have(rows, "rayleigh") or _have(rows, "energy", "norm")):
         rayleigh = _rayleigh(rows)
-        told_apart = "only degrees and connected components still tell nodes apart"
+        left = "degrees and connected components" if rows[0].operator == "symmetric" else "connected components"
+        told_apart = f"only {left} still tell nodes apart"
         ill = [rayleigh[0] > 0 and r <= RAYLEIGH_LOST * rayleigh[0] for r in rayleigh]
         found = _sign(ill, lambda at: f"E/||X||^2 {fell(rayleigh, at)}: {told_apart}")
     return found
@@ -268,6 +312,22 @@ def _gradient_sign(rows: Sequence[LayerTrace], is_ill: Callable[[float], bool], 
     ill = [is_ill(row["gradient"] / last if last > 0 else 0.0) for row in reversed(rows)]
     found = _sign(ill, lambda at: evidence)
     return None if found is None else (len(rows) - 1 - found[0], evidence)
+
+
+def _unused_depth(rows: Sequence[LayerTrace]) -> Sign | None:
+    """From the first measured layer on whose reach is that of the last, if most layers come after it."""
+    measured = [at for at, row in enumerate(rows) if "reach" in row]
+    last = rows[measured[-1]]["reach"]
+    settled = [rows[at]["reach"] >= REACH_SETTLED * last for at in measured]
+    at = measured[max((k + 1 for k, is_settled in enumerate(settled) if not is_settled), default=0)]
+    after = len(rows) - 1 - at
+    if len(measured) < 3 or not last > 0 or after < DEPTH_UNUSED * len(rows):
+        return None
+    here, end = rows[at], rows[measured[-1]]
+    return at, (
+        f"depth beyond {here.name} is not used: its mean reach is {here['reach']:.3g} hops and that of {end.name} "
+        f"{end['reach']:.3g}, so the {after} layers between them go no further"
+    )
 
 
 SYMPTOMS: tuple[Symptom, ...] = (
@@ -313,5 +373,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ),
         "Clip the gradient's norm, lower the learning rate, keep the weights near orthogonal (EGNN's penalty gamma), "
         "or normalise every layer.",
+    ),
+    Symptom(
+        "unused depth",
+        (("reach",),),
+        _unused_depth,
+        "Use as many layers as are used, or let the network go further: a smaller beta (EGNN) or alpha (APPNP, GCNII), "
+        "by which the reach is set, not by the depth.",
     ),
 )

@@ -50,8 +50,12 @@ class TracedGraph:
     def on(self, device: torch.device) -> Propagation:
         """The graph on a device, moved once."""
         if device not in self._on:
-            self._on[device] = next(iter(self._on.values())).to(device)
+            self._on[device] = self.any_device().to(device)
         return self._on[device]
+
+    def any_device(self) -> Propagation:
+        """The graph wherever it is."""
+        return next(iter(self._on.values()))
 
     def read_inputs(self, inputs: Iterable[Any]) -> None:
         """Take the number of nodes from what the model is called with, if it is not known yet."""

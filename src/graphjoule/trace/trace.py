@@ -6,9 +6,9 @@ import warnings
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,12 +20,13 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
-from graphjoule.trace.outputs import TracedGraph, as_matrix, describe_output
-from graphjoule.trace.view import LayerTrace, TraceView
+from graphjoule.measures.energy import ratio
+from graphjoule.trace.graphs import GraphReader, Measured
+from graphjoule.trace.outputs import as_matrix, describe_output
+from graphjoule.trace.view import LayerTrace, TraceView, some
 from graphjoule.trace.watch import Watch, watched_modules
 
 _MOST_WAITING = 4096  # entries on a device: each number takes a block of 512 bytes there until it is read back
-_MOST_SHOWN = 5  # modules that a warning names
 
 
 class Trace(TraceView):
@@ -44,10 +45,14 @@ class Trace(TraceView):
 
     Args:
         model: any module.
-        graph: the graph its layers work on, as a `Propagation` or an ``edge_index`` with both directions of each edge.
+        graph: a graph for all calls, as a `Propagation` or an ``edge_index`` with both directions of each edge; by
+            default each call is measured on the graph that it was called with.
         measures: names of `MEASURES`, or `Measure` of your own.
         watch: modules to record, by name with ``*`` as a wildcard within one level, or by type.
         num_nodes: number of nodes; by default an ``edge_index`` is completed by the rows of the model's input.
+        operator: what the energy is that of, a key of `graphjoule.trace.operators.OPERATORS`; by default what each
+            layer of PyG does, and "symmetric" for other models.
+        by_graph: a row for each graph of a batch, told apart by the ``batch`` vector of the call.
         gradients: record the norm of the loss's gradient by every output, ``||dL/dX||``, and by the parameters of every
             module, when a backward pass comes inside the block.
         every: record each `every`-th call of the model only; the others cost nothing.
@@ -56,7 +61,7 @@ class Trace(TraceView):
         >>> from graphjoule.nn import GCN
         >>> edge_index, x = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> model = GCN(2, 4, 3, num_layers=2).eval()
-        >>> with Trace(model, edge_index, watch=["convs.*"]) as trace:
+        >>> with Trace(model, watch=["convs.*"]) as trace:
         ...     scores = model(x, edge_index)
         >>> [layer.name for layer in trace.layers]
         ['convs.0', 'convs.1']
@@ -65,11 +70,13 @@ class Trace(TraceView):
     def __init__(
         self,
         model: nn.Module,
-        graph: Propagation | Tensor,
+        graph: Propagation | Tensor | None = None,
         measures: Sequence[str | Measure] = DEFAULT_MEASURES,
         watch: Watch | Sequence[Watch] | None = None,
         *,
         num_nodes: int | None = None,
+        operator: str | None = None,
+        by_graph: bool = False,
         gradients: bool = False,
         every: int = 1,
     ) -> None:
@@ -86,10 +93,11 @@ class Trace(TraceView):
         self._measures = tuple({measure.name: measure for measure in named}.values())
         self._watched = watched_modules(model, watch)
         self._is_default = watch is None
-        self._graph = TracedGraph(graph, num_nodes)
+        self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph)
         self._gradients, self._every = gradients, every
         self._is_open = False
         self._call = -1
+        self._part_call, self._first_part = -1, ""
         self._mark: int | str | None = None
         self._entries: list[Entry] = []
         self._num_settled = 0
@@ -104,7 +112,7 @@ class Trace(TraceView):
     def of(
         cls,
         model: nn.Module,
-        graph: Propagation | Tensor,
+        graph: Propagation | Tensor | None,
         inputs: Sequence[Any],
         measures: Sequence[str | Measure] = DEFAULT_MEASURES,
         watch: Watch | Sequence[Watch] | None = None,
@@ -113,7 +121,7 @@ class Trace(TraceView):
 
         Args:
             model: any module.
-            graph: the graph its layers work on.
+            graph: the graph its layers work on; None for that of the call.
             inputs: what to call the model with.
             measures: what to record.
             watch: where to record it.
@@ -158,6 +166,8 @@ class Trace(TraceView):
         self._handles.clear()
         self._seen.clear()
         self._latest.clear()
+        if kind is None:
+            self._graphs.end(has_rows=bool(self._entries))
         if kind is None and not self._entries:
             warnings.warn(f"The trace recorded nothing: {self._why_nothing()}.", stacklevel=2)
 
@@ -180,8 +190,10 @@ class Trace(TraceView):
         self._call += 1
         self._seen.clear()
         self._uses.clear()
-        self._graph.read_inputs(chain(args, kwargs.values()))
         is_due = self._call % self._every == 0
+        self._graphs.end(has_rows=bool(self._entries))
+        if is_due:
+            self._graphs.begin(args, kwargs)
         if is_due and not self._layer_handles:
             self._attach()
         elif not is_due:
@@ -191,28 +203,40 @@ class Trace(TraceView):
             self._num_settled = len(self._entries)
 
     def _attach(self) -> None:
+        self._layer_handles += self._graphs.attach()
         for name, module in self._watched.items():
-            self._layer_handles.append(module.register_forward_hook(partial(self._record, name)))
+            hook = partial(self._record, name)
+            self._layer_handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
     def _detach(self) -> None:
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles.clear()
 
-    def _record(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-        features = self._graph.features_in(output)
-        if features is None:
+    def _record(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        found = self._graphs.measured(name, module, args, kwargs, output)
+        if not found:
             if not self._entries:
                 self._missed.setdefault(name, describe_output(output))
             return
-        if self._is_default and self._is_seen(name, module, features):
+        origin = found[0].origin
+        if self._is_default and self._is_seen(name, module, origin):
             return
-        entry = Entry(name, type(module).__name__, max(self._call, 0), self._mark, module.training, self._times(name))
-        self._entries.append(entry)
-        self._seen[id(features)] = weakref.ref(features), _version(features), entry
+        call = self._call
+        if call < 0:  # the model itself is never called, as where a loop calls its `encode`
+            self._first_part = self._first_part or name
+            self._part_call += name == self._first_part
+            call = self._part_call
+        times, kind, mode = self._times(name), type(module).__name__, module.training
+        entries = [Entry(name, kind, call, self._mark, mode, times, part=each.part) for each in found]
+        self._entries += entries
+        self._seen[id(origin)] = weakref.ref(origin), _version(origin), entries
         if torch.is_grad_enabled():
-            self._latest[name] = entry
-        _show(features, self, entry)
+            self._latest[name] = entries[0]
+        for each, entry in zip(found, entries, strict=True):
+            _show(each.features, self, entry, each)
+            if each.operator is None:
+                entry.add_up([entries[k] for k in each.adds], self.measures)
 
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
         """Whether this very tensor has its row already, which then takes the name of the outermost module giving it.
@@ -223,13 +247,15 @@ class Trace(TraceView):
         found = self._seen.get(id(features))
         if found is None or found[0]() is not features:
             return False
-        _, version, entry = found
+        _, version, entries = found
         if version != _version(features) or (version is None and getattr(module, "inplace", False)):
             return False
-        if entry.name.startswith(f"{name}."):
-            entry.name, entry.module, entry.times = name, type(module).__name__, self._times(name)
+        if entries[0].name.startswith(f"{name}."):
+            times = self._times(name)
+            for entry in entries:
+                entry.name, entry.module, entry.times = name, type(module).__name__, times
             if torch.is_grad_enabled():
-                self._latest[name] = entry
+                self._latest[name] = entries[0]
         return True
 
     def _times(self, name: str) -> int:
@@ -240,17 +266,24 @@ class Trace(TraceView):
         return self._uses[name]
 
     @torch.no_grad()
-    def _fill(self, entry: Entry, x: Tensor) -> None:
+    def _fill(self, entry: Entry, x: Tensor, measured: Measured) -> None:
         """Compute the measures of `x`, which has the axes of all vmaps in front; it is not kept."""
-        assert self._graph.num_nodes is not None
-        x = as_matrix(x, self._graph.num_nodes)
-        graph = self._graph.on(x.device)
-        entry.channels = x.size(-1)
+        x = as_matrix(x, measured.num_nodes)
+        entry.channels, entry.num_nodes = x.size(-1), measured.num_nodes
         entry.num_runs = x.size(0) if x.dim() == 3 else None
+        operator = measured.operator
+        entry.operator = "symmetric" if operator is None else operator.name
+        own = {} if operator is None else {"energy": operator.energy, "rayleigh": operator.rayleigh}
         for measure in self._measures:
-            entry.values[measure.name] = measure.function(x, graph)
+            if measure.name in own and measure is MEASURES.get(measure.name):
+                entry.values[measure.name] = own[measure.name](x)
+            elif isinstance(measured.graph, Propagation):
+                entry.values[measure.name] = measure.function(x, measured.graph)
+            elif measure.name not in ("energy", "rayleigh"):
+                with suppress(GraphjouleError):  # it needs edges among these nodes, and there are none
+                    entry.values[measure.name] = measure.function(x, measured.graph)  # type: ignore[arg-type]
 
-    def _await_gradient(self, entry: Entry, x: Tensor, to_front: Callable[[Tensor], Tensor]) -> None:
+    def _await_gradient(self, entry: Entry, x: Tensor, num_nodes: int, to_front: Callable[[Tensor], Tensor]) -> None:
         """Hang a hook on `x` that computes ``||dL/dX||``; `to_front` moves the run axis to the front.
 
         The hook does not refer to `x`, so it keeps no activation.
@@ -260,8 +293,7 @@ class Trace(TraceView):
 
         def record(gradient: Tensor) -> None:
             if self._is_open:
-                assert self._graph.num_nodes is not None
-                matrix = as_matrix(to_front(gradient.detach()), self._graph.num_nodes)
+                matrix = as_matrix(to_front(gradient.detach()), num_nodes)
                 entry.gradient["norm"] = torch.linalg.vector_norm(matrix.double(), dim=(-2, -1))
 
         x.register_hook(record)  # type: ignore[no-untyped-call]
@@ -274,11 +306,11 @@ class Trace(TraceView):
 
     def _why_nothing(self) -> str:
         if not self._missed:
-            watched = _some(list(self._watched), ", ")
+            watched = some(list(self._watched), ", ")
             return f"of the modules that it watches ({watched}) none was called inside the block"
-        nodes = self._graph.num_nodes
+        nodes = self._graphs.num_nodes
         rows = "one row per node" if nodes is None else f"{nodes} rows, one per node of the graph"
-        outputs = _some([f"{name} {shapes}" for name, shapes in self._missed.items()], "; ")
+        outputs = some([f"{name} {shapes}" for name, shapes in self._missed.items()], "; ")
         return f"no output is node features, floating-point with {rows}; the outputs were: {outputs}"
 
 
@@ -298,11 +330,25 @@ class Entry:
     mark: int | str | None
     training: bool
     times: int = 1
+    part: str | None = None
+    operator: str = "symmetric"
+    num_nodes: int = 0
     channels: int = 0
     num_runs: int | None = None
     values: dict[str, Number] = field(default_factory=dict)
     gradient: dict[str, Number] = field(default_factory=dict)  # its "norm", once there was a backward pass
     weight_squares: dict[str, Number] = field(default_factory=dict)  # by the parameter's name
+
+    def add_up(self, relations: Sequence[Entry], measures: Sequence[str]) -> None:
+        """The energy of a node type: that of the relations that lead to it."""
+        numbers = [entry.values.get("energy") for entry in relations]
+        energies = [number for number in numbers if isinstance(number, Tensor)]
+        self.operator = " + ".join(sorted({entry.operator for entry in relations})) or self.operator
+        if energies:
+            energy = self.values["energy"] = torch.stack(energies).sum(dim=0)
+            norm = self.values.get("norm")
+            if "rayleigh" in measures and isinstance(norm, Tensor):
+                self.values["rayleigh"] = ratio(energy, norm.square())
 
     def rows(self) -> Iterator[LayerTrace]:
         """One row per run, or one; everything must be settled."""
@@ -313,6 +359,9 @@ class Entry:
                 values={name: _number(number, run) for name, number in self.values.items()},
                 module=self.module,
                 channels=self.channels,
+                part=self.part,
+                operator=self.operator,
+                num_nodes=self.num_nodes,
                 call=self.call,
                 mark=self.mark,
                 run=None if self.num_runs is None else run,
@@ -322,7 +371,7 @@ class Entry:
             )
 
 
-_SeenTensor = tuple[weakref.ref[Tensor], int | None, Entry]  # a tensor, its version, and its row
+_SeenTensor = tuple[weakref.ref[Tensor], int | None, list[Entry]]  # a tensor, its version, and its rows
 
 
 def settle(entries: Iterable[Entry]) -> None:
@@ -352,29 +401,25 @@ def _version(x: Tensor) -> int | None:
     return None if x.is_inference() else x._version
 
 
-def _some(words: Sequence[str], between: str) -> str:
-    return between.join([*words[:_MOST_SHOWN], *(["..."] if len(words) > _MOST_SHOWN else [])])
-
-
-def _show(x: Tensor, trace: Trace, entry: Entry) -> None:
+def _show(x: Tensor, trace: Trace, entry: Entry, measured: Measured) -> None:
     """Fill an entry from a tensor as it is outside all `torch.vmap` around this call.
 
     Inside a vmap a tensor looks like that of one run, and a number computed from it cannot leave. A custom function's
     vmap rule is handed the whole batch; that is the public way out, and all that `_Show` is for.
     """
     if is_plain() and not x.requires_grad:
-        trace._fill(entry, x)
+        trace._fill(entry, x, measured)
     else:
-        _Show.apply(x, trace, entry)  # type: ignore[no-untyped-call]
+        _Show.apply(x, trace, entry, measured)  # type: ignore[no-untyped-call]
 
 
 @with_signature
 class _Show(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, trace: Trace, entry: Entry) -> Tensor:
+    def forward(x: Tensor, trace: Trace, entry: Entry, measured: Measured) -> Tensor:
         if x.requires_grad:
-            trace._await_gradient(entry, x, lambda gradient: gradient)
-        trace._fill(entry, x.detach())
+            trace._await_gradient(entry, x, measured.num_nodes, lambda gradient: gradient)
+        trace._fill(entry, x.detach(), measured)
         return x.new_empty(0)
 
     @staticmethod
@@ -382,9 +427,11 @@ class _Show(torch.autograd.Function):
         ctx.mark_non_differentiable(output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int, None, None], x: Tensor, trace: Trace, entry: Entry) -> tuple[Tensor, None]:
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None, None], x: Tensor, trace: Trace, entry: Entry, measured: Measured
+    ) -> tuple[Tensor, None]:
         axis = in_dims[0]
         if x.requires_grad:
-            trace._await_gradient(entry, x, lambda gradient: gradient.movedim(axis, 0))
-        _show(x.movedim(axis, 0).detach(), trace, entry)
+            trace._await_gradient(entry, x, measured.num_nodes, lambda gradient: gradient.movedim(axis, 0))
+        _show(x.movedim(axis, 0).detach(), trace, entry, measured)
         return x.new_empty(0), None

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ from graphjoule.trace.watch import name_matches
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_SHOWN = 5
+"""How many modules or parts a sentence names."""
+
 
 @dataclass(frozen=True)
 class LayerTrace:
@@ -28,6 +31,9 @@ class LayerTrace:
         values: the recorded measures by name.
         module: the module's class.
         channels: number of columns of the output.
+        part: which graph of a batch, node type or relation ("author writes paper") it is; None for all.
+        operator: what its energy is that of, a key of `graphjoule.trace.operators.OPERATORS`.
+        num_nodes: number of rows of the output.
         call: which call of the model it was, from 0.
         mark: the label that `Trace.mark` set last, such as the epoch.
         run: which run of a batch of runs; None where the output has no run axis.
@@ -45,6 +51,9 @@ class LayerTrace:
     values: Mapping[str, float] = field(default_factory=dict)
     module: str = ""
     channels: int = 1
+    part: str | None = None
+    operator: str = "symmetric"
+    num_nodes: int = 0
     call: int = 0
     mark: int | str | None = None
     run: int | None = None
@@ -101,7 +110,12 @@ class TraceView:
         return [*self.measures, *(name for name in ("gradient", "weight_gradient") if name in found)]
 
     def select(
-        self, *names: str, call: int | None = None, mark: int | str | None = None, run: int | None = None
+        self,
+        *names: str,
+        call: int | None = None,
+        mark: int | str | None = None,
+        run: int | None = None,
+        part: str | None = None,
     ) -> RecordedTrace:
         """A trace with some of the rows.
 
@@ -110,6 +124,7 @@ class TraceView:
             call: only those of this call; -1 is the last that was recorded.
             mark: only those with this mark.
             run: only those of this run, and those that all runs share.
+            part: only those of this graph ("graph 3"), node type or relation ("author writes paper").
         """
         rows = self.layers
         if call is not None and call < 0:
@@ -122,6 +137,7 @@ class TraceView:
             and call in (None, row.call)
             and mark in (None, row.mark)
             and (run is None or row.run in (None, run))
+            and part in (None, row.part)
         ]
         return RecordedTrace(kept, self.measures)
 
@@ -135,10 +151,50 @@ class TraceView:
             raise GraphjouleError(
                 f"The trace holds {len(runs)} runs, and {what} is about one: choose it with trace.select(run=0)."
             )
+        parts = list(dict.fromkeys(row.part for row in rows))
+        if len(parts) > 1:
+            raise GraphjouleError(
+                f"The trace holds {len(parts)} parts, and {what} is about one: choose it with "
+                f"trace.select(part={parts[0]!r})."
+            )
+        operators = sorted({row.operator.replace("attention", "random_walk") for row in rows})
+        if len(operators) > 1:
+            raise GraphjouleError(
+                f"The rows are measured by different operators, {' and '.join(operators)}, whose energies cannot be "
+                "compared; choose one for all with Trace(..., operator=...)."
+            )
         return rows
+
+    def averaged(self) -> RecordedTrace:
+        """One row per module and mark, such as the epoch: the mean over all calls, in which every node counts the same.
+
+        Energies are sums over nodes: their mean is that of the calls, and norms are roots of such. Other measures are
+        weighted by the number of nodes, and ``E / ||X||^2`` of the paper's operator by ``||X||^2``. `num_nodes` is the
+        number of all nodes together.
+
+        Example:
+            >>> rows = [LayerTrace("convs.0", {"energy": 2.0, "mad": 0.5}, num_nodes=10, call=0, mark=1)]
+            >>> rows += [LayerTrace("convs.0", {"energy": 8.0, "mad": 0.1}, num_nodes=30, call=1, mark=1)]
+            >>> (row,) = RecordedTrace(rows, ["energy", "mad"]).averaged().layers
+            >>> row.energy, round(row["mad"], 3), row.num_nodes
+            (5.0, 0.2, 40)
+        """
+        groups: dict[tuple[object, ...], list[LayerTrace]] = {}
+        for row in self.layers:
+            groups.setdefault((row.mark, row.training, row.name, row.part, row.operator, row.run), []).append(row)
+        calls = {key: number for number, key in enumerate(dict.fromkeys(key[:2] for key in groups))}
+        averages = []
+        for key, rows in groups.items():
+            numbers = {name: _average(name, rows) for name in self.columns() if all(name in row for row in rows)}
+            row = replace(rows[0], call=calls[key[:2]], num_nodes=sum(row.num_nodes for row in rows))
+            row = replace(row, gradient=numbers.pop("gradient", None))
+            averages.append(replace(row, weight_gradient=numbers.pop("weight_gradient", None), values=numbers))
+        return RecordedTrace(sorted(averages, key=lambda row: row.call), self.measures)
 
     def table(self) -> str:
         """The rows as text, one line each; calls, marks, modes and runs have a column where they differ.
+
+        Parts have one where there are some, and operators where one is not the paper's.
 
         Example:
             >>> rows = [LayerTrace("convs.0", {"energy": 2.0}), LayerTrace("head", {"energy": 1e-9})]
@@ -156,6 +212,10 @@ class TraceView:
         }
         left = {name: cells for name, cells in facts.items() if len(set(cells)) > 1}
         left["layer"] = [row.name for row in rows]
+        if any(row.part is not None for row in rows):
+            left["part"] = ["" if row.part is None else row.part for row in rows]
+        if any(row.operator != "symmetric" for row in rows):
+            left["operator"] = [row.operator for row in rows]
         columns = [_column(name, cells, "<") for name, cells in left.items()]
         for name in self.columns():
             numbers = [row.numbers().get(name) for row in rows]
@@ -167,7 +227,7 @@ class TraceView:
         return json_text({"measures": list(self.measures), "layers": [asdict(row) for row in self.layers]})
 
     def plot(self, path: str | Path | None = None, measures: Sequence[str] | None = None, call: int = -1) -> Figure:
-        """Draw measures over layers, a panel each: one line, or a thin line per run with their median in bold.
+        """Draw measures over layers, a panel each: one line, or a thin line per run and part with their median in bold.
 
         Args:
             path: where to save the picture; its ending says the format.
@@ -184,7 +244,17 @@ class TraceView:
             if name not in recorded:
                 raise GraphjouleError(f"{name!r} was not recorded; recorded are: {choices(recorded) or 'nothing'}.")
         runs = sorted({row.run for row in shown.layers if row.run is not None})
-        series = [[row for row in shown.layers if row.run in (None, run)] for run in runs] or [shown.layers]
+        parts = list(dict.fromkeys(row.part for row in shown.layers))
+        series = [
+            [row for row in shown.layers if row.run in (None, run) and row.part == part]
+            for part in parts
+            for run in (runs or [None])  # type: ignore[list-item]
+        ]
+        if len({len(rows) for rows in series}) > 1:
+            raise GraphjouleError(
+                f"The parts {', '.join(str(part) for part in parts)} have different numbers of rows; choose one with "
+                f"trace.select(part={parts[0]!r})."
+            )
         panels = []
         for k, name in enumerate(names):
             colour = PALETTE[k % len(PALETTE)]
@@ -240,6 +310,25 @@ def read_trace(text: str | bytes) -> RecordedTrace:
         return RecordedTrace(rows, found["measures"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GraphjouleError(f"This is not a trace that graphjoule wrote: {type(error).__name__}, {error}.") from error
+
+
+_SUMS = {"energy": 1, "combinatorial_energy": 1, "norm": 2, "kernel_distance": 2, "gradient": 2, "weight_gradient": 2}
+"""Measures whose value to this power is a sum over nodes."""
+
+
+def _average(name: str, rows: Sequence[LayerTrace]) -> float:
+    values = [row[name] for row in rows]
+    if name in _SUMS:
+        return float(statistics.fmean(value ** _SUMS[name] for value in values) ** (1 / _SUMS[name]))
+    weights: list[float] = [row.num_nodes for row in rows]
+    if name == "rayleigh" and all(row.operator == "symmetric" and "norm" in row for row in rows):
+        weights = [row.norm**2 for row in rows]
+    return statistics.fmean(values, weights if sum(weights) > 0 else None)
+
+
+def some(words: Sequence[str], between: str) -> str:
+    """The first words of a list, for a sentence."""
+    return between.join([*words[:MOST_SHOWN], *(["..."] if len(words) > MOST_SHOWN else [])])
 
 
 def _column(name: str, cells: Sequence[str], side: str) -> list[str]:

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from torch import nn
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.trace.operators import passes_messages
 
 Watch = str | type[nn.Module]
 _LISTS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
@@ -55,9 +56,9 @@ def name_matches(name: str, pattern: str) -> bool:
 def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module below `model` but the parts of a layer.
 
-    One layer is a message-passing layer of PyG, or a member of a list of modules that has at most one of those and no
-    list in it; what a message-passing layer has inside does not count. Its linear maps, activations and norms are
-    parts: they can be watched by name.
+    One layer is a message-passing layer of PyG, a `HeteroConv` of them, or a member of a list of modules that has at
+    most one of those and no list in it; what a message-passing layer has inside does not count. Its linear maps,
+    activations and norms are parts: they can be watched by name.
     """
     seen: set[nn.Module] = set()
 
@@ -69,7 +70,7 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield prefix + name, child
             inside = list(_down_to_layers(child))
             is_member = isinstance(parent, _LISTS) and not any(isinstance(module, _LISTS) for module in inside)
-            if not (_passes_messages(child) or (is_member and sum(map(_passes_messages, inside)) <= 1)):
+            if not (_is_layer(child) or (is_member and sum(map(_is_layer, inside)) <= 1)):
                 yield from descend(child, f"{prefix}{name}.")
 
     return descend(model, "")
@@ -78,11 +79,11 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _down_to_layers(module: nn.Module) -> Iterator[nn.Module]:
     """The module and all below it, but nothing inside a message-passing layer: the list in GENConv is its own MLP."""
     yield module
-    if not _passes_messages(module):
+    if not _is_layer(module):
         for child in module.children():
             yield from _down_to_layers(child)
 
 
-def _passes_messages(module: nn.Module) -> bool:
-    """Whether it is a message-passing layer of PyG, judged by its methods: importing PyG to ask would take seconds."""
-    return all(callable(getattr(module, method, None)) for method in ("propagate", "message", "aggregate"))
+def _is_layer(module: nn.Module) -> bool:
+    """Whether it is a message-passing layer, or one of those per relation, whose sum is the layer."""
+    return passes_messages(module) or any(kind.__name__ == "HeteroConv" for kind in type(module).__mro__)

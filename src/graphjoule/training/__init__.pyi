@@ -8,6 +8,7 @@ from .calibration import prediction_sets as prediction_sets
 from .callbacks import Callback as Callback
 from .callbacks import TensorBoard as TensorBoard
 from .callbacks import TrainingJob as TrainingJob
+from .defaults import recipe_for as recipe_for
 from .export import export_model as export_model
 from .export import exported_program as exported_program
 from .folder import RunFolder as RunFolder

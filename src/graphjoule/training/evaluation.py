@@ -123,6 +123,18 @@ class Evaluation:
     parts: dict[str, PartEvaluation] = field(default_factory=dict)
     planes: Planes | None = None
 
+    def warnings(self, part: str | None = None) -> list[str]:
+        """A sentence on every kind of class that a score hides: never predicted, hardly found, or not there at all.
+
+        Args:
+            part: "val" or "test"; by default the test nodes where there are some.
+        """
+        part = ("test" if "test" in self.parts else "val") if part is None else part
+        if part not in self.parts or (counts := self.parts[part].counts) is None:
+            return []
+        where = f"{'validation' if part == 'val' else 'test'} {self.unit}s"
+        return class_warnings(names_of(self.objective), counts, where, is_labels=isinstance(self.objective, MultiLabel))
+
 
 def evaluate(
     seed: int,
@@ -216,6 +228,59 @@ def _part(objective: Objective, part: Predicted, rows: Tensor, weight: Tensor) -
     )
 
 
+# Classes that a score hides.
+
+
+def names_of(objective: Objective) -> tuple[str, ...]:
+    """Names of classes, labels or targets."""
+    if isinstance(objective, Classification | Ordinal):
+        return objective.classes
+    if isinstance(objective, MultiLabel):
+        return objective.labels
+    names = objective.target_names if isinstance(objective, Regression) else None
+    return names or tuple(f"target {k}" if objective.out_channels > 1 else "" for k in range(objective.out_channels))
+
+
+def class_warnings(names: Sequence[str], counts: Tensor, where: str, *, is_labels: bool) -> list[str]:
+    """Sentences on classes that are never predicted though there, rare and hardly found, or never there.
+
+    A class is rare with less than half its even share, and hardly found where less than half of it is.
+
+    Args:
+        names: of the classes or labels.
+        counts: see `PartEvaluation`.
+        where: which nodes, in words.
+        is_labels: whether a node may have several.
+    """
+    word, rows = "label" if is_labels else "class", list(zip(names, *counts.tolist(), strict=True))
+    total, words = sum(there for _, _, _, there, _ in rows), []
+    missed = [(name, there) for name, _, found, there, _ in rows if there and not found]
+    if missed:
+        many, what = sum(there for _, there in missed), _listed([name for name, _ in missed])
+        words.append(
+            f"Never predicted: {word} {what}. {many:,} of the {where} {'has' if many == 1 else 'have'} it; "
+            "class weights or another metric to select by may help."
+            if len(missed) == 1
+            else f"Never predicted: {len(missed)} {word}{'s' if is_labels else 'es'}, {what}. {many:,} times they are "
+            f"there among the {where}; class weights or another metric to select by may help."
+        )
+    rare = [
+        f"{right:,} of {there:,} {name}"
+        for name, right, found, there, _ in rows
+        if found and 2 * right < there and 2 * there * len(rows) < total
+    ]
+    if rare:
+        words.append(f"Hardly found among the {where}, and rare: {_listed(rare)}.")
+    if absent := [name for name, _, _, there, _ in rows if not there]:
+        words.append(f"Not among the {where}, so nothing is known about how they are predicted: {_listed(absent)}.")
+    return words
+
+
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 # Where the nodes of the sample lie on the graph.
 
 
@@ -229,12 +294,13 @@ def _places(
     if task.pooling is not None:
         sizes = task.pooling.sizes.cpu()
         return {name: {"degree": sizes[rows].float()} for name, rows in nodes.items()}
-    rowptr, col = task.graph.rowptr.cpu().numpy(), task.graph.col.cpu().numpy()
+    graph = task.graph.undirected
+    rowptr, col = graph.rowptr.cpu().numpy(), graph.col.cpu().numpy()
     found: dict[str, dict[str, Any]] = {
         name: {"degree": torch.from_numpy(np.diff(rowptr)[rows.numpy()] - 1).float()} for name, rows in nodes.items()
     }
     if len(col) <= _MOST_ENTRIES:
-        steps = _distances(task.graph, split.train.cpu().numpy())
+        steps = _distances(graph, split.train.cpu().numpy())
         for name, rows in nodes.items():
             found[name]["distance"] = torch.from_numpy(steps[rows.numpy()]).float()
     if not isinstance(task.objective, Regression):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.graph.features import normalize_rows
-from graphjoule.measures import DEFAULT_MEASURES
+from graphjoule.measures import DEFAULT_MEASURES, Reach
 from graphjoule.tasks.inputs import ModelInput
-from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView
+from graphjoule.theory import LAWS, StepLaw
+from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView, reach, with_reach
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
 from graphjoule.trace.limits import Limits, limits
 from graphjoule.training.build import inner_network
@@ -30,20 +31,30 @@ class Examination:
         trace: the rows of one pass in evaluation mode.
         diagnosis: the trace in words; None if it has fewer than two rows to compare.
         limits: the limits of every graph layer; None where the recipe has none or no energy was recorded.
+        reaches: the reach of some graph layers by name, where it was asked for.
+        law: the closed law of reach; None where the network has none.
+        expected_reach: what it says of the last layer on this graph, where reaches were asked for.
     """
 
     trace: TraceView
     diagnosis: Diagnosis | None
     limits: Limits | None
+    reaches: Mapping[str, Reach] = field(default_factory=dict)
+    law: StepLaw | None = None
+    expected_reach: Reach | None = None
 
     def fields(self) -> dict[str, Any]:
         """Everything as a dict that JSON can hold."""
         rows = [{"name": row.name, "channels": row.channels, **row.numbers()} for row in self.trace.layers]
-        return {
+        found = {
             "layers": rows,
             "diagnosis": None if self.diagnosis is None else self.diagnosis.fields(),
             "limits": None if self.limits is None else self.limits.fields(),
         }
+        if self.reaches:
+            found["reach"] = {name: one.fields() for name, one in self.reaches.items()}
+            found["expected_reach"] = None if self.expected_reach is None else self.expected_reach.fields()
+        return found
 
 
 def examine(
@@ -54,6 +65,7 @@ def examine(
     measures: Sequence[str] = DEFAULT_MEASURES,
     watch: Sequence[str] | None = None,
     gradients: bool = False,
+    reaches: bool = False,
     device: str | torch.device = "auto",
 ) -> Examination:
     """Trace one pass of a network in evaluation mode and judge it.
@@ -67,6 +79,7 @@ def examine(
         watch: names of modules to record, with ``*`` as a wildcard; by default see `Trace`.
         gradients: record gradients too, of a random sum of the outputs: how far a gradient reaches does not depend on
             the targets, so none is read.
+        reaches: measure how far some graph layers reach, and what the closed law says of it.
         device: "auto", "cpu" or "cuda".
     """
     where = resolve_device(device)
@@ -77,13 +90,25 @@ def examine(
     else:
         trace = Trace.of(model, given.graph, (x, given.graph), measures, watch)
     layers = graph_layers(trace)
+    settings = recipe.model
+    law = StepLaw.of(settings.name, settings.options, settings.num_layers) if settings.name in LAWS else None
+    measured: dict[str, Reach] = {}
+    expected = None
+    if reaches:
+        first = layers.layers[:1]
+        source = first[0].name if first and first[0].name != _FIRST_LAYER else None  # X_0, where it has a row
+        measured = reach(model, given.graph, (x, given.graph), source=source)
+        expected = None if law is None else law.reach(given.graph)
+        trace = with_reach(trace, measured)
+        layers = graph_layers(trace)
     rows: list[LayerTrace] = layers.layers or trace.layers
     diagnosis = diagnose(RecordedTrace(rows, trace.measures)) if len(rows) > 1 else None
     options = recipe.model.options
     is_known = {"c_min", "c_max"} <= options.keys() and 0 < options["c_min"] < 1
     has_initial = bool(layers.layers) and layers.layers[0].name != _FIRST_LAYER
     has_limits = is_known and has_initial and "energy" in trace.measures
-    return Examination(trace, diagnosis, limits(layers, options["c_min"], options["c_max"]) if has_limits else None)
+    held = limits(layers, options["c_min"], options["c_max"]) if has_limits else None
+    return Examination(trace, diagnosis, held, measured, law, expected)
 
 
 def graph_layers(trace: TraceView) -> RecordedTrace:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import write_bytes
 from graphjoule.graph import Propagation, normalize_rows
+from graphjoule.graph.propagation import LEAST_BOUND
 from graphjoule.nn import GraphModel
 from graphjoule.ops.backend import use_backend
 from graphjoule.tasks import Task
@@ -84,10 +85,10 @@ def exported_program(
     and gives the prediction of every node in float64, ``[num_nodes, out_channels]``: probabilities of classes, or
     numbers in the unit of the targets. The graph is normalised within, by the rules of `Propagation.from_edge_index`
     with weights: self-loops are dropped, duplicates add up. A program cannot refuse with a sentence, so an edge list
-    that `Propagation` would refuse makes all predictions NaN: one with a direction missing, a negative node, or a
-    weight that is negative or not finite. A module that takes ``edge_index`` itself gets it as it is; for it
-    self-loops, duplicates and weights of zero are refused in the same way. Of a task about whole graphs the program
-    takes one graph and gives one row.
+    that `Propagation` would refuse makes all predictions NaN: one with a direction missing, unless the model was
+    trained on edges that keep theirs, a negative node, or a weight that is negative or not finite. A module that takes
+    ``edge_index`` itself gets it as it is; for it self-loops, duplicates and weights of zero are refused in the same
+    way. Of a task about whole graphs the program takes one graph and gives one row.
 
     Args:
         model: see `export_model`; it is left on its device, in evaluation mode.
@@ -106,7 +107,12 @@ def exported_program(
     network = as_graph_model(model, data).eval()
     like = next(network.parameters())
     pooling = data.pooling.how if isinstance(data.pooling, Pooling) else data.pooling
-    predictor = _Predictor(network, data.objective, normalize_features, pooling)
+    if data.num_edge_types > 1:
+        raise GraphjouleError(
+            f"The model was trained on {data.num_edge_types} types of edges with an operator each, and a program takes "
+            "edges without types; use `format=hub`, or train with merged types."
+        )
+    predictor = _Predictor(network, data.objective, normalize_features, pooling, data.is_directed)
     # A path of five nodes: sizes 0 and 1 would be taken for constants.
     edges = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 4], [1, 0, 2, 1, 3, 2, 4, 3]], device=like.device)
     features = torch.zeros(5, data.num_features, dtype=like.dtype, device=like.device)
@@ -138,14 +144,19 @@ class _Predictor(nn.Module):
     """From features and an edge list to what ``graphjoule predict`` says; of a task about graphs, about one graph."""
 
     def __init__(
-        self, model: GraphModel, objective: Objective, normalize_features: bool, pooling: str | None = None
+        self,
+        model: GraphModel,
+        objective: Objective,
+        normalize_features: bool,
+        pooling: str | None = None,
+        is_directed: bool = False,
     ) -> None:
         super().__init__()
         self.model, self.objective = model, objective
-        self.normalize_features, self.pooling = normalize_features, pooling
+        self.normalize_features, self.pooling, self.is_directed = normalize_features, pooling, is_directed
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
-        graph = EdgeList(edge_index, edge_weight, x)
+        graph = EdgeList(edge_index, edge_weight, x, is_directed=self.is_directed)
         output = self.model(normalize_rows(x) if self.normalize_features else x, graph).double()
         if self.pooling is not None:
             output = output - self.model.output_center
@@ -161,23 +172,29 @@ class EdgeList(Propagation):
         edge_index: both directions of every edge, shape ``[2, num_edges]``.
         edge_weight: their weights, shape ``[num_edges]``.
         x: the features, which say how many nodes there are.
+        is_directed: whether an edge counts from its first end to its second alone, see `DirectedPropagation`.
     """
 
+    is_directed: bool  # type: ignore[misc]
+    _ends: tuple[Tensor, Tensor]  # the node that reads and the one that is read
     _diagonal: Tensor
     _edges: tuple[Tensor, Tensor, Tensor]  # as they are, their weights, and those without self-loops
     _places: dict[int, Tensor]  # row of every entry of a message, by the width of messages
     _is_read: list[bool]  # not empty where a module has looked at the edges
 
-    def __init__(self, edge_index: Tensor, edge_weight: Tensor, x: Tensor) -> None:
-        row, col = edge_index[0], edge_index[1]
+    def __init__(self, edge_index: Tensor, edge_weight: Tensor, x: Tensor, *, is_directed: bool = False) -> None:
+        row, col = (edge_index[1], edge_index[0]) if is_directed else (edge_index[0], edge_index[1])
         given = edge_weight.double()
         weight = torch.where(row == col, 0.0, given)
         degree = x.new_zeros(x.size(0), dtype=torch.float64).scatter_add(0, row, weight)
         scale = (degree + 1).rsqrt()
+        own = scale * scale
         for name, value in {
-            "value": (weight * (scale[row] * scale[col])).to(x.dtype)[:, None],
+            "is_directed": is_directed,
+            "value": (weight * (own[row] if is_directed else scale[row] * scale[col])).to(x.dtype)[:, None],
             "degree": degree,
-            "_diagonal": (scale * scale).to(x.dtype)[:, None],
+            "_ends": (row, col),
+            "_diagonal": own.to(x.dtype)[:, None],
             "_edges": (edge_index, given, weight),
             "_places": {},
             "_is_read": [],
@@ -205,6 +222,12 @@ class EdgeList(Propagation):
         """Their weights."""
         return self._edges[1].to(self.dtype)
 
+    @property
+    def laplacian_bound(self) -> Tensor:  # type: ignore[override] - a number of the graph that goes in
+        """See `Propagation.laplacian_bound`."""
+        degree = self.degree.amax()
+        return (2 * degree / (1 + degree)).clamp(min=LEAST_BOUND)
+
     def product(self, x: Tensor) -> Tensor:
         """``P X`` edge by edge.
 
@@ -212,7 +235,7 @@ class EdgeList(Propagation):
         threads without a lock (wrong in about 1 of 10 calls on a graph like Cora, version 1.31); this becomes
         ``ScatterElements``, which it computes in order.
         """
-        row, col = self._edges[0][0], self._edges[0][1]
+        row, col = self._ends
         width = x.size(1)
         if width not in self._places:  # once for all layers: the time to export grows with the number of steps
             self._places[width] = row[:, None].expand(-1, width)
@@ -231,7 +254,7 @@ class EdgeList(Propagation):
         num_wrong = (
             (edge_index < 0).sum()
             + (~torch.isfinite(given) | (given < 0)).sum()
-            + ((there - back).abs() > _ROUNDING * (there + back)).sum()
+            + (0 if self.is_directed else ((there - back).abs() > _ROUNDING * (there + back)).sum())
         )
         if self._is_read:
             key = torch.sort(row * self.num_nodes + col).values

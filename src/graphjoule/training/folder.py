@@ -25,6 +25,7 @@ from graphjoule.files import (
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.training.comparison import Comparison, read_comparison, write_comparison
 from graphjoule.training.evaluation import Evaluation, read_evaluation, write_evaluation
 from graphjoule.training.loop import RunResult
 from graphjoule.training.model_card import model_card
@@ -64,7 +65,8 @@ class About(BaseModel):
 class RunFolder:
     """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, ``MODEL_CARD.md``.
 
-    ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes. While it
+    ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes.
+    ``comparison.json`` is there where `graphjoule.worth.assess` has compared the runs with simpler models. While it
     trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is whole at
     any moment. A seed counts as done when its record is there; its model is written first.
 
@@ -78,7 +80,9 @@ class RunFolder:
         self._about_path = self.path / "run.json"
         self._checkpoint_path = self.path / "checkpoint.safetensors"
         self.evaluation_path = self.path / "evaluation.safetensors"
+        self.comparison_path = self.path / "comparison.json"
         self.card_path = self.path / "MODEL_CARD.md"
+        self._held: tuple[int, int] | None = None  # which folder `open` holds, by device and number
 
     def check(
         self,
@@ -170,7 +174,28 @@ class RunFolder:
         with folder_lock(self.path, _LOCK_NAME) as is_ours:
             self._refuse_unless(is_ours)
             remove_temporaries(self.path)
-            yield
+            self._held = self._place
+            try:
+                yield
+            finally:
+                self._held = None
+
+    @property
+    def _place(self) -> tuple[int, int] | None:
+        """Which folder is at the path now; None if there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_in_place(self) -> None:
+        """Refuse to write into another folder than the one that is held: it has nothing of this training."""
+        if self._held is not None and self._place != self._held:
+            raise GraphjouleError(
+                f"{self.path} was deleted, moved or replaced while it was trained in, and nothing more is written; put "
+                "the folder back and pass `resume=True`, or begin again in another one with `out`."
+            )
 
     def check_unheld(self) -> None:
         """Refuse a folder that another process is training in now; nothing is made.
@@ -193,6 +218,7 @@ class RunFolder:
         splits: Mapping[int, str] | None = None,
     ) -> None:
         """Write ``run.json``; see `About` for what is given."""
+        self._check_in_place()
         about = About(recipe=recipe, groups=groups, data=data, splits=dict(splits or {}))
         write_json(self._about_path, about.model_dump(mode="json"))
 
@@ -202,6 +228,7 @@ class RunFolder:
 
     def add(self, result: RunResult, record: Record, recipe: Recipe, data: TaskFacts) -> None:
         """Write one finished run: the model, then the record that makes it count."""
+        self._check_in_place()
         save_model(
             self.model_path(result.seed),
             result.model,
@@ -215,6 +242,7 @@ class RunFolder:
 
     def write_evaluation(self, evaluation: Evaluation) -> None:
         """Replace what reports need of the best run; written before its record, so that no run is missed."""
+        self._check_in_place()
         write_evaluation(self.evaluation_path, evaluation)
 
     def evaluation(self) -> Evaluation | None:
@@ -226,13 +254,29 @@ class RunFolder:
         found = self.evaluation()
         return None if found is None else (found.seed, found.score)
 
+    def write_comparison(self, comparison: Comparison) -> None:
+        """Replace what the runs are worth beside simpler models."""
+        self._check_in_place()
+        write_comparison(self.comparison_path, comparison)
+
+    def comparison(self) -> Comparison | None:
+        """What the runs are worth beside simpler models; None if they, or not all of them, have been compared."""
+        if not self.comparison_path.exists():
+            return None
+        found = read_comparison(self.comparison_path)
+        run_ids = [record.run_id for record in self.records().values() if record.status == "done"]
+        return found if sorted(found.run_ids) == sorted(run_ids) else None
+
     def write_card(self) -> None:
         """Write ``MODEL_CARD.md`` from the files that are here."""
-        about = self.about()
-        write_text(self.card_path, model_card(about.recipe, list(self.records().values()), about.data))
+        self._check_in_place()
+        about, records, found = self.about(), list(self.records().values()), self.evaluation()
+        card = model_card(about.recipe, records, about.data, evaluation=found, comparison=self.comparison())
+        write_text(self.card_path, card)
 
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """Replace the checkpoint by the state of a group of runs."""
+        self._check_in_place()
         about = {"recipe": recipe.fingerprint(), "group": list(group), "seconds": seconds}
         write_tensors(self._checkpoint_path, "checkpoint", state, about)
 
@@ -263,7 +307,9 @@ class RunFolder:
         rows = state["seed"].numel() if "seed" in state else 0
         fits = rows > 0 and all(name in state for name in like if not name.startswith(_MAY_BE_MISSING))
         for name, value in state.items():
-            if not name.startswith("draws."):
+            if name.startswith("draws."):
+                fits = fits and _is_generator(name.removeprefix("draws."), value)
+            else:
                 shape, dtype = (like[name].shape[1:], like[name].dtype) if name in like else (None, None)
                 fits = fits and shape is not None and value.shape == (rows, *shape) and value.dtype == dtype
         seeds = like["seed"].tolist()
@@ -287,6 +333,15 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""
         self._checkpoint_path.unlink(missing_ok=True)
+
+
+def _is_generator(kind: str, value: Tensor) -> bool:
+    """Whether a tensor is the state of a generator of random numbers on a kind of device that is here."""
+    try:
+        torch.Generator(kind).set_state(value[0])
+    except (RuntimeError, TypeError, IndexError):
+        return False
+    return True
 
 
 def _state_of_any_format(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,13 +14,23 @@ from graphjoule.files import printable
 from graphjoule.tasks.encoders import DIRECTIONS
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Classification, MultiLabel, Ordinal
+from graphjoule.training.comparison import Comparison
+from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, summarise
 
 _MOST_CLASSES = 50
 
 
-def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None, only_model: str | None = None) -> str:
+def model_card(
+    recipe: Recipe,
+    records: Sequence[Record],
+    data: TaskFacts | None,
+    only_model: str | None = None,
+    *,
+    evaluation: Evaluation | None = None,
+    comparison: Comparison | None = None,
+) -> str:
     """The card of a run folder, or of a folder with one model alone.
 
     Args:
@@ -28,6 +38,8 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         records: one per seed, in any order.
         data: what was trained on; None in a folder that does not say.
         only_model: name of the model's file where the folder holds nothing else of the training.
+        evaluation: predictions of the best run, for warnings about classes.
+        comparison: what the runs are worth beside simpler models.
 
     Returns:
         Markdown; the same files give the same text.
@@ -46,6 +58,8 @@ def model_card(recipe: Recipe, records: Sequence[Record], data: TaskFacts | None
         counted=counted,
         only_model=only_model,
         directions=DIRECTIONS,
+        warnings=[] if evaluation is None else evaluation.warnings(),
+        comparison=comparison,
     )
 
 

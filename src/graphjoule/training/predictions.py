@@ -33,10 +33,11 @@ def write_predictions(
     Names are written as they are in the data; where a spreadsheet would run one as a formula, a warning is logged.
 
     The first column is ``id``. Of a classification follow ``label``, the most probable class, ``given``, and
-    ``probability_CLASS`` for every class; of several labels ``given`` and ``probability_LABEL`` for every label. Of a
-    regression follow ``prediction``, or ``prediction_TARGET`` for every target where they have names, and ``given``; of
-    ordered classes ``label``, the class whose rank is nearest, ``prediction``, the rank from 0, and ``given``.
-    ``given`` is true where a target was known, so that the model may have learnt it.
+    ``probability_CLASS`` for every class; of several labels ``labels``, those above 0.5 with ``;`` between them,
+    ``given``, and ``probability_LABEL`` for every label. Of a regression follow ``prediction``, or
+    ``prediction_TARGET`` for every target where they have names, and ``given``; of ordered classes ``label``, the
+    class whose rank is nearest, ``prediction``, the rank from 0, and ``given``. ``given`` is true where a target was
+    known, so that the model may have learnt it.
 
     Args:
         path: the file; its folder must exist.
@@ -126,8 +127,8 @@ def predictions_csv(
     a,1.5,true
     >>> likes, stars = MultiLabel(2, ("tea", "jam")), Ordinal(3, ("low", "middle", "high"))
     >>> print(predictions_csv(["a"], torch.tensor([[0.5, 1]]), torch.tensor([[0, torch.nan]]), likes), end="")
-    id,given,probability_tea,probability_jam
-    a,true,0.5,1
+    id,labels,given,probability_tea,probability_jam
+    a,jam,true,0.5,1
     >>> print(predictions_csv(["a"], torch.tensor([[1.75]]), torch.tensor([-1]), stars), end="")
     id,label,prediction,given
     a,high,1.75,false
@@ -142,8 +143,11 @@ def predictions_csv(
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, MultiLabel):
         names = objective.labels
-        head = ["id", "given", *(f"probability_{name}" for name in names)]
-        rows = [[*row[:2], *row[2]] for row in zip(ids, known, numbers, strict=True)]
+        head = ["id", "labels", "given", *(f"probability_{name}" for name in names)]
+        sign = next((sign for sign in ";|," if not any(sign in name for name in names)), ";")
+        found = (predictions > 0.5).tolist()  # as the metrics count them
+        labels = [sign.join(name for name, is_there in zip(names, row, strict=True) if is_there) for row in found]
+        rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, Ordinal):
         names, head = objective.classes, ["id", "label", "prediction", "given"]
         labels = [names[rank] for rank in predictions[:, 0].round().int().tolist()]

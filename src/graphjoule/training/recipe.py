@@ -147,8 +147,8 @@ class TrainSettings(BaseModel):
 
     lr: float = Field(gt=0)
     weight_decay: dict[str, Annotated[float, Field(ge=0)]]
-    epochs: int = Field(ge=1)
-    patience: int = Field(ge=1)
+    epochs: int = Field(ge=1, le=10**7)  # the curves of all of them are kept
+    patience: int = Field(ge=1, le=10**9)
     select_on: str = Field(min_length=1)
     clusters: ClusterSettings | None = None
     class_weights: str | list[float] | None = None
@@ -170,7 +170,7 @@ class TrainSettings(BaseModel):
         return select_on.removeprefix("val_")  # as files of before say
 
 
-Source = Literal["paper", "released code", "ours", "default", "override"]
+Source = Literal["paper", "released code", "ours", "data", "default", "override"]
 Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What a run is chosen by. These are arguments and not settings, so that a recipe is never about another run.
@@ -481,6 +481,13 @@ def load_recipe(
         at = [name for name in settled if not key or f".{table}." in f".{name}."]
         in_file = key not in _CHOSEN and not any(settled[name][1] == "override" for name in at)
         raise GraphjouleError(f"{file or f'{model}.toml'}: {sentence}" if in_file else sentence) from error
+
+
+def has_recipe(model: str, dataset: str) -> bool:
+    """Whether the recipe file that comes with graphjoule has a block of the dataset's own."""
+    if model not in MODELS:
+        raise GraphjouleError(unknown(model, MODELS, "model"))
+    return any(block.dataset == dataset for block in _read_recipe_file(model, None))
 
 
 def _check_overrides(overrides: Mapping[str, Any]) -> None:

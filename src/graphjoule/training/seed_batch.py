@@ -17,7 +17,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
-from graphjoule.ops import fold_in, make_key
+from graphjoule.ops import fold_in, limit_spectral_norm, make_key
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
@@ -161,6 +161,7 @@ class SeedBatch:
         self.best_buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
         self.states = self._initial_states(device)
+        self._held = self._held_weights()
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.watched = self.objective.watched(recipe.train.select_on)
@@ -237,6 +238,7 @@ class SeedBatch:
         active = self.selection.active & torch.isfinite(train_loss)
         step = self.epoch + 1
         adam_step(self.parameters, gradient, self.moment1, self.moment2, step, self.lr, self.weight_decay, active)
+        self._hold_weights(active)
         for name, state in self.states.items():
             if state.numel():  # of a run that has stopped it stays as it is
                 updated = self.terms[name].updated(state, seen[name].detach(), step)
@@ -246,6 +248,37 @@ class SeedBatch:
         self._keep_best(improved)
         self.curve.index_copy_(1, self.epoch[None], torch.cat([train_loss[:, None], scores], dim=1)[:, None])
         self.epoch.add_(1)
+
+    def _held_weights(self) -> list[tuple[torch.Size, Tensor, Tensor]]:
+        """The weights whose spectral norm is limited, by shape: where they stand in the parameters, and the limits."""
+        limit_of: dict[str, float] = {}
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for key, term in self.terms.items():
+            owner = self.model if key == "penalty" else inner_network(self.model)
+            for name, limit in term.spectral_limits().items():
+                full = names[id(owner.get_parameter(name))]
+                limit_of[full] = min(limit, limit_of.get(full, limit))
+        by_shape: dict[torch.Size, list[str]] = {}
+        for name in limit_of:
+            by_shape.setdefault(self.layout.shapes[name], []).append(name)
+        device = self.parameters.device
+        return [
+            (
+                shape,
+                torch.cat([self.layout.offsets[name] + torch.arange(shape.numel()) for name in same]).to(device),
+                torch.tensor([limit_of[name] for name in same], dtype=self.parameters.dtype, device=device),
+            )
+            for shape, same in by_shape.items()
+        ]
+
+    @torch.no_grad()
+    def _hold_weights(self, active: Tensor) -> None:
+        """Put the limited weights of every active run back within their spectral norms; all of a shape at once."""
+        for shape, place, limits in self._held:
+            place, limits = place.to(self.parameters.device), limits.to(self.parameters.device)
+            found = self.parameters.index_select(1, place)
+            held = limit_spectral_norm(found.view(-1, len(limits), *shape), limits).flatten(1)
+            self.parameters.index_copy_(1, place, torch.where(active[:, None], held, found))
 
     def _total_gradient(self, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Loss and gradient over all nodes."""
@@ -499,8 +532,9 @@ class SeedBatch:
             owner, _, key = name.partition(".")
             if owner == "selection":
                 self.selection.state[key] = value
-            elif owner == "draws":
-                self.draws.on(torch.device(key)).set_state(value[0].cpu())
+            elif owner == "draws":  # of a model that cannot be stacked; others draw from keys
+                if not self.model.is_stackable:
+                    self.draws.on(torch.device(key)).set_state(value[0].cpu())
             elif key:
                 getattr(self, owner)[key] = value
             else:

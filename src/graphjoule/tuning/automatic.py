@@ -27,6 +27,7 @@ from graphjoule.tasks.metrics import Metric
 from graphjoule.training import resolve_device
 from graphjoule.training.budget import Budget
 from graphjoule.training.build import architecture_of
+from graphjoule.training.defaults import choose_settings
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record
@@ -132,10 +133,11 @@ def _first_recipes(
     task: Task, models: Sequence[str], depths: Sequence[int], seeds: Sequence[int], settings: Mapping[str, Any]
 ) -> dict[str, Recipe]:
     """The candidates of the first rung by name: every model's own settings for the task, the quickest first."""
-    found = {}
+    found, facts = {}, None
     for depth in sorted(dict.fromkeys(depths)):
         for model in dict.fromkeys(models):
-            recipe = load_recipe(model, task.name, depth, settings).with_split_of(task)
+            chosen = choose_settings(load_recipe(model, task.name, depth, settings), task, seeds[0], facts=facts)
+            facts, recipe = chosen.facts, chosen.recipe.with_split_of(task)
             rule = recipe.data.split
             if recipe.data.split_seed is None and len({task.split(rule, seed).sha256 for seed in seeds}) > 1:
                 # Models that are compared, and predict together, must validate on the same nodes.

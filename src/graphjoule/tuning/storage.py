@@ -23,12 +23,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import ensure_folder, file_lock, reason
+from graphjoule.files import ensure_folder, file_lock, lock_itself, reason
 
 _ABOUT = "graphjoule"  # the study's attribute that says what it searches
 _BEGINNING = b'{"op_code":'  # of every line that Optuna writes
@@ -144,6 +144,11 @@ class StorageRef:
             if _ABOUT not in study.user_attrs:
                 study.set_user_attr(_ABOUT, dict(about))
             begun = study.user_attrs[_ABOUT]  # read again: two workers may have begun it at the same moment
+        if not isinstance(begun, Mapping) or [one.name.lower() for one in study.directions] != [direction]:
+            raise GraphjouleError(
+                f"The search {self.name!r} in {self} was begun by something else than graphjoule; choose another "
+                "`storage` or `name`."
+            )
         if changed := differences(begun, about):
             raise GraphjouleError(
                 f"The search {self.name!r} in {self} was begun with something else ({'; '.join(changed)}); choose "
@@ -216,7 +221,8 @@ class JournalLock:
 
     Whoever takes it cuts off a last line without an end: nobody has read that line. A journal that was removed,
     replaced or cut short since the last time is refused, for Optuna would add to it and lose all that was there. Who
-    has it can take it again: a block with the lock is a worker's turn.
+    has it can take it again: a block with the lock is a worker's turn. The journal itself is locked too, where the disk
+    can: whoever deletes the lock file beside it lets no second worker in.
 
     Args:
         journal: the journal file, which exists.
@@ -226,31 +232,40 @@ class JournalLock:
         self._journal = journal
         self._lock = FileLock(f"{journal}.lock")
         self._seen: tuple[int, int] | None = None
+        self._held: list[IO[bytes]] = []  # one for each time that it was taken; the first is locked
 
     def acquire(self) -> bool:
         """Wait until no other worker adds a line."""
         self._lock.acquire(poll_interval=_POLL_SECONDS)
         try:
-            with self._journal.open("r+b") as file:
-                size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
-                if self._seen is not None and (inode != self._seen[1] or size < self._seen[0]):
-                    raise GraphjouleError(
-                        f"{self._journal} was emptied, cut short or replaced while the search was running; put the "
-                        "file back, or begin again in another `storage`."
-                    )
-                file.seek(max(0, size - 1))
-                if size and file.read(1) != b"\n":
-                    file.seek(0)
-                    size = file.read().rfind(b"\n") + 1
-                    file.truncate(size)
-                self._seen = (size, inode)
+            file = self._journal.open("r+b", buffering=0)
         except BaseException:
             self._lock.release()
+            raise
+        self._held.append(file)
+        try:
+            if len(self._held) == 1:
+                lock_itself(file.fileno(), wait=True)
+            size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            if self._seen is not None and (inode != self._seen[1] or size < self._seen[0]):
+                raise GraphjouleError(
+                    f"{self._journal} was emptied, cut short or replaced while the search was running; put the "
+                    "file back, or begin again in another `storage`."
+                )
+            file.seek(max(0, size - 1))
+            if size and file.read(1) != b"\n":
+                file.seek(0)
+                size = file.read().rfind(b"\n") + 1
+                file.truncate(size)
+            self._seen = (size, inode)
+        except BaseException:
+            self.release()
             raise
         return True
 
     def release(self) -> None:
         """Let the next worker add a line."""
+        self._held.pop().close()  # the first lets go of the journal
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -263,11 +278,13 @@ class JournalLock:
 def _journal_fault(path: Path) -> str | None:
     """What is wrong with a journal, its last line apart, which may be cut off; None if it can be read."""
     journal, line = import_optuna().storages.journal, b""
+    if not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever; a folder says so itself
+        return "is not a file"
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 is_entry = "op_code" in dict(json.loads(line))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 is_entry = False
             is_torn = not line.endswith(b"\n") and (line.startswith(_BEGINNING) or _BEGINNING.startswith(line))
             if not (is_entry or is_torn):

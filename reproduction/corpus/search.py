@@ -1,0 +1,278 @@
+"""Settings that a search finds on every task of a half, and what the settings from the data are worth beside them.
+
+``python -m reproduction.corpus.search --half learn --device cuda --workers 4 --out learn.jsonl`` trains 40 random
+settings of EGNN and the `DESIGNED` ones at depths 2, 8 and 32: what rules are made from. ``--half judge`` trains 40
+other random settings, picks the best by validation, and trains it and the settings from the data again with `fit` on
+ten seeds; the ledger is printed, and by ``--ledger`` from the file alone. A second call with the same file goes on
+where the first one was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphjoule import GraphjouleError, Task, fit
+from graphjoule.training import recipe_for
+from reproduction.corpus.tasks import JUDGING, LEARNING, SCORED_BY_AUC, load
+from reproduction.corpus.trials import EPOCHS, PATIENCE, Trial, draw_trials, train_trials
+
+NUM_TRIALS, SEEDS, FIT_SEEDS = 40, (0, 1), 10
+DEPTHS = (8, 2, 32)  # what is worth most comes first, where time may run out
+DESIGNED = [
+    Trial(),  # what every dataset without a recipe had before there were rules
+    *(
+        Trial(
+            lr=0.01,
+            dropout=dropout,
+            output_dropout=dropout,
+            c_min=c_min,
+            beta=beta,
+            gamma=gamma,
+            srelu_init=shift,
+            encoder=encoder,
+            normalize_features=True,
+        )
+        # A reach of (1 - c_min) / beta = 1, 2, 4 and 8 steps; linear or free layers.
+        for (c_min, beta), (gamma, shift), dropout, encoder in product(
+            [(0.8, 0.2), (0.5, 0.25), (0.3, 0.175), (0.2, 0.1)],
+            [(20.0, -10.0), (1e-3, 0.0)],
+            (0.2, 0.5),
+            ("linear", "mlp"),
+        )
+    ),
+]
+_BAG = Trial(lr=0.01, dropout=0.5, output_dropout=0.5, normalize_features=True)
+_NUMBERS = Trial(lr=0.01, dropout=0.5, output_dropout=0.5, gamma=1e-3, srelu_init=0.0)
+SECOND = [  # variations of what the first round found, longer
+    _BAG,
+    replace(_BAG, normalize_features=False, lr=0.005),
+    replace(_BAG, hidden_channels=256, lr=0.005),
+    replace(_BAG, hidden_channels=256, lr=0.002, dropout=0.4, output_dropout=0.4, normalize_features=False),
+    replace(_BAG, c_min=0.8, beta=0.2),
+    replace(_BAG, c_min=0.5, beta=0.25, normalize_features=False, lr=0.005),
+    replace(_BAG, c_min=0.1, beta=0.08),
+    replace(_BAG, lr=0.02),
+    replace(_BAG, weight_decay=5e-5),
+    _NUMBERS,
+    replace(_NUMBERS, dropout=0.35, output_dropout=0.35),
+    replace(_NUMBERS, dropout=0.2, output_dropout=0.5),
+    replace(_NUMBERS, hidden_channels=256, lr=0.005),
+    replace(_NUMBERS, lr=0.005),
+    replace(_NUMBERS, weight_decay=5e-5),
+    replace(_NUMBERS, weight_decay=3e-3),
+    replace(_NUMBERS, gamma=0.02),
+    replace(_NUMBERS, c_min=0.8, beta=0.2),
+    replace(_NUMBERS, c_min=0.8, beta=0.2, hidden_channels=256, lr=0.005),
+    replace(_NUMBERS, c_min=0.8, beta=0.4, gamma=20.0, weight_decay=3e-3),
+    replace(_NUMBERS, c_min=0.1, beta=0.05),
+]
+TRIAL_SEED = {"learn": 0, "judge": 1}
+DATA, FOUND = "settings from the data", "best of the search"
+
+
+def score_name(task: str) -> str:
+    """The metric of a task."""
+    return "roc_auc" if task in SCORED_BY_AUC else "accuracy"
+
+
+def search(
+    name: str, depth: int, half: str, device: str, num_trials: int, seeds: Sequence[int], again: bool
+) -> list[dict[str, Any]]:
+    """The records of one task and depth: every trial, and what `fit` makes of the settings from the data.
+
+    The judging half has a search at depths 2 and 8; deeper, where it costs most, the settings from the data alone.
+    """
+    begin = time.monotonic()
+    whole = load(name, judging=half == "judge")
+    task = whole.to(device)
+    epochs, patience, trials = EPOCHS, PATIENCE, draw_trials(NUM_TRIALS, TRIAL_SEED[half])[:num_trials]
+    if again:
+        epochs, patience, trials = 600, 100, SECOND[:num_trials] if depth == 8 else []
+    elif half == "learn":
+        trials += DESIGNED[: num_trials + 1]
+    elif depth > 8:
+        trials = []
+    found = train_trials(task, trials, seeds, depth, epochs, patience)
+    about = {"kind": "trial", "task": name, "depth": depth}
+    records: list[dict[str, Any]] = [
+        {**about, "trial": number, **_rounded({"settings": trial.overrides(), **scores})}
+        for number, (trial, scores) in enumerate(zip(trials, found, strict=True))
+    ]
+    seconds = time.monotonic() - begin
+    if half == "judge" and trials:
+        best, select_on = winner(records, score_name(name))
+        wide = best["settings"] | {"select_on": select_on, "epochs": 500, "patience": 100}
+        records.append(_fitted(whole, depth, FOUND, wide, device))
+    if half == "judge" or again:
+        records.append(_fitted(whole, depth, DATA, {}, device))
+    records.append({"kind": "time", "task": name, "depth": depth, "search": seconds, "all": time.monotonic() - begin})
+    return records
+
+
+def _fitted(task: Task, depth: int, what: str, overrides: Mapping[str, Any], device: str) -> dict[str, Any]:
+    recipe = recipe_for(task, "egnn", depth, overrides)
+    done = [record for record in fit(recipe, task, range(FIT_SEEDS), device=device).records if record.status == "done"]
+    scores = {
+        f"{part}_{name}": [getattr(record, part)[name] for record in done]
+        for part in ("val", "test")
+        for name in ("accuracy", "macro_f1", "roc_auc")
+        if name in (getattr(done[0], part) if done else ())
+    }
+    failed = FIT_SEEDS - len(done)
+    settings = {key: value for key, value in recipe.settings().items() if recipe.sources.get(key) != "default"}
+    fields = {"settings": settings, "failed": failed, "scores": scores}
+    return {"kind": "fit", "task": task.name, "depth": depth, "what": what, **_rounded(fields)}
+
+
+def winner(records: Iterable[Mapping[str, Any]], metric: str) -> tuple[Mapping[str, Any], str]:
+    """The trial that validates best by the mean over its seeds, and what selected its epochs."""
+
+    def worth(pair: tuple[Mapping[str, Any], str]) -> tuple[float, float]:
+        found = pair[0][pair[1]]
+        return statistics.fmean(found[f"val_{metric}"]), -statistics.fmean(found["val_loss"])
+
+    return max(((record, by) for record in records for by in ("loss", "accuracy")), key=worth)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+# The ledger.
+
+
+def ledger(records: Iterable[Mapping[str, Any]]) -> str:
+    """What settings from the data are worth against the best of a search, in points, task by task."""
+    mean: dict[tuple[str, int, str], float] = {}
+    for record in records:
+        if record["kind"] == "fit" and record["scores"]:
+            scores = record["scores"][f"test_{score_name(record['task'])}"]
+            mean[record["task"], record["depth"], record["what"]] = 100 * statistics.fmean(scores)
+    if not mean:
+        return ""
+    tasks = list(dict.fromkeys(task for task, _, _ in mean))
+    depths = sorted({depth for _, depth, _ in mean})
+    lines = ["| task | " + " | ".join(f"data, {d} | search, {d} | difference" for d in depths) + " | 32 - 2 |"]
+    lines.append("|---" * (2 + 3 * len(depths)) + "|")
+    below: dict[Any, dict[str, float]] = {}
+    for task in tasks:
+        cells = []
+        for depth in depths:
+            data, found = (mean.get((task, depth, what)) for what in (DATA, FOUND))
+            cells += ["" if data is None else f"{data:.2f}", "" if found is None else f"{found:.2f}"]
+            if data is None or found is None:
+                cells.append("")
+            else:
+                below.setdefault(depth, {})[task] = data - found
+                cells.append(f"{data - found:+.2f}")
+        deep, flat = (mean.get((task, depth, DATA)) for depth in (32, 2))
+        cells.append("" if deep is None or flat is None else f"{deep - flat:+.2f}")
+        if deep is not None and flat is not None:
+            below.setdefault("32 - 2", {})[task] = deep - flat
+        lines.append(f"| {task} | {' | '.join(cells)} |")
+    for what, found in below.items():
+        worst = min(found, key=lambda task: found[task])
+        told = f"depth {what}, data - search" if isinstance(what, int) else f"data, depth {what}"
+        lines.append(
+            f"{told}: mean {statistics.fmean(found.values()):+.2f} points over {len(found)} tasks, worst "
+            f"{found[worst]:+.2f} ({worst})"
+        )
+    return "\n".join(lines)
+
+
+def table(records: Iterable[Mapping[str, Any]]) -> str:
+    """The trials as CSV, means over seeds in points; their settings are those of `draw_trials` and then `DESIGNED`."""
+    lines = ["task,depth,trial,selected_by,val_score,test_score,test_macro_f1"]
+    for record in records:
+        if record["kind"] == "trial":
+            keys = [f"val_{score_name(record['task'])}", f"test_{score_name(record['task'])}", "test_macro_f1"]
+            for by in ("loss", "accuracy"):
+                means = [f"{100 * statistics.fmean(record[by][key]):.2f}" for key in keys]
+                lines.append(",".join([record["task"], str(record["depth"]), str(record["trial"]), by, *means]))
+    return "\n".join(lines) + "\n"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file, without a last line that a kill cut short."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def _unit(job: tuple[str, int, str, str, int, tuple[int, ...], bool]) -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    try:
+        return search(*job)
+    except (GraphjouleError, RuntimeError) as error:  # no data here, or no memory: said, and left for the next call
+        return [{"kind": "failure", "task": job[0], "depth": job[1], "why": str(error)[:300]}]
+
+
+def main() -> None:
+    """Run what the file does not have yet, and print the ledger."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction.corpus.search", description=__doc__)
+    parser.add_argument("--half", choices=("learn", "judge"), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="records, JSON lines")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which nothing more is begun")
+    parser.add_argument("--tasks", default="", help="some tasks, such as users,iris; all by default")
+    parser.add_argument("--depths", default=",".join(map(str, DEPTHS)))
+    parser.add_argument("--trials", type=int, default=NUM_TRIALS)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument(
+        "--again", action="store_true", help="of the learning half the second round, and what rules give"
+    )
+    parser.add_argument("--ledger", action="store_true", help="train nothing, print the ledger")
+    parser.add_argument("--csv", type=Path, help="write the trials of the file into a table")
+    given = parser.parse_args()
+    half = LEARNING if given.half == "learn" else JUDGING
+    names = given.tasks.split(",") if given.tasks else list(half)
+    done = {(record["task"], record["depth"]) for record in read(given.out) if record["kind"] == "time"}
+    jobs = [
+        (name, depth, given.half, given.device, given.trials, tuple(range(given.seeds)), given.again)
+        for depth in map(int, given.depths.split(","))
+        for name in names
+        if (name, depth) not in done
+    ]
+    begin = time.monotonic()
+    if jobs and not given.ledger and given.csv is None:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(given.workers) as pool, given.out.open("a", encoding="utf-8") as file:
+            for records in pool.imap_unordered(_unit, jobs):
+                file.writelines(json.dumps(record) + "\n" for record in records)
+                file.flush()
+                last = records[-1]
+                said = f"{last['all']:.1f} s" if last["kind"] == "time" else last["why"]
+                print(f"{time.monotonic() - begin:6.0f} s  {last['task']}, {last['depth']} layers: {said}", flush=True)
+                if time.monotonic() - begin > given.limit:
+                    print("out of time; the same command goes on", flush=True)
+                    break
+    if given.csv is not None:
+        given.csv.write_text(table(read(given.out)), encoding="utf-8")
+    if text := ledger(read(given.out)):
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,445 @@
+"""The corpus: 24 tasks to learn rules for settings on, 24 to judge them on; every one is made from its own seed.
+
+Both lists were written down before the first training. `load` gives a task of the judging half only to one that says
+so: rules that have seen it could no longer be judged by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from graphjoule import GraphjouleError, Propagation, Task, load_task
+from graphjoule.graph import SparseFeatures
+from graphjoule.tasks import Classification, knn_edge_index
+
+Made = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Features ``[nodes, columns]``, edges ``[2, edges]``, classes ``[nodes]``."""
+
+
+# Features of nodes whose classes are known.
+
+
+def dense(labels: np.ndarray, draw: np.random.RandomState, columns: int, signal: float) -> np.ndarray:
+    """Standardised numbers: a mean per class, `signal` long in all, and noise of deviation 1 in every column."""
+    means = draw.randn(labels.max() + 1, columns)
+    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+    return standardised(means[labels] + draw.randn(len(labels), columns))
+
+
+def words(labels: np.ndarray, draw: np.random.RandomState, columns: int, signal: float, length: int = 20) -> np.ndarray:
+    """A bag of words, 0 or 1: `length` words a row, a share `signal` of them from the tenth that its class prefers."""
+    num_classes, rank = labels.max() + 1, 1.0 / np.arange(1, columns + 1)
+    own = draw.rand(num_classes, columns).argsort(axis=1)[:, : max(columns // 10, 1)]
+    common = draw.choice(columns, size=(len(labels), length), p=draw.permutation(rank) / rank.sum())
+    special = own[labels[:, None], draw.randint(own.shape[1], size=common.shape)]
+    x = np.zeros((len(labels), columns))
+    x[np.arange(len(labels))[:, None], np.where(draw.rand(*common.shape) < signal, special, common)] = 1.0
+    return x
+
+
+def standardised(x: np.ndarray) -> np.ndarray:
+    """Columns of mean 0 and deviation 1, as a table's are."""
+    spread = x.std(axis=0)
+    return (x - x.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+
+
+# Families of graphs.
+
+
+def blocks(
+    draw: np.random.RandomState,
+    *,
+    nodes: int,
+    classes: int | Sequence[float],
+    homophily: float,
+    degree: float,
+    columns: int,
+    signal: float,
+    kind: Callable[..., np.ndarray] = dense,
+    missing: float = 0.0,
+    next_class: bool = False,
+) -> Made:
+    """A stochastic block model: an edge stays in its class with probability `homophily`.
+
+    Args:
+        draw: the generator.
+        nodes: how many.
+        classes: number of classes, or the share of each.
+        homophily: share of edges within a class; ``1 / classes`` is chance where shares are equal.
+        degree: mean number of neighbours.
+        columns: of the features.
+        signal: of the features, see `kind`.
+        kind: `dense` or `words`.
+        missing: share of the nodes whose features are all 0.
+        next_class: edges that leave a class go to the next one, not to any.
+    """
+    shares = np.full(classes, 1 / classes) if isinstance(classes, int) else np.asarray(classes)
+    counts = np.maximum((shares / shares.sum() * nodes).round().astype(int), 1)
+    labels = draw.permutation(np.repeat(np.arange(len(shares)), counts))
+    members = [np.flatnonzero(labels == label) for label in range(len(shares))]
+    source = draw.randint(len(labels), size=int(len(labels) * degree / 2))
+    own = labels[source]
+    if next_class:
+        other = (own + 1) % len(shares)
+    else:  # any other, by its size
+        other = labels[draw.randint(len(labels), size=(50, source.size))]
+        other = other[(other != own).argmax(axis=0), np.arange(source.size)]
+    chosen = np.where(draw.rand(source.size) < homophily, own, other)
+    target = np.array([members[label][draw.randint(members[label].size)] for label in chosen])
+    x = kind(labels, draw, columns, signal)
+    x[draw.rand(len(labels)) < missing] = 0.0
+    return x, np.stack([source, target]), labels
+
+
+def grid(
+    draw: np.random.RandomState, *, height: int, width: int, classes: int, columns: int, signal: float, waves: float
+) -> Made:
+    """A grid whose classes are cut from a smooth field of so many `waves` along a side; many are heterophilous."""
+    row, column = (each.ravel() for each in np.mgrid[:height, :width])
+    slope, phase = draw.randn(4, 2), draw.rand(4, 1) * 2 * np.pi
+    slope *= waves / np.linalg.norm(slope, axis=1, keepdims=True)
+    field = np.sin(2 * np.pi * slope @ np.stack([row / height, column / width]) + phase).sum(axis=0)
+    labels = np.searchsorted(np.quantile(field, np.arange(1, classes) / classes), field)
+    number = np.arange(height * width).reshape(height, width)
+    edges = np.concatenate(
+        [
+            np.stack([number[:-1].ravel(), number[1:].ravel()]),
+            np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()]),
+        ],
+        axis=1,
+    )
+    return dense(labels, draw, columns, signal), edges, labels
+
+
+def tree(
+    draw: np.random.RandomState, *, nodes: int, branching: int, classes: int, change: float, columns: int, signal: float
+) -> Made:
+    """A tree in which a child has its parent's class, or with probability `change` another."""
+    child = np.arange(1, nodes)
+    parent = (child - 1) // branching
+    labels = np.zeros(nodes, dtype=int)
+    step = np.where(draw.rand(nodes) < change, draw.randint(1, classes, size=nodes), 0)
+    for one, above in zip(child, parent, strict=True):
+        labels[one] = (labels[above] + step[one]) % classes
+    return dense(labels, draw, columns, signal), np.stack([child, parent]), labels
+
+
+def rows(draw: np.random.RandomState, *, source: str, neighbors: int, **options: Any) -> Made:
+    """Rows of one of scikit-learn's datasets, standardised; each is linked with its nearest neighbours."""
+    from sklearn import datasets
+
+    if source.startswith("make_"):
+        x, labels = getattr(datasets, source)(random_state=draw, **options)
+    else:
+        x, labels = getattr(datasets, f"load_{source}")(return_X_y=True)
+    x = standardised(x)
+    return x, knn_edge_index(torch.from_numpy(x), neighbors).numpy(), labels
+
+
+def communities(draw: np.random.RandomState, *, kind: str, columns: int, signal: float, **options: Any) -> Made:
+    """A generated graph of networkx whose nodes carry their community; features as of `words`."""
+    import networkx as nx
+
+    if kind == "caveman":
+        graph = nx.relaxed_caveman_graph(seed=draw, **options)
+        labels = np.arange(graph.number_of_nodes()) // options["k"] % 8  # several cliques make a class
+    else:
+        graph = nx.LFR_benchmark_graph(seed=draw, **options)
+        groups = sorted({tuple(sorted(graph.nodes[node]["community"])) for node in graph})
+        labels = np.zeros(graph.number_of_nodes(), dtype=int)
+        for label, group in enumerate(groups):
+            labels[list(group)] = label % 6
+    edges = np.array([edge for edge in graph.edges if edge[0] != edge[1]]).T
+    return words(labels, draw, columns, signal), edges, labels
+
+
+def karate(draw: np.random.RandomState) -> Made:
+    """Zachary's karate club as networkx carries it: two sides, and a column per member for features."""
+    import networkx as nx
+
+    graph = nx.karate_club_graph()
+    labels = np.array([int(graph.nodes[node]["club"] == "Officer") for node in graph])
+    return np.eye(len(labels)), np.array(list(graph.edges)).T, labels
+
+
+def real(name: str, nodes: int | None = None, columns: int | None = None) -> Callable[[], Task]:
+    """A dataset of the paper under another name, so that no recipe is for it.
+
+    Args:
+        name: the dataset.
+        nodes: keep so many, those that a walk in breadth from node 0 meets first; None is the whole graph.
+        columns: keep so many, the most frequent words; None is all.
+    """
+
+    def make() -> Task:
+        task = load_task(name)
+        if nodes is None:
+            return task
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.csgraph import breadth_first_order
+
+        source, target = task.graph.edge_index.numpy()
+        links = coo_matrix((np.ones(len(source)), (source, target)), shape=(task.num_nodes,) * 2).tocsr()
+        degree, labels = np.diff(links.indptr), task.targets.numpy()
+        walks = [
+            breadth_first_order(links, int(np.where(labels == label, degree, 0).argmax()))[0]
+            for label in range(task.out_channels)
+        ]
+        longest = max(map(len, walks))
+        met = np.stack([np.pad(walk, (0, longest - len(walk)), mode="edge") for walk in walks], axis=1).ravel()
+        first = np.sort(np.unique(met, return_index=True)[1])
+        kept = np.sort(met[first][:nodes])
+        x = task.features[torch.from_numpy(kept)]
+        x = x.to_dense() if isinstance(x, SparseFeatures) else x
+        most = (x != 0).sum(dim=0).argsort(descending=True, stable=True)[: columns or x.size(1)]
+        edges = torch.from_numpy(np.stack(links[kept][:, kept].nonzero()))
+        graph = Propagation.from_edge_index(edges.long(), num_nodes=len(kept), symmetrize=True)
+        targets = task.targets[torch.from_numpy(kept)]
+        return Task(name, packed(x[:, most.sort().values]), graph, targets, Classification(task.out_channels))
+
+    return make
+
+
+def packed(x: torch.Tensor) -> torch.Tensor | SparseFeatures:
+    """Sparse where less than a quarter is not 0, as the loaders of tables keep features."""
+    return SparseFeatures.from_dense(x) if int(x.count_nonzero()) < 0.25 * x.numel() else x
+
+
+# The two lists: name, the split that each run draws from its seed, and how it is made.
+
+USERS = partial(blocks, kind=dense, degree=6)
+Row = tuple[str, Callable[..., Any]]
+
+LEARNING: dict[str, Row] = {
+    # 252 labels of 3,000, shares 68/20/7/5 %: 6 % train, 2 % validate
+    "users": (
+        "stratified-2-92",
+        partial(USERS, nodes=3000, classes=[0.68, 0.20, 0.07, 0.05], homophily=0.72, columns=12, signal=2.0),
+    ),
+    "words-09": (
+        "per-class-20-30",
+        partial(blocks, nodes=2000, classes=5, homophily=0.9, degree=4, columns=500, signal=0.25, kind=words),
+    ),
+    "dense-07": (
+        "stratified-20-40",
+        partial(blocks, nodes=1500, classes=4, homophily=0.7, degree=6, columns=16, signal=1.5),
+    ),
+    "dense-05": (
+        "per-class-20-30",
+        partial(blocks, nodes=1200, classes=3, homophily=0.5, degree=8, columns=32, signal=2.0),
+    ),
+    "words-03": (
+        "per-class-20-30",
+        partial(blocks, nodes=2000, classes=10, homophily=0.3, degree=8, columns=300, signal=0.4, kind=words),
+    ),
+    "opposed": (
+        "stratified-20-40",
+        partial(blocks, nodes=1500, classes=2, homophily=0.1, degree=6, columns=10, signal=1.0),
+    ),
+    "random-edges": (
+        "per-class-20-30",
+        partial(blocks, nodes=1500, classes=4, homophily=0.25, degree=6, columns=20, signal=2.5),
+    ),
+    "noise-features": (
+        "per-class-20-30",
+        partial(blocks, nodes=1800, classes=6, homophily=0.85, degree=6, columns=50, signal=0.0),
+    ),
+    "fifty-classes": (
+        "per-class-10-10",
+        partial(blocks, nodes=2500, classes=50, homophily=0.8, degree=6, columns=3000, signal=0.3, kind=words),
+    ),
+    "three-columns": (
+        "stratified-10-60",
+        partial(blocks, nodes=1500, classes=2, homophily=0.75, degree=5, columns=3, signal=1.0),
+    ),
+    "three-labels": (
+        "per-class-3-10",
+        partial(blocks, nodes=2000, classes=7, homophily=0.85, degree=5, columns=1000, signal=0.25, kind=words),
+    ),
+    "many-labels": (
+        "stratified-20-20",
+        partial(blocks, nodes=2500, classes=6, homophily=0.65, degree=6, columns=400, signal=0.2, kind=words),
+    ),
+    "missing": (
+        "per-class-20-30",
+        partial(blocks, nodes=2000, classes=5, homophily=0.85, degree=5, columns=40, signal=2.5, missing=0.7),
+    ),
+    "grid-smooth": ("stratified-5-80", partial(grid, height=50, width=50, classes=4, columns=8, signal=1.0, waves=2)),
+    "grid-rough": ("stratified-20-40", partial(grid, height=40, width=40, classes=2, columns=4, signal=1.0, waves=18)),
+    "tree": (
+        "stratified-20-40",
+        partial(tree, nodes=1500, branching=3, classes=5, change=0.15, columns=10, signal=1.5),
+    ),
+    "iris": ("stratified-20-40", partial(rows, source="iris", neighbors=8)),
+    "breast-cancer": ("stratified-20-40", partial(rows, source="breast_cancer", neighbors=10)),
+    "moons": (
+        "per-class-5-10",
+        partial(rows, source="make_moons", neighbors=10, n_samples=2000, noise=0.2),
+    ),
+    "rows-6": (
+        "stratified-10-60",
+        partial(
+            rows,
+            source="make_classification",
+            neighbors=10,
+            n_samples=2000,
+            n_features=40,
+            n_informative=10,
+            n_classes=6,
+            weights=[0.4, 0.25, 0.15, 0.1, 0.05, 0.05],
+        ),
+    ),
+    "cora-unnamed": ("public", real("cora")),
+    "rare": (
+        "stratified-10-60",
+        partial(blocks, nodes=2500, classes=[0.95, 0.05], homophily=0.93, degree=6, columns=15, signal=1.5),
+    ),
+    "caveman": (
+        "per-class-10-10",
+        partial(communities, kind="caveman", l=120, k=12, p=0.2, columns=200, signal=0.15),
+    ),
+    "karate": ("stratified-20-40", karate),
+}
+
+JUDGING: dict[str, Row] = {
+    "users-2": (
+        "stratified-2-92",
+        partial(USERS, nodes=4000, classes=[0.75, 0.15, 0.06, 0.04], homophily=0.65, columns=20, signal=2.2),
+    ),
+    "words-08": (
+        "per-class-20-30",
+        partial(blocks, nodes=2500, classes=7, homophily=0.8, degree=4, columns=1200, signal=0.25, kind=words),
+    ),
+    "dense-06": (
+        "stratified-20-40",
+        partial(blocks, nodes=1800, classes=5, homophily=0.6, degree=7, columns=24, signal=1.5),
+    ),
+    "dense-04": (
+        "per-class-20-30",
+        partial(blocks, nodes=1400, classes=3, homophily=0.4, degree=8, columns=64, signal=2.5),
+    ),
+    "words-02": (
+        "per-class-20-30",
+        partial(blocks, nodes=2000, classes=8, homophily=0.2, degree=8, columns=400, signal=0.4, kind=words),
+    ),
+    "next-class": (
+        "stratified-20-40",
+        partial(blocks, nodes=1500, classes=3, homophily=0.1, degree=6, columns=12, signal=1.2, next_class=True),
+    ),
+    "random-edges-2": (
+        "per-class-20-30",
+        partial(blocks, nodes=1500, classes=5, homophily=0.2, degree=5, columns=300, signal=0.4, kind=words),
+    ),
+    "noise-features-2": (
+        "per-class-20-30",
+        partial(blocks, nodes=1600, classes=4, homophily=0.8, degree=6, columns=100, signal=0.0),
+    ),
+    "thirty-classes": (
+        "per-class-10-10",
+        partial(blocks, nodes=3000, classes=30, homophily=0.7, degree=6, columns=1500, signal=0.3, kind=words),
+    ),
+    "three-columns-2": (
+        "stratified-10-60",
+        partial(blocks, nodes=1800, classes=3, homophily=0.65, degree=6, columns=3, signal=1.5),
+    ),
+    "two-labels": (
+        "per-class-2-10",
+        partial(blocks, nodes=1500, classes=5, homophily=0.8, degree=6, columns=40, signal=2.0),
+    ),
+    "many-labels-2": (
+        "stratified-20-20",
+        partial(blocks, nodes=2000, classes=4, homophily=0.5, degree=6, columns=30, signal=1.5),
+    ),
+    "missing-2": (
+        "per-class-20-30",
+        partial(
+            blocks, nodes=2000, classes=6, homophily=0.75, degree=6, columns=300, signal=0.4, kind=words, missing=0.5
+        ),
+    ),
+    "grid-smooth-2": ("stratified-5-80", partial(grid, height=40, width=60, classes=5, columns=5, signal=1.2, waves=3)),
+    "grid-rough-2": (
+        "stratified-20-40",
+        partial(grid, height=45, width=45, classes=3, columns=6, signal=1.2, waves=14),
+    ),
+    "tree-2": (
+        "stratified-20-40",
+        partial(tree, nodes=2000, branching=4, classes=3, change=0.1, columns=6, signal=1.2),
+    ),
+    "wine": ("stratified-20-40", partial(rows, source="wine", neighbors=8)),
+    "circles": (
+        "per-class-10-20",
+        partial(rows, source="make_circles", neighbors=10, n_samples=1500, noise=0.12, factor=0.5),
+    ),
+    "digits-unnamed": ("per-class-5-10", partial(rows, source="digits", neighbors=8)),
+    "rows-20": (
+        "stratified-20-40",
+        partial(
+            rows,
+            source="make_classification",
+            neighbors=10,
+            n_samples=3000,
+            n_features=100,
+            n_informative=20,
+            n_classes=20,
+            n_clusters_per_class=1,
+        ),
+    ),
+    "pubmed-part": ("per-class-20-30", real("pubmed", nodes=5000)),
+    "physics-part": ("stratified-3-93", real("physics", nodes=5000, columns=2000)),
+    "rare-2": (
+        "stratified-10-60",
+        partial(blocks, nodes=3000, classes=[0.92, 0.08], homophily=0.9, degree=5, columns=25, signal=1.5),
+    ),
+    "lfr": (
+        "per-class-10-10",
+        partial(
+            communities,
+            kind="lfr",
+            n=1500,
+            tau1=3.0,
+            tau2=1.5,
+            mu=0.3,
+            average_degree=8,
+            min_community=40,
+            columns=300,
+            signal=0.1,
+        ),
+    ),
+}
+
+SCORED_BY_AUC = ("rare", "rare-2")
+"""Tasks of two classes, one of them rare, whose score is the ROC AUC; all others have accuracy."""
+
+
+def load(name: str, *, judging: bool = False) -> Task:
+    """A task of the corpus.
+
+    Args:
+        name: a key of `LEARNING`, or of `JUDGING`.
+        judging: whether this is the one run that judges; without it a task of the judging half is refused.
+    """
+    both = LEARNING | JUDGING
+    if name not in both:
+        raise GraphjouleError(f"There is no task {name!r} in the corpus; expected one of: {', '.join(both)}.")
+    if name in JUDGING and not judging:
+        raise GraphjouleError(
+            f"{name} is of the judging half, which stays shut while rules are made; `python -m "
+            "reproduction.corpus.search --half judge` opens it."
+        )
+    split, make = both[name]
+    if split == "public" or "part" in name:
+        task: Task = make()
+        return replace(task, name=name, default_split=split)
+    features, edges, labels = make(np.random.RandomState(1 + list(both).index(name)))
+    x = torch.from_numpy(np.asarray(features)).to(torch.get_default_dtype())
+    graph = Propagation.from_edge_index(
+        torch.from_numpy(edges.astype(np.int64)), num_nodes=len(labels), symmetrize=True
+    )
+    targets = torch.from_numpy(np.asarray(labels).astype(np.int64))
+    return Task(name, packed(x), graph, targets, Classification(int(targets.max()) + 1), default_split=split)

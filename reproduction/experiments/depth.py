@@ -1,0 +1,297 @@
+"""Where depth is necessary: the wave network and its rivals, over distance, on real graphs, and with 10,000 layers.
+
+python -m reproduction.experiments.depth --device cuda --out reproduction/results/depth/wave.jsonl --seconds 470
+
+A line per cell; a second call goes on where the first stopped. Settings are chosen by validation among as many for
+every model. Parts: ``ring`` (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import AntiSymmetricConv, GCNConv
+
+from graphjoule import fit, load_recipe, load_task
+from graphjoule.nn import Wave
+from graphjoule.tasks import Task
+from graphjoule.theory import wave_energies
+from graphjoule.training import describe_device, resolve_device, versions
+
+__all__ = ["ADGN", "GraphCON", "main"]
+
+DISTANCES = (10, 20, 50, 100, 500)
+_RING: dict[str, Any] = {
+    **{"hidden_channels": 16, "dropout": 0.0, "output_dropout": 0.0, "weight_decay": 0.0, "edge_dropout": 0.0},
+    **{"epochs": 150, "patience": 150, "select_on": "loss"},
+}
+_RATES = ({"lr": 0.02}, {"lr": 0.005})
+# By model what is searched on ring-10 beside the learning rate: two values each.
+_SEARCHED: dict[str, tuple[dict[str, Any], ...]] = {
+    "wave": ({"step": 0.999, "delta": 0.0, "mu": 0.0}, {"step": 0.95, "delta": 0.0, "mu": 0.0}),
+    "egnn": ({"c_min": 0.2, "beta": 0.1}, {"c_min": 0.2, "beta": 0.01}),
+    "gcnii": ({"alpha": 0.1}, {"alpha": 0.01}),
+    "appnp": ({"alpha": 0.1}, {"alpha": 0.01}),
+    "resgcn": ({"batch_norm": True}, {"batch_norm": False}),
+    "adgn": ({"epsilon": 0.1}, {"epsilon": 0.5}),
+    "graphcon": ({"dt": 0.5}, {"dt": 1.0}),
+}
+# Seeds of a rival by distance: its chance level is plain long before 500 hops, where its epoch costs most.
+_RIVAL_SEEDS = {10: 10, 20: 10, 50: 10, 100: 3}
+_OWN_SEEDS = {10: 10, 20: 10, 50: 3, 100: 1}
+
+
+class ADGN(nn.Module):
+    """A-DGN (Gravina et al., ICLR 2023) by PyG's layer: one antisymmetric weight, `num_layers` times."""
+
+    def __init__(self, in_channels, out_channels, hidden_channels, num_layers, epsilon=0.1, gamma=0.1):
+        super().__init__()
+        self.encoder = nn.Linear(in_channels, hidden_channels)
+        phi = GCNConv(hidden_channels, hidden_channels, bias=False, cached=True)
+        self.conv = AntiSymmetricConv(hidden_channels, phi, num_iters=num_layers, epsilon=epsilon, gamma=gamma)
+        self.head = nn.Linear(hidden_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Scores of every node."""
+        return self.head(self.conv(self.encoder(x).relu(), edge_index))
+
+
+class GraphCON(nn.Module):
+    """GraphCON-GCN (Rusch et al., ICML 2022): ``Y += dt (relu(P X W) - gamma X - alpha Y)``, ``X += dt Y``."""
+
+    def __init__(self, in_channels, out_channels, hidden_channels, num_layers, dt=1.0, gamma=1.0, alpha=1.0):
+        super().__init__()
+        self.num_layers, self.dt, self.gamma, self.alpha = num_layers, dt, gamma, alpha
+        self.encoder = nn.Linear(in_channels, hidden_channels)
+        self.conv = GCNConv(hidden_channels, hidden_channels, cached=True)
+        self.head = nn.Linear(hidden_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Scores of every node."""
+        x = y = self.encoder(x).relu()
+        for _ in range(self.num_layers):
+            y = y + self.dt * (self.conv(x, edge_index).relu() - self.gamma * x - self.alpha * y)
+            x = x + self.dt * y
+        return self.head(x)
+
+
+_OWN = {"adgn": ADGN, "graphcon": GraphCON}
+
+
+@cache
+def _task(name: str) -> Task:
+    return load_task(name)
+
+
+def train(model: str, dataset: str, layers: int, settings: Mapping[str, Any], seeds: int, device: torch.device):
+    """Train a model of the zoo, or a rival of `_OWN`."""
+    if model not in _OWN:
+        names = load_recipe(model, dataset, layers).settings()
+        short = {name.rpartition(".")[2] for name in names} | {"weight_decay"}
+        recipe = load_recipe(model, dataset, layers, {k: v for k, v in settings.items() if k in short})
+        return fit(recipe, _task(dataset), range(seeds), device=device)
+    options = {k: v for k, v in settings.items() if k in ("hidden_channels", "epsilon", "dt")}
+    training = {k: settings[k] for k in ("lr", "weight_decay", "epochs", "patience", "select_on")}
+    network = partial(_OWN[model], num_layers=layers, **options)
+    return fit(network, _task(dataset), range(seeds), settings=training, device=device)
+
+
+def cell(result: Any, **more: Any) -> dict[str, Any]:
+    """What is kept of a training."""
+    records = result.records
+    done = [record for record in records if record.test]
+    mean = {f"val_{name}": sum(r.val[name] for r in done) / len(done) for name in ("accuracy", "loss") if done}
+    return {
+        **more,
+        **mean,
+        "test_accuracy": [round(record.test["accuracy"], 5) for record in done],
+        "failed": len(records) - len(done),
+        "epochs": [record.epochs_run for record in records],
+        "seconds_per_run": records[0].seconds,
+        "peak_bytes": records[0].peak_bytes,
+        "backend": records[0].backend,
+    }
+
+
+class Cells:
+    """The lines of a file, by key; a cell that is there is not computed again."""
+
+    def __init__(self, path: Path, seconds: float, device: torch.device) -> None:
+        self.path, self.device, self.end = path, device, time.monotonic() + seconds
+        self.found: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                row = json.loads(line)
+                self.found[row["key"]] = row
+
+    def get(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The cell of a key, computed and written if it is not there."""
+        if key not in self.found:
+            if time.monotonic() > self.end:
+                raise SystemExit(f"Out of time before {key}; call again to go on.")
+            begin = time.monotonic()
+            row = {"key": key, **make(), "wall_seconds": round(time.monotonic() - begin, 2)}
+            row |= {"device": describe_device(self.device), "versions": versions()}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            self.found[key] = row
+            brief = ("key", "val_accuracy", "test_mean", "drift", "wall_seconds")
+            row_mean = row.get("test_accuracy") or [math.nan]
+            shown = row | {"test_mean": sum(row_mean) / len(row_mean), "drift": max(row.get("drift") or [0.0])}
+            print({name: shown.get(name) for name in brief}, flush=True)
+        return self.found[key]
+
+    def best(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The settings of the row with the highest validation accuracy; of equals the lowest loss."""
+        best = max(rows, key=lambda row: (round(row.get("val_accuracy", 0.0), 4), -row.get("val_loss", math.inf)))
+        settings: dict[str, Any] = best["settings"]
+        return settings
+
+
+def drifts(result: Any, dataset: str, device: torch.device) -> list[float]:
+    """How far each trained wave's energy balance is from exact, in float64 over all layers."""
+    task = _task(dataset).to(device, torch.float64)
+    x = task.features
+    rows = x.to_dense() if hasattr(x, "to_dense") and not isinstance(x, Tensor) else x
+    if result.records[0].recipe["data"]["normalize_features"]:
+        rows = rows / rows.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    found = []
+    for model in result.models:
+        assert isinstance(model, Wave)
+        found.append(wave_energies(model.to(device).double(), rows, task.graph).drift)
+        model.cpu()
+    return found
+
+
+def ring_settings(cells: Cells, model: str, distances: list[int]) -> dict[str, Any]:
+    """The settings of a model that validation on ring-10 chooses among four."""
+    rows = []
+    first = distances[0]
+    for number, (own, rate) in enumerate(product(_SEARCHED[model], _RATES)):
+        settings = _RING | own | rate
+        run = partial(train, model, f"ring-{first}", ring_layers(model, first, settings), settings, 2, cells.device)
+        key = f"search ring-{first} {model} {number}"
+        rows.append(cells.get(key, lambda run=run, settings=settings: cell(run(), settings=settings)))
+    return cells.best(rows)
+
+
+def ring_layers(model: str, distance: int, settings: Mapping[str, Any]) -> int:
+    """As many layers as the wave's front needs; rivals get a quarter more than there are hops."""
+    return math.floor(distance / settings["step"]) if model == "wave" else math.ceil(1.25 * distance)
+
+
+def ring(cells: Cells, models: list[str], distances: list[int], seeds_of: Callable[[str, int], int]) -> None:
+    """Accuracy over distance."""
+    for model in models:
+        settings = ring_settings(cells, model, distances)
+        for distance in distances:
+            if not (seeds := seeds_of(model, distance)):
+                continue
+            dataset, layers = f"ring-{distance}", ring_layers(model, distance, settings)
+
+            def make(dataset=dataset, layers=layers, settings=settings, seeds=seeds, model=model):
+                result = train(model, dataset, layers, settings, seeds, cells.device)
+                extra = {"drift": drifts(result, dataset, cells.device)} if model == "wave" else {}
+                return cell(result, model=model, layers=layers, settings=settings, **extra)
+
+            cells.get(f"{dataset} {model}", make)
+
+
+def rival_seeds(model: str, distance: int) -> int:
+    """How many runs a rival gets."""
+    return (_OWN_SEEDS if model in _OWN else _RIVAL_SEEDS).get(distance, 0)
+
+
+_REAL = ("cora", "pubmed", "physics")
+_REAL_SETTINGS: dict[str, Any] = {"lr": 0.01, "epochs": 1500, "patience": 100}
+
+
+def _grid(dataset: str) -> Iterator[dict[str, Any]]:
+    """What is searched on a real graph."""
+    damped = [(0.3, 0.1), (0.3, 0.05), (0.1, 0.1), (0.8, 0.1)]
+    plain = [(5e-4, 0.6), (2e-3, 0.6), (5e-4, 0.8)]  # weight decay and dropout
+    if dataset == "physics":
+        damped, plain = damped[:2], [(5e-5, 0.6), (5e-4, 0.6)]
+    for (delta, mu), (decay, drop) in product(damped, plain):
+        yield {"delta": delta, "mu": mu, "step": 0.8, "weight_decay": decay, "dropout": drop, "output_dropout": drop}
+
+
+def accuracy(cells: Cells, datasets: list[str], layers: int, epochs: int | None) -> None:
+    """64 layers on the real graphs: a search by validation with three seeds, then ten."""
+    for dataset in datasets:
+        rows = []
+        for number, settings in enumerate(_grid(dataset)):
+            settings = _REAL_SETTINGS | settings | ({"epochs": epochs} if epochs else {})
+            key = f"search {dataset} wave {layers} {number}"
+
+            def make(settings=settings, dataset=dataset):
+                return cell(train("wave", dataset, layers, settings, 3, cells.device), settings=settings)
+
+            rows.append(cells.get(key, make))
+        chosen = cells.best(rows)
+
+        def make_ten(settings=chosen, dataset=dataset):
+            result = train("wave", dataset, layers, settings, 10, cells.device)
+            return cell(result, layers=layers, settings=settings, drift=drifts(result, dataset, cells.device))
+
+        cells.get(f"{dataset} wave {layers}", make_ten)
+
+
+def ten_thousand(cells: Cells, layers: int, epochs: int) -> None:
+    """10,000 layers on Cora, damped as on 64 layers and not at all; the memory of 4 layers beside it."""
+    chosen = cells.found.get("cora wave 64", {}).get("settings", {"delta": 0.3, "mu": 0.1, "step": 0.8, "lr": 0.01})
+    for name, more in (("damped", {}), ("conserving", {"delta": 0.0})):
+        for depth in (4, layers):
+            settings = chosen | more | {"epochs": epochs, "patience": epochs}
+
+            def make(settings=settings, depth=depth):
+                if cells.device.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats(cells.device)
+                result = train("wave", "cora", depth, settings, 10, cells.device)
+                return cell(result, layers=depth, settings=settings, drift=drifts(result, "cora", cells.device))
+
+            cells.get(f"cora wave {depth} {name}", make)
+
+
+def main() -> None:
+    """Run the parts that are asked for, in order."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=["ring", "accuracy", "ten-thousand", "rivals"])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=Path("reproduction/results/depth/wave.jsonl"))
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES))
+    parser.add_argument("--datasets", nargs="+", default=list(_REAL))
+    parser.add_argument("--models", nargs="+", default=[model for model in _SEARCHED if model != "wave"])
+    parser.add_argument("--layers", type=int, default=10_000, help="of the part ten-thousand")
+    parser.add_argument("--epochs", type=int, help="at most; for tries")
+    given = parser.parse_args()
+    cells = Cells(given.out, given.seconds, resolve_device(given.device))
+    if given.epochs:
+        _RING.update(epochs=given.epochs, patience=given.epochs)
+    for part in given.parts:
+        if part == "ring":
+            ring(cells, ["wave"], given.distances, lambda model, distance: 10)
+        elif part == "accuracy":
+            accuracy(cells, given.datasets, 64, given.epochs)
+        elif part == "ten-thousand":
+            ten_thousand(cells, given.layers, given.epochs or 200)
+        elif part == "rivals":
+            ring(cells, given.models, given.distances, rival_seeds)
+        else:
+            parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand and rivals.")
+
+
+if __name__ == "__main__":
+    main()

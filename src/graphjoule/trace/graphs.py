@@ -1,0 +1,405 @@
+"""By which graph and which operator a module's output is measured: those of the very call, or a fixed graph."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.graph.nodes import ALL_NODES, Nodes
+from graphjoule.trace.calls import (
+    CallInputs,
+    LayerCall,
+    LayerCalls,
+    Relation,
+    edges_of,
+    named_inputs,
+    read_inputs,
+    self_loop_weight,
+)
+from graphjoule.trace.operators import (
+    AttentionOperator,
+    Operator,
+    operators_in,
+    pair_operator,
+    passes_messages,
+    square_operator,
+)
+from graphjoule.trace.outputs import TracedGraph, count_nodes, describe_output, find_features, tensors_in
+
+_MOST_KEPT = 16  # operators of the latest graphs: those of a full-batch training are built once
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One thing to measure in a module's output.
+
+    Attributes:
+        features: node features.
+        origin: the tensor of the output that they come from.
+        num_nodes: number of their rows.
+        operator: what their energy is measured by; None where `adds` says it.
+        graph: what other measures take; where it has no edges, those that need some are left out.
+        part: which graph of a batch, node type or relation it is; None for all.
+        adds: of a node type: which relations' energies add up to its own, by their place in the list.
+    """
+
+    features: Tensor
+    origin: Tensor
+    num_nodes: int
+    operator: Operator | None
+    graph: Nodes
+    part: str | None = None
+    adds: tuple[int, ...] = ()
+
+
+Split = tuple[str, Tensor, Operator, Propagation]
+"""One graph of a batch: its name, its nodes, the operator and the graph among them."""
+
+
+class GraphReader:
+    """Finds what to measure in the outputs of a model's modules.
+
+    Args:
+        model: any module.
+        graph: a graph for all calls; None to read it from each.
+        num_nodes: number of nodes, where an ``edge_index`` leaves it open.
+        operator: a key of `OPERATORS` for all layers; None to read it from each.
+        by_graph: measure each graph of a batch by itself.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Propagation | Tensor | None,
+        num_nodes: int | None = None,
+        operator: str | None = None,
+        *,
+        by_graph: bool = False,
+    ) -> None:
+        self._fixed = None if graph is None else TracedGraph(graph, num_nodes)
+        self._given, self._num_nodes = graph, num_nodes
+        self._model, self._by_graph = model, by_graph
+        self._operators = operators_in(model, operator)
+        self._fill = next((self_loop_weight(layer) for layer in self._operators if passes_messages(layer)), None)
+        self._call = CallInputs()
+        self._layers = LayerCalls(self._operators)
+        self._kept: OrderedDict[tuple[Any, ...], tuple[list[weakref.ref[Any]], Operator]] = OrderedDict()
+        self._splits: weakref.WeakKeyDictionary[Operator, list[Split]] = weakref.WeakKeyDictionary()
+        self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
+        self._had_rows: set[str] = set()
+        self._warned: set[str] = set()
+        self._num_rows: int | None = None  # of this call of the model
+
+    @property
+    def num_nodes(self) -> int | None:
+        """Number of nodes of a fixed graph, where it is known."""
+        return None if self._fixed is None else self._fixed.num_nodes
+
+    def attach(self) -> list[RemovableHandle]:
+        """Hooks on all message-passing layers."""
+        return self._layers.attach()
+
+    def begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A call of the model begins."""
+        self._num_rows = 0
+        inputs = list(named_inputs(self._model, args, kwargs))
+        self._call = read_inputs(inputs)
+        if self._fixed is not None:
+            self._fixed.read_inputs(chain(args, kwargs.values()))
+            self._compare()
+        elif self._call.other is not None:
+            self._warn(
+                "ambiguous",
+                f"{type(self._model).__name__} is called with two tensors that can be edges, and neither is called "
+                "edge_index; the first is taken. Pass the graph as graph=... to say which.",
+            )
+        if self._call.num_nodes is None and self._call.edges is not None:
+            self._call.num_nodes = self._num_nodes
+            if self._call.num_nodes is None:
+                index = edges_of(self._call.edges)[0]
+                is_matrix = not isinstance(self._call.edges, Tensor) or self._call.edges.layout != torch.strided
+                self._call.num_nodes = (
+                    self._call.edges.size(0) if is_matrix else count_nodes((value for _, value in inputs), index)
+                )
+
+    def end(self, *, has_rows: bool) -> None:
+        """The last call of the model ended, if there was one; `has_rows` says whether there are rows of others."""
+        if self._num_rows == 0 and has_rows:
+            self._warn("call", f"A call of {type(self._model).__name__} gave no row: no output fits its graph.")
+        self._layers.clear()
+        self._call, self._num_rows = CallInputs(), None
+
+    def measured(
+        self, name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
+    ) -> list[Measured]:
+        """What to measure in a module's output; nothing where it is not node features.
+
+        A message-passing layer, or a module that had a row before, warns once by its name if there is nothing.
+        """
+        why = "its output is not node features of the graph"
+        is_wrong = False
+        try:
+            found = self._find(module, args, kwargs, output)
+        except GraphjouleError as error:
+            found, why, is_wrong = [], str(error).rstrip("."), True
+        if found:
+            self._had_rows.add(name)
+            self._num_rows = (self._num_rows or 0) + len(found)
+        elif is_wrong or passes_messages(module) or name in self._had_rows:
+            size = "" if self.num_nodes is None or is_wrong else f" of {self.num_nodes} nodes"
+            self._warn(name, f"{name} has no row in some calls: {why}{size}; it returned {describe_output(output)}.")
+        elif self._is_too_early(output):
+            self._warn(
+                "early",
+                f"{name} has no row: it is called before any graph is seen, and the model is called without one; pass "
+                "the graph as graph=...",
+            )
+        return found
+
+    def _is_too_early(self, output: Any) -> bool:
+        """Whether an output might be node features, but no graph is known yet."""
+        if self._fixed is not None or self._call.has_graph or self._layers.latest is not None:
+            return False
+        return any(x.is_floating_point() and x.dim() >= 2 for x in tensors_in(output))
+
+    # What to measure.
+
+    def _find(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> list[Measured]:
+        if self._fixed is not None:
+            features = self._fixed.features_in(output)
+            if features is None:
+                return []
+            graph = self._fixed.on(features.device)
+            return self._split(self._on_graph(features, graph, self._layers.finished.get(module, self._layers.latest)))
+        is_layer, is_mapping = passes_messages(module), isinstance(output, Mapping)
+        own = CallInputs()
+        if (is_mapping or not is_layer) and (len(args) > 1 or kwargs):
+            own = read_inputs(list(named_inputs(module, args, kwargs)))
+        relations = own.relations or self._call.relations
+        if relations and (is_mapping or not is_layer):
+            return list(self._hetero(module, relations, args, output)) if is_mapping else []
+        call = self._layers.finished.get(module)
+        found = None
+        if call is None:
+            call = self._layers.latest
+            if call is None or own.edges is not call.inputs.edges:  # else it is a block around that layer
+                found = self._on_inputs(own, output)
+        if found is None and call is not None:
+            found = self._on_layer(call, output)
+        if found is None and not is_layer:
+            found = self._on_inputs(self._call, output)
+        return [] if found is None else self._split(found)
+
+    def _on_graph(self, features: Tensor, graph: Propagation, call: LayerCall | None) -> Measured:
+        """Features on a graph that was given as a whole."""
+        name = self._before_layers() if call is None else call.operator
+        if name == "symmetric":
+            operator = self._keep((name, "given"), [graph], lambda: Operator(name, graph))
+        elif name == "attention" and call is not None and not call.is_pair and call.num_targets == graph.num_nodes:
+            operator = self._of_layer(call).to(graph.device)
+        else:
+            graph.require_whole(f"The operator {name!r}")
+            name = "random_walk" if name == "attention" else name
+            edges = graph.edge_index, graph.edge_weight
+            make = lambda: square_operator(name, [edges], graph.num_nodes)  # noqa: E731
+            operator = self._keep((name, "given"), [graph], make).to(graph.device)
+        return Measured(features, features, graph.num_nodes, operator, graph)
+
+    def _on_layer(self, call: LayerCall, output: Any) -> Measured | None:
+        """Features on the graph of a layer's call, if they fit."""
+        features = None if call.num_targets is None else find_features(output, call.num_targets)
+        if features is None or call.num_targets is None:
+            return None
+        operator = self._of_layer(call)
+        graph: Nodes = ALL_NODES if call.is_pair else self._moved(self._plain_graph(call, operator), features.device)
+        return Measured(features, features, call.num_targets, operator.to(features.device), graph)
+
+    def _on_inputs(self, inputs: CallInputs, output: Any) -> Measured | None:
+        """Features on the graph that a call states, if they fit."""
+        if inputs.graph is not None:
+            features = find_features(output, inputs.graph.num_nodes)
+            return (
+                None
+                if features is None
+                else self._on_graph(features, self._moved(inputs.graph, features.device), self._layers.latest)
+            )
+        if inputs.edges is None:
+            return None
+        if inputs.num_nodes is None:  # the first output that has enough rows tells
+            inputs.num_nodes = count_nodes([x for x in tensors_in(output) if x.dim() == 2], edges_of(inputs.edges)[0])
+        call = LayerCall(self._before_layers(), inputs, inputs.num_nodes, inputs.num_nodes, fill=self._fill)
+        return self._on_layer(call, output)
+
+    def _hetero(
+        self, module: nn.Module, relations: Mapping[Relation, Any], args: Sequence[Any], output: Mapping[Any, Any]
+    ) -> Iterator[Measured]:
+        """Each relation, then each node type, whose energy is that of the relations that lead to it."""
+        types = {key: x for key, x in output.items() if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 1}
+        rows = {key: x.size(-2) for key, x in types.items()}
+        for key, x in chain.from_iterable(given.items() for given in args if isinstance(given, Mapping)):
+            if isinstance(key, str) and isinstance(x, Tensor) and x.dim() > 1:
+                rows.setdefault(key, x.size(-2))
+        layers = getattr(module, "convs", None)  # of HeteroConv, by relation
+        layers = dict(layers.items()) if isinstance(layers, nn.ModuleDict) else {}
+        calls: dict[Any, LayerCall | None] = {key: self._layers.finished.get(layer) for key, layer in layers.items()}
+        leading: dict[str, list[int]] = {key: [] for key in types}
+        origin = next(iter(types.values()), None)
+        for count, (relation, edges) in enumerate((key, edges) for key, edges in relations.items() if key[2] in types):
+            source, _, target = relation
+            x = types[target]
+            call = calls.get(relation) or LayerCall(self._before_layers(), CallInputs(edges=edges), fill=1.0)
+            if source not in rows:
+                index = edges_of(edges)[0]
+                rows[source] = int(index[0].max()) + 1 if index.numel() else 1
+            call.num_sources, call.num_targets, call.is_pair = rows[source], rows[target], source != target
+            both = call.is_pair and source in types and types[source].size(-1) == x.size(-1)
+            operator = self._of_layer(call, both=both).to(x.device)
+            x = torch.cat([types[source], x], dim=-2) if both else x
+            leading[target].append(count)
+            nodes = ALL_NODES if call.is_pair else operator.graph
+            assert origin is not None
+            yield Measured(x, origin, x.size(-2), operator, nodes, " ".join(relation))
+        for key, x in types.items():
+            assert origin is not None
+            yield Measured(x, origin, x.size(-2), None, ALL_NODES, key, tuple(leading[key]))
+
+    def _split(self, found: Measured) -> list[Measured]:
+        """Each graph of a batch by itself, where that was asked for."""
+        batch = self._call.batch
+        if not self._by_graph or found.operator is None:
+            return [found]
+        if batch is None or batch.numel() != found.num_nodes or not isinstance(found.graph, Propagation):
+            self._warn(
+                "batch",
+                f"{type(self._model).__name__} is called without a batch vector for the {found.num_nodes} nodes of an "
+                "output, which is measured as one graph; expected an argument called batch, or a Batch of graphs.",
+            )
+            return [found]
+        splits = self._splits.get(found.operator)
+        if splits is None:
+            ids, splits = batch.to(found.graph.device), []
+            for k in torch.unique(ids).tolist():
+                nodes = (ids == k).nonzero().flatten()
+                operator = Operator(found.operator.name, found.operator.graph.induced(nodes))
+                splits.append((f"graph {k}", nodes, operator, found.graph.induced(nodes)))
+            self._splits[found.operator] = splits
+        axis = -2 if found.features.size(-2) == found.num_nodes else 0
+        return [
+            Measured(found.features.index_select(axis, nodes), found.origin, nodes.numel(), operator, graph, part)
+            for part, nodes, operator, graph in splits
+        ]
+
+    # The operator of a call.
+
+    def _before_layers(self) -> str:
+        """The operator where no layer has been called: of attention, that of equal weights."""
+        operator = self._operators[self._model]
+        return "random_walk" if operator == "attention" else operator
+
+    def _of_layer(self, call: LayerCall, *, both: bool = False) -> Operator:
+        """The operator of a layer's call; `both` says that features of sources and targets are at hand."""
+        if call.made is not None:
+            return call.made
+        assert call.num_targets is not None
+        name, targets, raw = call.operator, call.num_targets, [(edges, weight) for edges, weight, _ in call.passed]
+        can_read = len(call.attention) == len(call.passed) > 0
+        if (name == "attention" and not can_read) or (name == "symmetric" and call.is_pair):
+            name = "random_walk"
+        if (name == "symmetric" or not raw) and call.inputs.edges is not None:  # before the layer normalised them
+            raw = [(call.inputs.edges, call.inputs.weight)]
+        elif call.operator == "attention":
+            raw = [(edges, None) for edges, _ in raw]
+        parts = [edges_of(edges, weight, is_reversed=call.is_reversed) for edges, weight in raw]
+        if name == "attention":
+            parts = [(index, weight) for (index, _), weight in zip(parts, call.attention, strict=True)]
+        if call.is_pair:
+            call.made = pair_operator(name, parts, call.num_sources or targets, targets, both=both)
+        elif name == "attention":
+            index = torch.cat([index for index, _ in parts], dim=1)
+            call.made = AttentionOperator(index, torch.cat(call.attention), targets)
+        else:
+            for stated in (count for _, _, count in call.passed if count is not None):
+                if stated != targets:
+                    raise GraphjouleError(f"its edges lead to {stated} nodes, but its features have {targets} rows")
+            key = name, targets, call.fill, call.is_reversed
+            call.made = self._keep(key, list(chain(*raw)), lambda: square_operator(name, parts, targets, call.fill))
+        return call.made
+
+    def _plain_graph(self, call: LayerCall, operator: Operator) -> Propagation:
+        """The undirected graph that measures other than the energy take."""
+        if operator.is_scaled:
+            return operator.graph
+        edges, weight = call.inputs.edges, call.inputs.weight
+        if edges is None:
+            edges, weight = call.passed[0][0], None
+        assert call.num_targets is not None
+        targets, parts = call.num_targets, [edges_of(edges, weight)]
+        key = "symmetric", targets, None, False
+        return self._keep(key, [edges, weight], lambda: square_operator("symmetric", parts, targets)).graph
+
+    def _moved(self, graph: Propagation, device: torch.device) -> Propagation:
+        if graph.device == device:
+            return graph
+        return self._keep(("moved", device), [graph], lambda: Operator("symmetric", graph.to(device))).graph
+
+    # What is kept and what is said.
+
+    def _keep(self, key: tuple[Any, ...], things: Sequence[Any], make: Callable[[], Operator]) -> Operator:
+        """An operator made of some tensors, kept as long as they are the same ones, unchanged."""
+        things = [thing for thing in things if thing is not None]
+        key = (*key, *((id(thing), _version(thing)) for thing in things))
+        found = self._kept.get(key)
+        if found is not None and all(ref() is thing for ref, thing in zip(found[0], things, strict=True)):
+            self._kept.move_to_end(key)
+            return found[1]
+        operator = make()
+        self._kept[key] = [weakref.ref(thing) for thing in things], operator
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return operator
+
+    def _compare(self) -> None:
+        """Warn where the model is called with another graph than the fixed one."""
+        called = self._call.graph if self._call.graph is not None else self._call.edges
+        if called is None or called is self._given or "another" in self._warned or self.num_nodes is None:
+            return
+        if self._compared is not None and self._compared() is called:
+            return
+        self._compared = weakref.ref(called)
+        assert self._fixed is not None
+        fixed = self._fixed.any_device()
+        if type(fixed) is not Propagation:  # a part of a graph
+            return
+        try:
+            is_graph = isinstance(called, Propagation)
+            graph = called if is_graph else square_operator("symmetric", [edges_of(called)], fixed.num_nodes).graph
+            is_same = graph.col.numel() == fixed.col.numel() and graph.col.cpu().equal(fixed.col.cpu())
+        except GraphjouleError:  # more nodes than the fixed one has
+            is_same = False
+        if not is_same:
+            self._warn(
+                "another",
+                f"{type(self._model).__name__} is called with another graph than the fixed one, which has "
+                f"{fixed.num_nodes} nodes and {fixed.num_edges} edges and is what its outputs are measured on; leave "
+                "out the graph to measure each call on its own.",
+            )
+
+    def _warn(self, key: str, message: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(message, stacklevel=3)
+
+
+def _version(thing: Any) -> int | None:
+    return thing._version if isinstance(thing, Tensor) and not thing.is_inference() else None

@@ -1,0 +1,288 @@
+"""The operator of a layer, by what it does: which energy its output is measured by."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphjoule.errors import GraphjouleError, choices
+from graphjoule.graph import Propagation
+from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy, ratio, rayleigh_quotient
+
+OPERATORS = {
+    "symmetric": "GCN's P = D~^-1/2 (A + I) D~^-1/2: E = tr(X^T (I - P) X)",
+    "random_walk": "the mean over neighbours, w_ij = a_ij / d_i: E = 1/2 sum w_ij ||x_i - x_j||^2",
+    "attention": "the weights of this very call, the mean over heads: E = 1/2 sum w_ij ||x_i - x_j||^2",
+    "sum": "the sum over neighbours, w_ij = a_ij: E = 1/2 sum w_ij ||x_i - x_j||^2",
+}
+"""The operators by name, and the energy of each."""
+
+# By the names of PyG's classes, for importing PyG takes seconds. What is in neither list is judged by its aggregation.
+_SYMMETRIC = {
+    *("GCNConv", "GCN2Conv", "SGConv", "SSGConv", "TAGConv", "APPNP", "ARMAConv", "ChebConv", "LGConv", "MixHopConv"),
+    "FAConv",  # its weights have signs, and what they are multiplied with is P
+}
+_ATTENTION = {"GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "AGNNConv", "RGATConv", "HGTConv", "HANConv"}
+_EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences
+_STOCHASTIC = {"random_walk", "attention"}  # rows of both add up to one, so their energies can be compared
+
+
+def passes_messages(module: nn.Module) -> bool:
+    """Whether it is a message-passing layer of PyG, judged by its methods: importing PyG to ask would take seconds."""
+    return all(callable(getattr(module, method, None)) for method in ("propagate", "message", "aggregate"))
+
+
+def operator_of(layer: nn.Module) -> str:
+    """The operator of a message-passing layer of PyG.
+
+    The mean, and whatever else leaves equal neighbours as they are (max, softmax, several at once), is "random_walk".
+    """
+    names = {kind.__name__ for kind in type(layer).__mro__}
+    if names & _SYMMETRIC and getattr(layer, "normalize", True):
+        return "symmetric"
+    if names & _ATTENTION:
+        return "attention"
+    return "sum" if getattr(layer, "aggr", "sum") in ("sum", "add") else "random_walk"
+
+
+def operators_in(model: nn.Module, wanted: str | None) -> dict[nn.Module, str]:
+    """The operator of every message-passing layer of a model; under the model itself, that of everything else.
+
+    All rows of a trace must be comparable. So layers of different kinds, such as a mean and a sum, are all measured by
+    the paper's operator, "symmetric", with a warning; the mean and attention can be compared and stay as they are.
+
+    Args:
+        model: any module.
+        wanted: a key of `OPERATORS` for all of them; None to read it from each layer.
+    """
+    if wanted is not None and wanted not in OPERATORS:
+        raise GraphjouleError(f"operator is {wanted!r}; the choices are: {choices(OPERATORS)}, and None to read it.")
+    layers = [module for module in model.modules() if passes_messages(module)]
+    found = {layer: wanted or operator_of(layer) for layer in layers}
+    kinds = set(found.values())
+    if len(kinds) > 1 and not kinds <= _STOCHASTIC:
+        named = ", ".join(sorted({f"{type(layer).__name__} {kind}" for layer, kind in found.items()}))
+        warnings.warn(
+            f"The layers have operators of different kinds ({named}), whose energies cannot be compared; all are "
+            "measured by 'symmetric'. Choose another with operator=...",
+            stacklevel=4,
+        )
+        found, kinds = dict.fromkeys(found, "symmetric"), {"symmetric"}
+    return {
+        **found,
+        model: wanted or (next(iter(kinds)) if len(kinds) == 1 else "random_walk" if kinds else "symmetric"),
+    }
+
+
+class Operator:
+    """What an output is measured by: a graph of the nodes, and whether features are divided by ``sqrt(1 + d)``.
+
+    Args:
+        name: a key of `OPERATORS`.
+        graph: for "symmetric" the graph itself, else the weights ``(W + W^T) / 2``, which have the energy of ``W``.
+        mean: where the output is of targets alone, the edges from sources and their shares: a source has the mean of
+            its targets. The energy is then that between targets that share a source.
+    """
+
+    def __init__(self, name: str, graph: Propagation, mean: tuple[Tensor, Tensor] | None = None) -> None:
+        self.name, self.graph, self._mean = name, graph, mean
+        self._elsewhere: dict[torch.device, Operator] = {}
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether features are divided by ``sqrt(1 + d)``."""
+        return self.name == "symmetric"
+
+    def to(self, device: torch.device) -> Operator:
+        """The same on a device, moved once."""
+        if device == self.graph.device:
+            return self
+        if device not in self._elsewhere:
+            mean = None if self._mean is None else (self._mean[0].to(device), self._mean[1].to(device))
+            self._elsewhere[device] = Operator(self.name, self.graph.to(device), mean)
+        return self._elsewhere[device]
+
+    def nodes_of(self, x: Tensor) -> Tensor:
+        """Features of all nodes of the graph: `x` itself, or the sources' means and `x`."""
+        if self._mean is None:
+            return x
+        (source, target), share = self._mean
+        sources = x.new_zeros(*x.shape[:-2], self.graph.num_nodes - x.size(-2), x.size(-1))
+        sources = sources.index_add(-2, source, share.to(x.dtype)[:, None] * x[..., target, :])
+        return torch.cat([sources, x], dim=-2)
+
+    def energy(self, x: Tensor) -> Tensor:
+        """The energy of features ``[..., num_nodes, channels]`` by this operator, in float64."""
+        energy = dirichlet_energy if self.is_scaled else combinatorial_energy
+        return energy(self.nodes_of(x.double() if self._mean is not None else x), self.graph)
+
+    def rayleigh(self, x: Tensor) -> Tensor:
+        """``E / ||X||^2``, from 0 to 2; but for "symmetric", nodes weigh what their neighbours' weights add up to."""
+        if self.is_scaled:
+            return rayleigh_quotient(x, self.graph)
+        squares = self.nodes_of(x.double()).square().sum(dim=-1)
+        return ratio(self.energy(x), (self.graph.degree * squares).sum(dim=-1))
+
+
+class AttentionOperator(Operator):
+    """The weights of one call, measured edge by edge where they are: the next call has others, so none are sorted.
+
+    Args:
+        index: sources and targets, shape ``[2, num_edges]``.
+        weight: weight of every edge.
+        num_nodes: number of nodes.
+    """
+
+    def __init__(self, index: Tensor, weight: Tensor, num_nodes: int) -> None:
+        self.name, self._index, self._weight, self._num_nodes = "attention", index, weight.double(), num_nodes
+        self._mean = None
+
+    @cached_property
+    def graph(self) -> Propagation:  # type: ignore[override]
+        """The weights ``(W + W^T) / 2``, for what needs them sorted: a constraint, or a part of the nodes."""
+        averaged = _averaged(*_weighed(self.name, [(self._index, self._weight)], self._num_nodes), self._num_nodes)
+        return averaged.to(self._weight.device)
+
+    def to(self, device: torch.device) -> Operator:
+        """The same on a device."""
+        if device == self._weight.device:
+            return self
+        return AttentionOperator(self._index.to(device), self._weight.to(device), self._num_nodes)
+
+    def energy(self, x: Tensor) -> Tensor:
+        """``1/2 sum w_ij ||x_i - x_j||^2``; differences of float32 numbers are as good as these are."""
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        energy = torch.zeros(x.shape[:-2], dtype=torch.float64, device=x.device)
+        for start in range(0, len(self._weight), _EDGES_AT_ONCE):
+            piece = slice(start, start + _EDGES_AT_ONCE)
+            source, target = self._index[:, piece]
+            differences = x.index_select(-2, target) - x.index_select(-2, source)
+            squares = torch.linalg.vector_norm(differences, dim=-1, dtype=torch.float64).square()
+            energy = energy + (self._weight[piece] * squares).sum(dim=-1) / 2
+        return energy
+
+    def rayleigh(self, x: Tensor) -> Tensor:
+        """``E / sum d_i ||x_i||^2``."""
+        weight = torch.where(self._index[0] == self._index[1], 0, self._weight) / 2
+        degree = weight.new_zeros(self._num_nodes).index_add(0, self._index.flatten(), weight.repeat(2))
+        return ratio(self.energy(x), (degree * x.double().square().sum(dim=-1)).sum(dim=-1))
+
+
+Edges = tuple[Tensor, Tensor | None]
+"""Both ends of every edge, from its source to its target, ``[2, num_edges]``, and maybe its weight."""
+
+
+def square_operator(name: str, parts: Iterable[Edges], num_nodes: int, fill: float | None = None) -> Operator:
+    """The operator of edges among one set of nodes.
+
+    Args:
+        name: a key of `OPERATORS`; for "attention" the weights of the edges are its own.
+        parts: edges that are normalised each by itself, such as those of the relations of one layer.
+        num_nodes: number of nodes.
+        fill: of "symmetric", the weight of its self-loops if edges that stand there twice add up, as in PyG; None if
+            they count once.
+    """
+    if name == "symmetric":
+        index, weight = _joined(parts)
+        if fill is not None:  # A + f I and A / f + I have the same P
+            weight = (torch.ones(index.size(1)) if weight is None else weight) / fill
+        return Operator(
+            name, Propagation.from_edge_index(index, weight, num_nodes, symmetrize=True, dtype=torch.float64)
+        )
+    return Operator(name, _averaged(*_weighed(name, parts, num_nodes), num_nodes))
+
+
+def pair_operator(name: str, parts: Iterable[Edges], num_sources: int, num_targets: int, *, both: bool) -> Operator:
+    """The operator of edges between two sets of nodes, sources first.
+
+    Args:
+        name: a key of `OPERATORS` but "symmetric".
+        parts: edges that are normalised each by itself.
+        num_sources: number of sources.
+        num_targets: number of targets.
+        both: whether features are of sources and targets, or of the targets alone.
+    """
+    index, weight = _weighed(name, parts, num_targets)
+    mean = None
+    if not both:
+        total = torch.zeros(num_sources, dtype=torch.float64).index_add_(0, index[0], weight)
+        share = weight / total.clamp(min=torch.finfo(torch.float64).tiny)[index[0]]
+        mean = index, share
+    stacked = torch.stack([index[0], index[1] + num_sources])
+    return Operator(name, _averaged(stacked, weight, num_sources + num_targets), mean)
+
+
+def _weighed(name: str, parts: Iterable[Edges], num_targets: int) -> tuple[Tensor, Tensor]:
+    """The entries of ``W``, row by target, in float64 on the CPU."""
+    weighed: list[tuple[Tensor, Tensor]] = []
+    for index, given in parts:
+        if given is not None and _is_of_many_runs(given):
+            raise GraphjouleError("its weights differ from run to run inside torch.vmap")
+        index = index.detach().cpu().long()
+        if index.numel() and int(index[1].max()) >= num_targets:
+            raise GraphjouleError(f"an edge leads to node {int(index[1].max())}, but there are {num_targets} rows")
+        weight = torch.ones(index.size(1), dtype=torch.float64) if given is None else given.detach().cpu().double()
+        if not bool(((weight >= 0) & weight.isfinite()).all()):
+            wrong = weight[~((weight >= 0) & weight.isfinite())]
+            raise GraphjouleError(f"the weight of an edge is {float(wrong[0])}; expected finite ones, not negative")
+        if name == "random_walk":
+            total = torch.zeros(num_targets, dtype=torch.float64).index_add_(0, index[1], weight)
+            weight = weight / torch.where(total == 0, 1, total)[index[1]]
+        weighed.append((index, weight))
+    index, weights = _joined(weighed)
+    assert weights is not None
+    return index, weights
+
+
+def _joined(parts: Iterable[Edges]) -> Edges:
+    edges = [
+        (index.detach().cpu().long(), None if weight is None else weight.detach().cpu()) for index, weight in parts
+    ]
+    if len(edges) == 1:
+        return edges[0]
+    index = torch.cat([index for index, _ in edges], dim=1)
+    if all(weight is None for _, weight in edges):
+        return index, None
+    return index, torch.cat([torch.ones(i.size(1)) if w is None else w for i, w in edges])
+
+
+def _averaged(index: Tensor, weight: Tensor, num_nodes: int) -> Propagation:
+    """``(W + W^T) / 2`` as a graph."""
+    both = torch.cat([index, index.flip(0)], dim=1), weight.repeat(2) / 2
+    return Propagation.from_edge_index(*both, num_nodes, dtype=torch.float64)
+
+
+def _is_of_many_runs(x: Any) -> bool:
+    """Whether a tensor inside `torch.vmap` differs from run to run, so that no number can be read from it."""
+    is_batched = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
+    return isinstance(x, Tensor) and is_batched is not None and bool(is_batched(x))
+
+
+def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message: Any, num_edges: int) -> Tensor | None:
+    """The attention of a call from what went into its messages, the mean over heads; None where it cannot be read.
+
+    It is an input of the messages (GAT), or kept for the time of the call (TransformerConv), or how many times as long
+    a message is as the neighbour's features (AGNN, SuperGAT).
+    """
+    if num_edges == 0:
+        return torch.zeros(0)
+    if _is_of_many_runs(message):
+        return None
+    for alpha in (message_inputs.get("alpha"), getattr(layer, "_alpha", None)):
+        if isinstance(alpha, Tensor) and alpha.size(0) == num_edges:
+            return alpha.detach().reshape(num_edges, -1).mean(dim=1)
+    x = message_inputs.get("x_j")
+    if isinstance(x, Tensor) and isinstance(message, Tensor) and message.shape[:1] == x.shape[:1] == (num_edges,):
+        heads = message.detach().double().reshape(num_edges, -1, message.size(-1))
+        neighbours = x.detach().double().reshape(num_edges, -1, x.size(-1))
+        if heads.shape == neighbours.shape:
+            squares = neighbours.square().sum(dim=-1)
+            alpha = ratio((heads * neighbours).sum(dim=-1), squares)
+            if torch.allclose(alpha[..., None] * neighbours, heads, rtol=1e-3, atol=1e-6 * float(heads.abs().amax())):
+                return alpha.mean(dim=1)
+    return None

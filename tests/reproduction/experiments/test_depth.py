@@ -1,0 +1,39 @@
+"""The experiment on depth and the study files beside it can be planned and run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphjoule.studies import find_study
+from reproduction.experiments import depth
+
+STUDIES = sorted((Path(__file__).resolve().parents[3] / "reproduction" / "studies").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_every_cell_of_a_study_file_has_a_recipe(path):
+    cells = list(find_study(str(path)).cells())
+    assert len({cell.name for cell in cells}) == len(cells) > 3
+    for cell in cells:
+        assert cell.recipe.model.num_layers == cell.num_layers
+
+
+def test_a_second_call_computes_only_what_is_missing(tmp_path, capsys):
+    file, cpu = tmp_path / "cells.jsonl", torch.device("cpu")
+    depth.Cells(file, 60, cpu).get("one", lambda: {"test_accuracy": [0.5]})
+    again = depth.Cells(file, 0, cpu)
+    assert again.get("one", lambda: pytest.fail("computed twice"))["test_accuracy"] == [0.5]
+    with pytest.raises(SystemExit, match="Out of time before two"):
+        again.get("two", dict)
+    assert [json.loads(line)["key"] for line in file.read_text().splitlines()] == ["one"]
+
+
+@pytest.mark.parametrize("model", ["wave", "gcnii", "adgn", "graphcon"])
+def test_models_and_rivals_train_on_a_ring(model):
+    settings = depth._RING | depth._SEARCHED[model][0] | {"lr": 0.01, "epochs": 1, "patience": 1}
+    result = depth.train(model, "ring-2", 2, settings, 1, torch.device("cpu"))
+    row = depth.cell(result, model=model)
+    assert row["failed"] == 0
+    assert len(row["test_accuracy"]) == 1

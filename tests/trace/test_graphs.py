@@ -1,0 +1,549 @@
+"""Every call is measured on its own graph, or says that it was not."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import nn
+from torch.func import functional_call
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import DataLoader
+
+from graphjoule import diagnose, limits
+from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
+from graphjoule.measures import MEASURES, dirichlet_energy, effective_rank
+from graphjoule.nn import GCN
+from graphjoule.terms import EnergyConstraint
+from graphjoule.trace import Trace
+from tests.graphs import Edges, path3, random_edges
+
+from . import Plain, names, norm, single
+from .test_operators import counts, dense_energy, means
+
+C = 4
+
+
+def graph_data(num_nodes: int, seed: int) -> Data:
+    return Data(x=single(num_nodes, C, seed=seed), edge_index=random_edges(num_nodes, 2 * num_nodes, seed=seed).index)
+
+
+def outputs_of(model, module):
+    seen = []
+    module.register_forward_hook(lambda module, args, output: seen.append(output))
+    return seen
+
+
+@contextmanager
+def hearing() -> Iterator[list[str]]:
+    """All warnings of a block, in alphabetical order once it ends."""
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield said
+    said += sorted(str(each.message) for each in found)
+
+
+class WholeGraphs(nn.Module):
+    """A classifier of graphs that takes a `Data`."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.conv, self.head = nn.Linear(C, C), pyg.SAGEConv(C, C), nn.Linear(C, 2)
+
+    def forward(self, data):
+        h = self.conv(self.encoder(data.x), data.edge_index)
+        return self.head(pyg.global_mean_pool(h, data.batch))
+
+
+# Loaders of batches.
+
+
+@pytest.mark.parametrize("sizes", [[5] * 6, [4, 9, 6, 3, 8, 7]])
+def test_every_batch_of_a_loader_is_measured_on_its_own_edges(sizes):
+    batches = list(DataLoader([graph_data(n, k) for k, n in enumerate(sizes)], batch_size=2))
+    model = WholeGraphs().eval()
+    encoded, convolved = outputs_of(model, model.encoder), outputs_of(model, model.conv)
+    with torch.no_grad(), Trace(model) as trace:
+        for batch in batches:
+            model(batch)
+    assert names(trace) == ["encoder", "conv"] * 3  # pooled outputs are of graphs, not of nodes
+    for k, batch in enumerate(batches):
+        weights = means(counts(batch.edge_index, batch.num_nodes))
+        for row, h in zip(trace.select(call=k).layers, (encoded[k], convolved[k]), strict=True):
+            assert row.energy == pytest.approx(dense_energy(weights, h), rel=1e-5)
+            assert (row.operator, row.num_nodes) == ("random_walk", batch.num_nodes)
+
+
+def test_rows_are_averaged_over_an_epoch_as_if_all_batches_were_one_graph():
+    data = [graph_data(n, k) for k, n in enumerate([4, 9, 6, 3])]
+    model = pyg.GCN(C, C, num_layers=2).eval()
+    with torch.no_grad(), Trace(model, watch="convs.*") as trace:
+        for epoch in range(2):
+            trace.mark(epoch)
+            for batch in DataLoader(data, batch_size=1):
+                model(batch.x, batch.edge_index)
+    (whole,) = DataLoader(data, batch_size=4)
+    expected = Trace.of(model, None, (whole.x, whole.edge_index), watch="convs.*")
+    average = trace.averaged()
+    assert [(row.name, row.mark, row.call) for row in average.layers] == [
+        (f"convs.{k}", epoch, epoch) for epoch in range(2) for k in range(2)
+    ]
+    for row, all_at_once in zip(average.select(mark=1).layers, expected.layers, strict=True):
+        assert row.num_nodes == all_at_once.num_nodes == 22
+        assert row.energy == pytest.approx(all_at_once.energy / 4, rel=1e-5)
+        assert row.norm == pytest.approx(all_at_once.norm / 2, rel=1e-5)
+        assert row["rayleigh"] == pytest.approx(all_at_once["rayleigh"], rel=1e-5)
+        ranks = [(r["effective_rank"], r.num_nodes) for r in trace.select(row.name, mark=1).layers]
+        assert row["effective_rank"] == pytest.approx(sum(r * n for r, n in ranks) / 22)
+    assert diagnose(average.select(mark=1)).evidence
+
+
+@pytest.mark.parametrize("network", [pyg.GCN, pyg.GraphSAGE, pyg.GAT, pyg.GIN])
+def test_each_graph_of_a_batch_has_rows_of_its_own(network):
+    data = [graph_data(n, k) for k, n in enumerate([4, 9, 6])]
+    model = network(C, C, num_layers=2).eval()
+    (batch,) = DataLoader(data, batch_size=3)
+    with torch.no_grad(), Trace(model, watch="convs.*", by_graph=True) as trace:
+        model(batch.x, batch.edge_index, batch=batch.batch)
+    assert [(row.name, row.part) for row in trace.layers] == [
+        (f"convs.{k}", f"graph {g}") for k in (0, 1) for g in range(3)
+    ]
+    for k, one in enumerate(data):
+        alone = Trace.of(model, None, (one.x, one.edge_index), watch="convs.*")
+        for row, expected in zip(trace.select(part=f"graph {k}").layers, alone.layers, strict=True):
+            assert row.values == pytest.approx(dict(expected.values), rel=1e-4)
+            assert (row.num_nodes, row.operator) == (expected.num_nodes, expected.operator)
+    with pytest.raises(GraphjouleError, match=r"holds 3 parts.*trace.select\(part='graph 0'\)"):
+        limits(trace, 0.2, 1.0)
+    assert limits(trace.select(part="graph 1"), 0.2, 1.0).layers
+    assert "graph 2" in trace.table()
+
+
+def test_a_diagnosis_names_the_graphs_that_are_ill():
+    dead = Data(x=torch.ones(5, C), edge_index=random_edges(5, 12, seed=1).index)
+    (batch,) = DataLoader([graph_data(6, 0), dead, dead], batch_size=3)
+
+    class Fading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Identity() for _ in range(3))
+
+        def forward(self, x, edge_index, batch):
+            for k, conv in enumerate(self.convs):
+                x = conv(torch.where((batch > 0)[:, None], x * 1e-3**k, x * 1.0))
+            return x
+
+    model = Fading()
+    with Trace(model, watch="convs.*", by_graph=True) as trace:
+        model(torch.where((batch.batch > 0)[:, None], single(16, C), batch.x), batch.edge_index, batch.batch)
+    found = diagnose(trace)
+    assert found.verdict == "over-smoothing by norm collapse"
+    assert str(found).startswith("2 of 3 parts (graph 1, graph 2): over-smoothing by norm collapse, from convs.1 on")
+    assert len(found.not_judged) == 2  # gradients, said once for all
+
+
+# Samples of neighbours.
+
+
+def test_layers_on_trimmed_hops_are_measured_on_what_is_left():
+    """As a `NeighborLoader` samples them: edges lead to the nodes of the hop before, which stand first."""
+    index = torch.tensor([[1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 2, 2]])
+    hops = {"num_sampled_nodes_per_hop": [1, 2, 4], "num_sampled_edges_per_hop": [2, 4]}
+    model = pyg.GraphSAGE(C, C, num_layers=2).eval()
+    seen = outputs_of(model, model.convs[0]), outputs_of(model, model.convs[1])
+    with torch.no_grad(), Trace(model, watch="convs.*") as trace:
+        model(single(7, C), index, **hops)
+    first, second = trace.layers
+    assert (first.num_nodes, second.num_nodes) == (7, 3)
+    assert first.energy == pytest.approx(dense_energy(means(counts(index, 7)), seen[0][0]), rel=1e-5)
+    assert second.energy == pytest.approx(dense_energy(means(counts(index[:, :2], 3)), seen[1][0]), rel=1e-5)
+
+
+def test_targets_of_a_pair_are_neighbours_as_far_as_they_share_sources():
+    index = torch.tensor([[0, 1, 2, 3, 3, 4], [0, 0, 1, 1, 2, 2]])
+    x = single(5, C)
+
+    class Hops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = pyg.SAGEConv(C, C), nn.Linear(C, 2)
+
+        def forward(self, x, edge_index):
+            return self.head(self.conv((x, x[:3]), edge_index).relu())
+
+    model = Hops()
+    with torch.no_grad(), Trace(model, measures=[*MEASURES]) as trace:
+        model(x, index)
+        y = model.conv((x, x[:3]), index).double()
+    weight = torch.tensor([0.5] * 6, dtype=torch.float64)
+    centres = torch.zeros(5, C, dtype=torch.float64)
+    for source in range(5):
+        at = index[0] == source
+        centres[source] = y[index[1][at]].mean(dim=0)
+    wanted = (weight[:, None] * (y[index[1]] - centres[index[0]]).square()).sum() / 2
+    conv, head, *_ = trace.layers
+    assert conv.energy == pytest.approx(float(wanted), rel=1e-5)
+    assert conv.norm == pytest.approx(norm(y), rel=1e-6)
+    assert conv["effective_rank"] == pytest.approx(float(effective_rank(y)), rel=1e-5)
+    assert "mad" not in conv  # there are no edges among targets
+    assert head.num_nodes == 3
+
+
+# Other forms of a graph.
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_adj_t_is_read():
+    edges = random_edges(6, 9, seed=2)
+    dense = (counts(edges.index, 6) > 0).float()
+    model, x = pyg.GCN(C, C, num_layers=2), single(6, C)
+    with torch.no_grad(), Trace(model, watch="convs.*") as trace:
+        out = model(x, dense.to_sparse_csr())
+    assert trace.layers[1].energy == pytest.approx(float(dirichlet_energy(out, edges.graph())), rel=1e-5)
+
+
+def test_our_own_networks_are_read_with_a_propagation_and_with_an_edge_index():
+    edges, x = random_edges(6, 9), single(6, C)
+    model = GCN(C, C, 3, num_layers=2).eval()
+    found = [
+        Trace.of(model, graph, (x, given)) for graph in (None, edges.graph()) for given in (edges.graph(), edges.index)
+    ]
+    assert len({tuple(row.energy for row in trace.layers) for trace in found[:1] + found[2:3]}) == 1
+    for trace in found:
+        assert [row.energy for row in trace.layers] == pytest.approx([row.energy for row in found[0].layers], rel=1e-6)
+        assert {row.operator for row in trace.layers} == {"symmetric"}
+
+
+def test_edges_that_a_layer_makes_itself_are_seen():
+    class Dynamic(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = pyg.EdgeConv(nn.Linear(2 * C, C))
+
+        def forward(self, x):
+            return self.conv(x, path3().index)
+
+    model, x = Dynamic(), single(3, C)
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(x)
+    assert trace.layers[0].energy == pytest.approx(dense_energy(means(counts(path3().index, 3)), out), rel=1e-5)
+
+
+def test_inside_vmap_attention_differs_from_run_to_run_and_counts_as_equal():
+    edges, x, model = random_edges(6, 9), single(6, C), pyg.GATConv(C, C)
+    weights = single(2, C, C)
+    net = nn.ModuleDict({"conv": model})
+    net.forward = lambda x, edge_index: model(x, edge_index)
+    with torch.no_grad(), Trace(net) as trace:
+        out = torch.vmap(lambda w: functional_call(net, {"conv.lin.weight": w}, (x, edges.index)))(weights)
+    assert [(row.run, row.operator) for row in trace.layers] == [(0, "random_walk"), (1, "random_walk")]
+    loops = torch.arange(6).expand(2, 6)
+    index = torch.cat([edges.index[:, edges.index[0] != edges.index[1]], loops], dim=1)
+    for row, y in zip(trace.layers, out, strict=True):
+        assert row.energy == pytest.approx(dense_energy(means(counts(index, 6)), y), rel=1e-5)
+
+
+def test_a_block_around_a_layer_is_measured_as_the_layer():
+    layer = pyg.DeepGCNLayer(pyg.GATConv(C, C), nn.LayerNorm(C), nn.ReLU())
+    model = pyg.Sequential("x, edge_index", [(layer, "x, edge_index -> x")])
+    with torch.no_grad(), Trace(model) as trace:
+        model(single(6, C), random_edges(6, 9).index)
+    assert trace.layers[-1].operator == "attention"
+
+
+def test_nodes_that_share_a_hyperedge_are_neighbours():
+    index = torch.tensor([[0, 1, 1, 2], [0, 0, 1, 1]])  # two hyperedges, as (node, hyperedge)
+    model = nn.Sequential()
+    model.conv = pyg.HypergraphConv(C, C)
+    model.forward = lambda x, hyperedge_index: model.conv(x, hyperedge_index)
+    with torch.no_grad(), Trace(model) as trace:
+        y = model(single(3, C), index)
+    assert 0 < trace.layers[0].energy < norm(y) ** 2
+    assert trace.layers[0].num_nodes == 3
+
+
+def test_an_operator_is_built_once_for_all_layers_and_calls_of_one_graph(monkeypatch):
+    built = []
+    make = Propagation.from_edge_index.__func__
+    monkeypatch.setattr(
+        Propagation, "from_edge_index", classmethod(lambda cls, *a, **k: built.append(1) or make(cls, *a, **k))
+    )
+    edges, x = random_edges(6, 9), single(6, C)
+    model = pyg.GCN(C, C, num_layers=3)
+    with torch.no_grad(), Trace(model):
+        for _ in range(3):
+            model(x, edges.index)
+    assert len(built) == 1
+    edges.index.copy_(edges.index.flip(1))  # changed in place: another graph
+    with torch.no_grad(), Trace(model):
+        model(x, edges.index)
+    assert len(built) == 2
+
+
+# Different types of nodes.
+
+
+def hetero_data() -> HeteroData:
+    data = HeteroData()
+    data["paper"].x, data["author"].x = single(5, C), single(3, C, seed=1)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 1, 2], [0, 1, 2, 4]])
+    data["paper", "by", "author"].edge_index = torch.tensor([[0, 1, 2, 4], [0, 1, 1, 2]])
+    data["paper", "cites", "paper"].edge_index = random_edges(5, 6, seed=3).index
+    return data
+
+
+class Hetero(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        relations = [("author", "writes", "paper"), ("paper", "by", "author"), ("paper", "cites", "paper")]
+        options = {"add_self_loops": False} if kind is pyg.GATConv else {}
+        self.convs = nn.ModuleList(
+            pyg.HeteroConv({r: kind((-1, -1), C, **options) for r in relations}) for _ in range(2)
+        )
+
+    def forward(self, x_dict, edge_index_dict):
+        for conv in self.convs:
+            x_dict = conv(x_dict, edge_index_dict)
+        return x_dict
+
+
+@pytest.mark.parametrize("kind", [pyg.SAGEConv, pyg.GATConv, pyg.GraphConv])
+def test_relations_and_node_types_have_rows_of_their_own(kind):
+    data, model = hetero_data(), Hetero(kind).eval()
+    model(data.x_dict, data.edge_index_dict)  # makes the lazy weights
+    weights = {}
+
+    def keep(relation):
+        def hook(module, inputs, message):
+            given = inputs[0].get("alpha")
+            weights[relation] = given.mean(dim=1).double() if kind is pyg.GATConv else None
+
+        return hook
+
+    for relation, conv in model.convs[1].convs.items():
+        conv.register_message_forward_hook(keep(relation))
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(data.x_dict, data.edge_index_dict)
+    rows = {row.part: row for row in trace.select("convs.1").layers}
+    assert list(rows) == ["author writes paper", "paper by author", "paper cites paper", "paper", "author"]
+    assert names(trace) == ["convs.0"] * 5 + ["convs.1"] * 5
+    energies = {}
+    for (source, name, target), index in data.edge_index_dict.items():
+        stacked = out[target] if source == target else torch.cat([out[source], out[target]])
+        index = index if source == target else torch.stack([index[0], index[1] + len(out[source])])
+        a = counts(index, len(stacked), weights[source, name, target])
+        a = means(a) if kind is pyg.SAGEConv else a
+        energies[f"{source} {name} {target}"] = dense_energy(a, stacked)
+    for part, expected in energies.items():
+        assert rows[part].energy == pytest.approx(expected, rel=1e-5)
+    assert rows["paper"].energy == pytest.approx(
+        energies["author writes paper"] + energies["paper cites paper"], rel=1e-5
+    )
+    assert rows["author"].energy == pytest.approx(energies["paper by author"], rel=1e-5)
+    assert rows["paper"].norm == pytest.approx(norm(out["paper"]), rel=1e-5)
+    assert rows["paper"]["rayleigh"] == pytest.approx(rows["paper"].energy / rows["paper"].norm ** 2)
+    found = diagnose(trace)
+    assert found.is_decided
+    assert "paper" in trace.select(part="paper").table()
+
+
+def test_a_hetero_model_whose_layers_work_on_pairs_has_a_row_for_each_relation():
+    data = hetero_data()
+    model = pyg.to_hetero(pyg.GraphSAGE((-1, -1), C, num_layers=2), data.metadata())
+    model(data.x_dict, data.edge_index_dict)
+    with torch.no_grad(), Trace(model) as trace:
+        model(data.x_dict, data.edge_index_dict)
+    rows = [row.name for row in trace.layers]
+    assert "convs.0.author__writes__paper" in rows
+    assert sum("convs" in name for name in rows) == 6
+
+
+@pytest.mark.parametrize("kind", [pyg.HGTConv, pyg.HANConv])
+def test_a_layer_that_takes_all_relations_at_once_has_their_rows(kind):
+    data = hetero_data()
+    model = nn.Sequential()
+    model.conv = kind(-1, C, data.metadata(), heads=2)
+    model.forward = lambda x_dict, edge_index_dict: model.conv(x_dict, edge_index_dict)
+    model(data.x_dict, data.edge_index_dict)
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(data.x_dict, data.edge_index_dict)
+    rows = {row.part: row for row in trace.layers}
+    assert list(rows)[-2:] == list(out)
+    index = data["paper", "cites", "paper"].edge_index
+    assert rows["paper cites paper"].energy == pytest.approx(
+        dense_energy(means(counts(index, 5)), out["paper"]), rel=1e-5
+    )
+    assert rows["paper cites paper"].operator == "random_walk"
+
+
+def test_a_hetero_model_is_held_by_the_sum_of_its_relations():
+    data, model = hetero_data(), Hetero(pyg.SAGEConv)
+    model(data.x_dict, data.edge_index_dict)
+    with EnergyConstraint(model, layers="convs.*") as constraint:
+        model(data.x_dict, data.edge_index_dict)
+        constraint().backward()
+    with torch.no_grad(), Trace(model) as trace:
+        model(data.x_dict, data.edge_index_dict)
+    totals = [sum(row.energy for row in trace.select(f"convs.{k}").layers if " " in row.part) for k in (0, 1)]
+    lower = constraint.gaps()[0].detach()
+    assert lower.exp().tolist() == pytest.approx([0.2 * totals[0] / totals[1]], rel=1e-4)
+    assert all(p.grad is not None for p in model.convs[1].parameters())
+
+
+# The constraint measures what the trace does.
+
+
+@pytest.mark.parametrize("network", [pyg.GCN, pyg.GraphSAGE, pyg.GAT, pyg.GIN])
+def test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch(network):
+    data = [graph_data(n, k) for k, n in enumerate([4, 9, 6, 5])]
+    model = network(C, C, num_layers=3).eval()
+    with EnergyConstraint(model, c_min=0.5, layers="convs.*") as constraint, Trace(model, watch="convs.*") as trace:
+        for batch in DataLoader(data, batch_size=2):
+            model(batch.x, batch.edge_index)
+            constraint().backward()
+            found = limits(trace, 0.5, 1.0).layers
+            lower = [layer.lower / layer.energy for layer in found]
+            assert constraint.gaps()[0, -2:].detach().exp().tolist() == pytest.approx(lower, rel=1e-3)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+# What is said where something does not fit.
+
+
+@pytest.mark.parametrize("watch", [Trace, EnergyConstraint])
+def test_a_fixed_graph_that_is_not_that_of_the_call_warns_once(watch):
+    data = [graph_data(5, k) for k in range(3)]
+    model = pyg.GCN(C, C, num_layers=2)
+    with hearing() as said, watch(model, data[0].edge_index):
+        for each in data:
+            model(each.x, each.edge_index)
+    (sentence,) = said
+    assert sentence.startswith("GCN is called with another graph than the fixed one, which has 5 nodes and ")
+    assert sentence.endswith("leave out the graph to measure each call on its own.")
+    with watch(model, data[0].edge_index):  # the same graph in another order
+        model(data[0].x, data[0].edge_index.flip(1))
+
+
+def test_a_layer_whose_features_do_not_fit_warns_once_by_its_name():
+    model = pyg.GCN(C, C, num_layers=2)
+    graph = random_edges(5, 9)
+    with hearing() as said, Trace(model, graph.graph(), watch="convs.1") as trace:
+        for n in (5, 7, 7):
+            model(single(n, C), graph.index if n == 5 else random_edges(7, 9).index)
+    no_row, another, by_name = said
+    assert no_row == "A call of GCN gave no row: no output fits its graph."
+    assert another.startswith("GCN is called with another graph")
+    assert by_name == (
+        "convs.1 has no row in some calls: its output is not node features of the graph of 5 nodes; it returned [7, 4]."
+    )
+    assert len(trace.layers) == 1
+
+
+def test_a_module_that_had_a_row_and_has_none_warns():
+    model = Plain()
+    with hearing() as said, Trace(model, path3().graph(), watch="first"):
+        model(single(3, 2))
+        model(single(4, 2))
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "A call of Plain gave no row",
+        "first has no row in some calls",
+    ]
+
+
+def test_a_module_before_any_graph_is_seen_warns():
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.conv = nn.Linear(2, C), pyg.GCNConv(C, C)
+
+        def forward(self, x):
+            return self.conv(self.encoder(x), path3().index)
+
+    model = Late()
+    with hearing() as said, Trace(model) as trace:
+        model(single(3, 2))
+    (sentence,) = said
+    assert sentence.startswith("encoder has no row: it is called before any graph is seen")
+    assert names(trace) == ["conv"]
+
+
+def test_two_tensors_that_can_be_edges_warn():
+    class Nameless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(2, C)
+
+        def forward(self, x, a, b):
+            return self.first(x)
+
+    with pytest.warns(UserWarning, match="two tensors that can be edges, and neither is called edge_index"):
+        Trace.of(model := Nameless(), None, (single(3, 2), path3().index, path3().index.flip(1)))
+    assert model.training
+
+
+def test_weights_that_make_no_graph_are_said_by_the_layers_name():
+    model = pyg.GraphConv(C, C)
+    net = pyg.Sequential("x, edge_index, edge_weight", [(model, "x, edge_index, edge_weight -> x")])
+    with hearing() as said, Trace(net):
+        net(single(3, C), path3().index, torch.tensor([1.0, 1.0, -1.0, -1.0]))
+    assert said[0].startswith("The trace recorded nothing")
+    assert said[1].startswith(
+        "module_0 has no row in some calls: the weight of an edge is -1.0; expected finite ones, not"
+    )
+
+
+def test_a_constraint_that_was_called_in_vain_says_so():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with EnergyConstraint(model, path3().graph()) as constraint:
+        model(single(5, 2))
+        with pytest.raises(GraphjouleError, match="last call of the model has no energies"):
+            constraint()
+
+
+def test_a_batch_that_cannot_be_told_apart_warns_once():
+    model = pyg.GCN(C, C, num_layers=2)
+    with hearing() as said, Trace(model, by_graph=True) as trace:
+        for _ in range(2):
+            model(single(6, C), random_edges(6, 9).index)
+    assert [sentence.partition(" for the 6 nodes")[0] for sentence in said] == ["GCN is called without a batch vector"]
+    assert {row.part for row in trace.layers} == {None}
+
+
+def test_a_model_whose_encode_is_called_has_a_call_for_each():
+    """As in the loops for links: the module itself is never called, its layers are."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convs = nn.ModuleList(pyg.SAGEConv(C, C) for _ in range(3))
+
+        def encode(self, x, edge_index):
+            for conv in self.convs:
+                x = conv(x, edge_index).relu()
+            return x
+
+    model, x = Encoder(), single(6, C)
+    with EnergyConstraint(model, layers="convs.*") as constraint, Trace(model) as trace:
+        for k in range(3):
+            model.encode(x, random_edges(6, 9, seed=k).index).sum().backward()
+            assert constraint.names() == ["input of convs.0", "convs.0", "convs.1", "convs.2"]
+    assert [(row.name, row.call) for row in trace.layers] == [(f"convs.{j}", k) for k in range(3) for j in range(3)]
+
+
+def test_a_directed_graph_of_a_call_counts_in_both_directions():
+    one_way = Edges(torch.tensor([[0, 1], [1, 2]]), None, 3)
+    model, x = pyg.GCN(C, C, num_layers=1), single(3, C)
+    with torch.no_grad(), Trace(model, watch="convs.*") as trace:
+        out = model(x, one_way.index)
+    assert trace.layers[0].energy == pytest.approx(float(dirichlet_energy(out, path3().graph())), rel=1e-5)
+    with (
+        pytest.raises(
+            GraphjouleError, match=r"Propagation.from_edge_index\(..., symmetrize=True\) lets each edge count"
+        ),
+        Trace(model, one_way.index),
+    ):
+        model(x, one_way.index)

@@ -1,0 +1,272 @@
+"""Energies by the layer's own operator, held against dense ones made edge by edge from the tensors of the call."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.trace import Trace
+from graphjoule.trace.operators import (
+    attention_weights,
+    operator_of,
+    operators_in,
+    pair_operator,
+    passes_messages,
+    square_operator,
+)
+from tests.graphs import Edges, dense_propagation, edge_lists, path3, random_edges
+
+from . import energy, single
+
+C = 4  # channels
+
+# The dense truth.
+
+
+def dense_energy(weights: Tensor, x: Tensor) -> float:
+    """1/2 sum w_ij ||x_i - x_j||^2, one pair at a time; rows of the weights are targets."""
+    x = x.detach().double().flatten(1)
+    return float(sum(w * (x[i] - x[j]).square().sum() for i, row in enumerate(weights) for j, w in enumerate(row)) / 2)
+
+
+def counts(index: Tensor, num_nodes: int, weight: Tensor | None = None) -> Tensor:
+    """a_ij for the edges j -> i, duplicates added up."""
+    a = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
+    for k, (source, target) in enumerate(index.t().tolist()):
+        a[target, source] += 1 if weight is None else weight[k].double()
+    return a
+
+
+def means(a: Tensor) -> Tensor:
+    return a / a.sum(dim=1, keepdim=True).clamp(min=1e-300)
+
+
+def symmetric(layer, x, index, out, weight=None, fill=1.0):
+    a = counts(index, len(x), weight)
+    p = dense_propagation((a - a.diag().diag()) / fill)
+    h = out.detach().double().flatten(1)
+    return float(torch.trace(h.t() @ (h - p @ h)))
+
+
+def random_walk(layer, x, index, out):
+    return dense_energy(means(counts(index, len(x))), out)
+
+
+def adjacency_sum(layer, x, index, out, weight=None):
+    return dense_energy(counts(index, len(x), weight), out)
+
+
+def returned_attention(layer, x, index, out):
+    _, (index, alpha) = layer(x, index, return_attention_weights=True)
+    return dense_energy(counts(index, len(x), alpha.detach().mean(dim=1)), out)
+
+
+def with_loops(index, num_nodes):
+    loops = torch.arange(num_nodes)
+    return torch.cat([index[:, index[0] != index[1]], torch.stack([loops, loops])], dim=1)
+
+
+def agnn_attention(layer, x, index, out):
+    index = with_loops(index, len(x))
+    unit = nn.functional.normalize(x, dim=-1)
+    logits = (layer.beta * (unit[index[0]] * unit[index[1]]).sum(dim=-1)).exp().detach()
+    return dense_energy(means(counts(index, len(x), logits)), out)
+
+
+def supergat_attention(layer, x, index, out):
+    index = with_loops(index, len(x))
+    h = layer.lin(x).view(-1, layer.heads, C)
+    alpha = layer.get_attention(index[1], h[index[1]], h[index[0]], num_nodes=len(x))
+    return dense_energy(counts(index, len(x), alpha.detach().mean(dim=1)), out)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(2 * C, C), nn.Tanh())
+
+
+PNA = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.tensor([1, 2, 1])}
+ZOO = {
+    "GCNConv": (partial(pyg.GCNConv, C, C), symmetric),
+    "GCNConv improved": (partial(pyg.GCNConv, C, C, improved=True), partial(symmetric, fill=2.0)),
+    "SGConv": (partial(pyg.SGConv, C, C, K=2), symmetric),
+    "SSGConv": (partial(pyg.SSGConv, C, C, alpha=0.1, K=2), symmetric),
+    "TAGConv": (partial(pyg.TAGConv, C, C, K=2), symmetric),
+    "APPNP": (partial(pyg.APPNP, K=2, alpha=0.1), symmetric),
+    "ARMAConv": (partial(pyg.ARMAConv, C, C), symmetric),
+    "ChebConv": (partial(pyg.ChebConv, C, C, K=2), symmetric),
+    "LGConv": (pyg.LGConv, symmetric),
+    "SAGEConv": (partial(pyg.SAGEConv, C, C), random_walk),
+    "SAGEConv max": (partial(pyg.SAGEConv, C, C, aggr="max"), random_walk),
+    "EdgeConv": (lambda: pyg.EdgeConv(mlp()), random_walk),
+    "GENConv": (partial(pyg.GENConv, C, C), random_walk),
+    "FiLMConv": (partial(pyg.FiLMConv, C, C), random_walk),
+    "PNAConv": (partial(pyg.PNAConv, C, C, **PNA), random_walk),
+    "GATConv": (partial(pyg.GATConv, C, C, heads=2), returned_attention),
+    "GATv2Conv": (partial(pyg.GATv2Conv, C, C, heads=2, concat=False), returned_attention),
+    "TransformerConv": (partial(pyg.TransformerConv, C, C, heads=2, concat=False), returned_attention),
+    "AGNNConv": (pyg.AGNNConv, agnn_attention),
+    "SuperGATConv": (partial(pyg.SuperGATConv, C, C, heads=2, concat=False), supergat_attention),
+    "GINConv": (lambda: pyg.GINConv(nn.Linear(C, C)), adjacency_sum),
+    "GraphConv": (partial(pyg.GraphConv, C, C), adjacency_sum),
+    "GatedGraphConv": (partial(pyg.GatedGraphConv, C, 2), adjacency_sum),
+    "ResGatedGraphConv": (partial(pyg.ResGatedGraphConv, C, C), adjacency_sum),
+    "CGConv": (partial(pyg.CGConv, C), adjacency_sum),
+    "LEConv": (partial(pyg.LEConv, C, C), adjacency_sum),
+}
+
+
+class Net(nn.Module):
+    """A PyG layer between two linear ones."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.encoder, self.conv = nn.Linear(3, C), layer
+
+    def forward(self, x, edge_index, batch=None):
+        return self.conv(self.encoder(x), edge_index)
+
+
+def joined(graphs: list[Edges]) -> tuple[Tensor, int]:
+    """The edges of a batch, and its number of nodes."""
+    offsets = torch.tensor([0, *(g.num_nodes for g in graphs)]).cumsum(0)
+    return torch.cat([g.index + o for g, o in zip(graphs, offsets, strict=False)], dim=1), int(offsets[-1])
+
+
+def check_zoo(name: str, batches: list[list[Edges]]) -> None:
+    make, truth = ZOO[name]
+    torch.manual_seed(0)
+    model = Net(make()).eval()
+    calls = []
+    model.conv.register_forward_hook(lambda module, args, output: calls.append((*args, output)))
+    with torch.no_grad(), Trace(model) as trace:
+        for k, graphs in enumerate(batches):
+            index, num_nodes = joined(graphs)
+            model(single(num_nodes, 3, seed=k), index)
+        rows, seen = trace.select("conv").layers, list(calls)
+        assert len(rows) == len(seen) == len(batches)  # no call without its row
+        for row, (x, index, out) in zip(rows, seen, strict=True):
+            expected = truth(model.conv, x, index, out)
+            assert row.energy == pytest.approx(expected, rel=1e-5, abs=1e-9 * (1 + row.norm**2)), name
+            assert row.num_nodes == len(x)
+            assert row.operator == operator_of(model.conv)
+
+
+batches = st.lists(st.lists(edge_lists(weighted=False), min_size=1, max_size=3), min_size=2, max_size=3)
+
+
+@pytest.mark.parametrize("name", ZOO)
+@settings(deadline=None, max_examples=2)
+@given(batches)
+def test_a_layer_of_pyg_is_measured_by_its_own_operator_on_the_graph_of_each_call(name, batches):
+    check_zoo(name, batches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+@settings(deadline=None, max_examples=30)
+@given(batches)
+def test_the_zoo_over_many_batches(name, batches):
+    check_zoo(name, batches)
+
+
+# Which operator.
+
+
+def test_a_weighted_layer_has_its_weights():
+    edges = random_edges(6, 8, weighted=True)
+    for layer, truth in ((pyg.GCNConv(3, C), symmetric), (pyg.GraphConv(3, C), adjacency_sum)):
+        model = pyg.Sequential("x, edge_index, edge_weight", [(layer, "x, edge_index, edge_weight -> x")])
+        x, weight = single(6, 3), edges.weight.float()
+        with torch.no_grad(), Trace(model) as trace:
+            out = model(x, edges.index, weight)
+        assert trace.layers[0].energy == pytest.approx(truth(layer, x, edges.index, out, weight), rel=1e-5)
+
+
+def test_an_operator_can_be_chosen_for_all_layers():
+    edges, x = random_edges(6, 8), single(6, 3)
+    model = pyg.GraphSAGE(3, C, num_layers=2)
+    with torch.no_grad(), Trace(model, operator="symmetric", watch="convs.1") as trace:
+        out = model(x, edges.index)
+    assert trace.layers[0].energy == pytest.approx(symmetric(None, x, edges.index, out), rel=1e-5)
+    with pytest.raises(GraphjouleError, match="operator is 'mean'; the choices are: attention, random_walk, sum, symm"):
+        Trace(model, operator="mean")
+
+
+def test_layers_whose_energies_cannot_be_compared_are_measured_by_the_papers_with_a_warning():
+    mixed = nn.ModuleList([pyg.GCNConv(3, C), pyg.SAGEConv(C, C)])
+    with pytest.warns(UserWarning, match=r"different kinds \(GCNConv symmetric, SAGEConv random_walk\).*operator="):
+        found = operators_in(mixed, None)
+    assert set(found.values()) == {"symmetric"}
+    comparable = nn.ModuleList([pyg.GATConv(3, C), pyg.SAGEConv(C, C)])
+    assert sorted(operators_in(comparable, None).values()) == ["attention", "random_walk", "random_walk"]
+    assert operators_in(nn.Linear(2, 2), None).popitem()[1] == "symmetric"
+
+
+def test_a_layer_without_its_normalisation_is_a_sum():
+    assert operator_of(pyg.GCNConv(3, C, normalize=False)) == "sum"
+    assert operator_of(pyg.GraphConv(3, C, aggr="mean")) == "random_walk"
+    assert passes_messages(pyg.GCNConv(3, C))
+    assert not passes_messages(nn.Linear(2, 2))
+
+
+def test_the_energy_of_a_deep_mean_dies_while_that_of_another_operator_does_not():
+    edges, x = random_edges(40, 90, seed=3), single(40, 8)
+    torch.manual_seed(0)
+    model = pyg.GraphSAGE(8, 8, num_layers=16, root_weight=False).eval()
+    energies = {}
+    for operator in (None, "symmetric"):
+        with torch.no_grad(), Trace(model, operator=operator, watch="convs.*") as trace:
+            model(x, edges.index)
+        energies[operator] = trace.layers[-1].energy / trace.layers[-1].norm ** 2
+    assert energies[None] < 1e-9 < 1e-3 < energies["symmetric"]
+
+
+# The operator itself.
+
+
+def test_its_energy_is_that_of_definition_1_or_of_the_differences():
+    edges, x = path3(), single(3, 2)
+    plain = square_operator("symmetric", [(edges.index, None)], 3)
+    assert float(plain.energy(x)) == pytest.approx(energy(x, edges), rel=1e-6)
+    walk = square_operator("random_walk", [(edges.index, None)], 3)
+    weights = torch.tensor([[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]])
+    assert float(walk.energy(x)) == pytest.approx(dense_energy(weights, x))
+    degree = (weights + weights.t()).sum(dim=1) / 2
+    assert float(walk.rayleigh(x)) == pytest.approx(float(walk.energy(x)) / float((degree * x.square().sum(1)).sum()))
+    assert float(walk.energy(torch.ones(3, 2))) == float(walk.rayleigh(torch.zeros(3, 2))) == 0
+    assert walk.energy(x.expand(4, 3, 2)).shape == (4,)
+
+
+def test_targets_that_share_a_source_are_neighbours():
+    index = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]])  # two sources, three targets
+    y = single(3, 2)
+    operator = pair_operator("sum", [(index, None)], 2, 3, both=False)
+    centres = torch.stack([(y[0] + y[1]) / 2, (y[1] + y[2]) / 2]).double()
+    wanted = sum((y[t].double() - centres[s]).square().sum() for s, t in index.t().tolist()) / 2
+    assert float(operator.energy(y)) == pytest.approx(float(wanted), rel=1e-6)
+    assert operator.energy(y.expand(2, 3, 2)).tolist() == pytest.approx([float(wanted)] * 2, rel=1e-6)
+    stacked = pair_operator("sum", [(index, None)], 2, 3, both=True)
+    assert float(stacked.energy(torch.cat([centres, y.double()]))) == pytest.approx(float(wanted), rel=1e-6)
+    with pytest.raises(GraphjouleError, match="an edge leads to node 2, but there are 2 rows"):
+        pair_operator("sum", [(index, None)], 2, 2, both=True)
+
+
+def test_attention_that_cannot_be_read_is_none():
+    message = single(5, 2, 3)
+    assert attention_weights(nn.Identity(), {}, message, 5) is None
+    assert attention_weights(nn.Identity(), {"x_j": single(5, 2, 3, seed=1)}, message, 5) is None
+    assert attention_weights(nn.Identity(), {"x_j": message / 2}, message, 5).tolist() == pytest.approx([2.0] * 5)
+
+
+@pytest.mark.gpu
+def test_an_operator_is_moved_once():
+    index, y = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 2]]), single(3, 2)
+    operator = pair_operator("sum", [(index, None)], 2, 3, both=False)
+    there = operator.to(torch.device("cuda:0"))
+    assert operator.to(torch.device("cuda:0")) is there is not operator.to(torch.device("cpu")) is operator
+    assert float(there.energy(y.cuda())) == pytest.approx(float(operator.energy(y)))
