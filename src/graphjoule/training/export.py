@@ -223,7 +223,7 @@ class EdgeList(Propagation):
         return self._edges[1].to(self.dtype)
 
     @property
-    def laplacian_bound(self) -> Tensor:  # type: ignore[override] - a number of the graph that goes in
+    def laplacian_bound(self) -> Tensor:  # type: ignore[override]  # of the graph that goes in
         """See `Propagation.laplacian_bound`."""
         degree = self.degree.amax()
         return (2 * degree / (1 + degree)).clamp(min=LEAST_BOUND)
