@@ -137,7 +137,7 @@ def _first_recipes(
     for depth in sorted(dict.fromkeys(depths)):
         for model in dict.fromkeys(models):
             chosen = choose_settings(load_recipe(model, task.name, depth, settings), task, seeds[0], facts=facts)
-            facts, recipe = chosen.facts, chosen.recipe.with_split_of(task)
+            facts, recipe = chosen.profile, chosen.recipe.with_split_of(task)
             rule = recipe.data.split
             if recipe.data.split_seed is None and len({task.split(rule, seed).sha256 for seed in seeds}) > 1:
                 # Models that are compared, and predict together, must validate on the same nodes.
