@@ -13,7 +13,7 @@ from tests.training.test_budget import Clock
 from . import everything, refused, run
 
 EPOCHS = {"epochs": 5}
-QUICK = ("--device", "cpu", "--seeds", "2")
+QUICK = ("--device", "cpu", "--seeds", "2", "--no-worth")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def test_train_tries_models_on_own_files_and_what_is_left_is_an_ordinary_run_fol
         return real(task, Budget(300, Clock()), **options | {"models": ["gcn"], "depths": [1, 2], "settings": EPOCHS})
 
     monkeypatch.setattr(automatic, "auto", with_one_model)
-    result = run("train", *OWN, "--features", "x", "--test-fraction", "0.2", "--device", "cpu", "--json")
+    result = run("train", *OWN, "--features", "x", "--test-fraction", "0.2", "--device", "cpu", "--no-worth", "--json")
     assert result.code == 0, result.err
     assert asked == [(120.0, automatic.AUTO_MODELS, automatic.AUTO_DEPTHS, list(automatic.AUTO_SEEDS))]
     assert "for 2 min in all; kept in runs/nodes-auto; --model, --layers" in result.err
@@ -47,7 +47,19 @@ def test_train_tries_models_on_own_files_and_what_is_left_is_an_ordinary_run_fol
     assert run("predict", "runs/nodes-auto", "--out", "again.csv").code == 0
     assert (here / "again.csv").read_text() == (here / "runs/nodes-auto/predictions.csv").read_text()
     assert run("report", "runs/nodes-auto", "--no-energy", "--device", "cpu").code == 0
-    again = run("train", *OWN, "--features", "x", "--test-fraction", "0.2", "--device", "cpu", "--json", "--resume")
+    again = run(
+        "train",
+        *OWN,
+        "--features",
+        "x",
+        "--test-fraction",
+        "0.2",
+        "--device",
+        "cpu",
+        "--no-worth",
+        "--json",
+        "--resume",
+    )
     assert json.loads(again.out) == found
 
 
@@ -116,7 +128,7 @@ def test_a_wrong_budget_of_train_is_refused_too(here):
 
 
 def test_a_budget_ends_one_training_with_what_it_has(here):
-    options = ("--features", "x", "--layers", "1", "--epochs", "100000", "--set", "patience=100000")
+    options = ("--no-worth", "--features", "x", "--layers", "1", "--epochs", "100000", "--set", "patience=100000")
     result = run("train", *OWN, *options, "--device", "cpu", "--budget", "0.3s", "--out", "run", "--json")
     assert result.code == 0, result.err
     record = json.loads((here / "run/records.jsonl").read_text())
