@@ -33,7 +33,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
-from graphjoule.training.defaults import Choice, choose_settings, default_layers, with_choices_of
+from graphjoule.training.defaults import choose_settings, default_layers, with_choices_of
 from graphjoule.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -355,14 +355,26 @@ class Job(BaseModel):
     def for_task(self, task: Task, *, is_first: bool = True) -> Job:
         """The same job with settings from the data where nobody has set any; the first process may explain them.
 
+        What goes on has the settings that it began with, though its data or our rules may have changed since.
+
         Args:
             task: the whole graph.
             is_first: whether this process prints.
         """
-        chosen = choose_settings(self.recipe, task, self.seeds[0]) if self.is_open else Choice(self.recipe)
+        from graphjoule.training.folder import RunFolder
+
+        recipe, lines = self.recipe, ["All settings are those of the recipe file."]
+        if self.is_open:
+            path = default_folder(recipe.with_split_of(task), resume=True) if self.resume and not self.out else self.out
+            if self.resume and path is not None and (folder := RunFolder(path)).is_taken:
+                recipe = with_choices_of(recipe, folder.about().recipe)
+                lines = [f"Settings are those that {path} began with."]
+            else:
+                choice = choose_settings(recipe, task, self.seeds[0])
+                recipe, lines = choice.recipe, choice.lines()
         if self.explain and is_first:
-            typer.echo("\n".join(chosen.lines()), err=self.is_json)
-        return self.model_copy(update={"recipe": chosen.recipe, "is_open": False, "explain": False})
+            typer.echo("\n".join(lines), err=self.is_json)
+        return self.model_copy(update={"recipe": recipe, "is_open": False, "explain": False})
 
     def train(
         self,
@@ -442,7 +454,10 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
 
     def is_of_recipe(path: Path) -> bool:
         folder = RunFolder(path)
-        return folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe))
+        if not folder.is_taken:
+            return folder.is_free
+        stored = folder.about().recipe
+        return not stored.differences(with_choices_of(recipe, stored))
 
     return named_folder(run_name(recipe), is_of_recipe, resume=resume)
 

@@ -191,14 +191,17 @@ def choose_settings(
 
 
 def with_choices_of(recipe: Recipe, stored: Recipe) -> Recipe:
-    """The recipe with what rules chose for a stored one, as a training that goes on will have it."""
+    """The recipe with what rules chose for a stored one: a training goes on with it, whatever rules say now."""
     settings = stored.settings()
     chosen = {
         name: settings[name]
         for name, source in stored.sources.items()
         if source == "data" and recipe.sources.get(name) != "override"
     }
-    return recipe.with_settings(chosen) if chosen else recipe
+    if not chosen:
+        return recipe
+    found = recipe.with_settings(chosen)
+    return found.model_copy(update={"sources": {**found.sources, **dict.fromkeys(chosen, "data")}})
 
 
 def recipe_for(
