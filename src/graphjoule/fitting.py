@@ -444,7 +444,7 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
 
     Args:
         path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it; or a folder
-            of ``graphjoule export --format hub``.
+            of `export_to_hub`.
         device: "auto", "cpu" or "cuda", whatever it was trained on.
         seed: which run of a folder; by default the one that validated best.
 
@@ -475,7 +475,7 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
     """All finished runs of a folder, one of them, or the one in a model file.
 
     Args:
-        path: a run folder, a model file, or a folder of ``graphjoule export --format hub``, which holds one.
+        path: a run folder, a model file, or a folder of `export_to_hub`, which holds one.
         seed: one run of a folder; by default all.
         device: where to put the models.
     """

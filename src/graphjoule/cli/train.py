@@ -527,7 +527,7 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         fields["warnings"] = evaluation.warnings()
         lines += [f"warning: {warning}" for warning in fields["warnings"]]
     if job.is_compared and summary.n:
-        from graphjoule.worth import assess
+        from graphjoule.tuning.worth import assess
 
         typer.echo("\n".join(lines), err=job.is_json)  # the comparison takes its time
         comparison = assess(task, result, device=job.device)

@@ -212,8 +212,8 @@ class TraceView:
         }
         left = {name: cells for name, cells in facts.items() if len(set(cells)) > 1}
         left["layer"] = [row.name for row in rows]
-        if any(row.part is not None for row in rows):
-            left["part"] = ["" if row.part is None else row.part for row in rows]
+        if any(row.part for row in rows):
+            left["part"] = [row.part or "" for row in rows]
         if any(row.operator != "symmetric" for row in rows):
             left["operator"] = [row.operator for row in rows]
         columns = [_column(name, cells, "<") for name, cells in left.items()]

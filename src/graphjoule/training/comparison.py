@@ -1,6 +1,6 @@
 """What a training was worth beside simpler models: their scores, paired intervals, and verdicts in words.
 
-`graphjoule.worth` makes the predictions; here they are judged. Validation chooses who is compared with whom, and the
+`graphjoule.tuning.worth` makes the predictions; here they are judged. Validation chooses who is compared with whom, and the
 test nodes are read once, for all contenders together.
 """
 

@@ -129,7 +129,7 @@ class Evaluation:
         Args:
             part: "val" or "test"; by default the test nodes where there are some.
         """
-        part = ("test" if "test" in self.parts else "val") if part is None else part
+        part = part or ("test" if "test" in self.parts else "val")
         if part not in self.parts or (counts := self.parts[part].counts) is None:
             return []
         where = f"{'validation' if part == 'val' else 'test'} {self.unit}s"

@@ -224,10 +224,10 @@ class Trainer:
             if self.folder is not None:
                 self.folder.save_checkpoint(batch.snapshot(), self.recipe, group, clock.share)
 
-        part: Budget | None = None
+        share: Budget | None = None
         if self.budget is not None:
             num_left = sum(not self.records.keys() >= set(planned) for planned in self.groups)
-            part = self.budget.part(self.budget.left / num_left)
+            share = self.budget.part(self.budget.left / num_left)
         results = train(
             batch,
             {seed: self.split_of[seed] for seed in group},
@@ -235,7 +235,7 @@ class Trainer:
             save=save,
             save_every=self.checkpoint_every,
             on_progress=self.on_progress,
-            is_time_up=None if part is None else lambda: part.is_up,
+            is_time_up=None if share is None else lambda: share.is_up,
         )
         for result in results:
             clock.tick(len(batch.seeds))

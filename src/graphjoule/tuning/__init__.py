@@ -1,4 +1,4 @@
-"""A search for the settings that validate best: shared by any number of workers, safe to kill, blind to test labels.
+"""Which model to take: searches by validation that share work and survive kills, and simpler models to compare with.
 
 Each name is imported when it is first asked for.
 """

@@ -8,14 +8,14 @@ import pytest
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from graphjoule import worth
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Classification, Task
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import load_recipe
-from graphjoule.worth import assess
+from graphjoule.tuning import worth
+from graphjoule.tuning.worth import assess
 from tests.known_answers import OBJECTIVES_OF, known_task
 
 
