@@ -1,7 +1,7 @@
 """What a training was worth beside simpler models: their scores, paired intervals, and verdicts in words.
 
-`graphjoule.tuning.worth` makes the predictions; here they are judged. Validation chooses who is compared with whom, and the
-test nodes are read once, for all contenders together.
+`graphjoule.tuning.worth` makes the predictions; here they are judged. Validation chooses who is compared with whom, and
+the test nodes are read once, for all contenders together.
 """
 
 from __future__ import annotations
