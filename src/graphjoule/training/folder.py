@@ -67,8 +67,8 @@ class RunFolder:
 
     ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes.
     ``comparison.json`` is there where `graphjoule.tuning.worth.assess` has compared the runs with simpler models. While
-    it trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is whole at
-    any moment. A seed counts as done when its record is there; its model is written first.
+    it trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is whole
+    at any moment. A seed counts as done when its record is there; its model is written first.
 
     Args:
         path: the folder; created by `open`.
