@@ -16,9 +16,10 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.graph.relations import MixedPropagation, RelationPropagation
+from graphjoule.tasks.encoders import PoolingName
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.objective import Classification, Objective, Regression
-from graphjoule.tasks.pooling import Pooling, PoolingName
+from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.splits import PARTS, RULES, Split, check_labelled, draw_split, is_rule, split_of_masks
 
 if TYPE_CHECKING:
