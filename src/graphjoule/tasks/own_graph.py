@@ -287,7 +287,11 @@ def id_of(table: Table, options: TableOptions, *, has_edges: bool) -> str | None
         return table.find(options.id, "id")
     if DEFAULT_ID in table:
         return DEFAULT_ID
-    return next((name for name in table.names if name != graph), None) if has_edges else None
+    if not has_edges:
+        return None
+    if table.names == (graph,):
+        raise GraphjouleError(f"{table.path}, line 1: there is no column besides {graph!r}; nodes need ids.")
+    return next(name for name in table.names if name != graph)
 
 
 def id_hint(column: str | None, options: TableOptions | None) -> str:

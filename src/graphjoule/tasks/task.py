@@ -209,7 +209,7 @@ class Task:
         fixed = {split.name: split for split in self.fixed_splits}
         if several := self._several(name):
             return several[seed % len(several)].to(self.targets.device)
-        split = fixed.get(name) or draw_split(name, *self.objective.strata(self.targets), seed)
+        split = fixed.get(name) or draw_split(name, *self.objective.strata(self.targets), seed, self.unit)
         return split.to(self.targets.device)
 
     def facts(self) -> TaskFacts:
