@@ -711,7 +711,8 @@ def test_ids_that_all_differ_need_no_graph_at_the_edges_and_the_columns_may_have
         (
             {"nodes": OF_GRAPHS.replace("x", "label")},
             "nodes.csv, line 1: the column 'label' is what is to be predicted for "
-            "every graph, and stands among its nodes too; take it out, or name the columns to learn from with `features`.",
+            "every graph, and stands among its nodes too; take it out, or name the columns to learn from with "
+            "`features`.",
         ),
         (
             {"graph_column": "mol"},
@@ -744,9 +745,9 @@ def test_tables_for_a_trained_model_must_be_of_its_kind(here):
         with pytest.raises(GraphjouleError, match=f"model predicts graphs, and `{missing}` is missing"):
             load_tables_like(columns, asked, *files)
     of_nodes = load(here)
-    with pytest.raises(GraphjouleError, match="`graphs` is graphs.csv, but the model predicts nodes"):
+    with pytest.raises(GraphjouleError, match=r"`graphs` is graphs\.csv, but the model predicts nodes"):
         load_tables_like(of_nodes.source.columns, asked, "nodes.csv", "edges.csv", "graphs.csv")
-    with pytest.raises(GraphjouleError, match="`graphs` is graphs.csv, but `edges` is missing"):
+    with pytest.raises(GraphjouleError, match=r"`graphs` is graphs\.csv, but `edges` is missing"):
         load_tables("nodes.csv", graphs="graphs.csv")
     with pytest.raises(GraphjouleError, match="`graph_column` is 'g', but it is for `graphs`"):
         load(here, graph_column="g")
