@@ -1071,6 +1071,18 @@ def test_a_mean_over_atoms_is_learnt_and_found_in_graphs_without_a_label(molecul
         assert float(row["prediction_price"]) == pytest.approx(5 + here.count("N") / len(here), abs=0.05)
 
 
+def test_a_column_of_the_graphs_says_which_of_them_test(molecules):
+    heads, *rows = graph_tables()[0]
+    parts = ["train", "train", "val", "test", ""]
+    write_csv(molecules / "graphs.csv", [*heads, "split"], *([*row, parts[i % 5]] for i, row in enumerate(rows)))
+    trained = run("train", *THREE, "--label", "level", *TINY, "--out", "run")
+    assert trained.out.startswith("egnn, 2 layers, graphs.csv: test accuracy ")
+    (record,) = read_records(molecules / "run" / "records.jsonl")
+    assert (record.split, RunFolder(molecules / "run").evaluation().unit) == ("public", "graph")
+    assert run("predict", "run", *THREE, "--out", "again.csv").code == 0
+    assert (molecules / "again.csv").read_bytes() == (molecules / "run" / "predictions.csv").read_bytes()
+
+
 def test_predictions_of_new_graphs_follow_the_ids_under_shuffling(molecules):
     assert run("train", *THREE, "--label", "level", *TINY, "--out", "run").code == 0
     tables, draw = graph_tables(12), random.Random(3)

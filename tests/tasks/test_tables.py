@@ -738,6 +738,20 @@ def test_what_is_wrong_with_many_graphs_is_said_with_its_place(here, changed, sa
     assert str(error.value) == said
 
 
+def test_a_column_of_the_graphs_is_their_split(here):
+    graphs, refuse = "id,label,split\ng2,red,Train\ng1,blue,val\ng3,,test\n", pytest.raises
+    task = load_graphs(here, graphs)
+    assert task.default_split == "public"
+    assert [getattr(task.split(), part).tolist() for part in ("train", "val", "test")] == [[0], [1], []]
+    with refuse(GraphjouleError, match="line 4, column 'split': 'held' is not a part; expected test, train, val, or a"):
+        load_graphs(here, graphs.replace("test", "held"))
+    with refuse(GraphjouleError, match="no graph with a target is in the part 'val' of the column 'split'"):
+        load_graphs(here, graphs.replace("val", "train"))
+    with refuse(GraphjouleError, match=r"`test_fraction` is 0.2, but the column 'split' of graphs\.csv says"):
+        load_graphs(here, graphs, test_fraction=0.2)
+    assert load_graphs(here, graphs, label="split").default_split == "stratified-20-0"
+
+
 def test_tables_for_a_trained_model_must_be_of_its_kind(here):
     task = load_graphs(here)
     columns, asked = task.source.columns, task.objective

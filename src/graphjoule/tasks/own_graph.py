@@ -55,6 +55,8 @@ MOST_TYPES = 50
 """Types of edges that may have operators of their own."""
 UNBALANCED = 0.95
 """From this share of one class on, accuracy says little."""
+SPLIT_COLUMN, SPLIT_PARTS = "split", ("train", "val", "test")
+"""A column of a table of graphs that says which part each graph is of."""
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
 
 
@@ -375,7 +377,35 @@ def read_graphs(
     if needs_label and names in [table.find(label, "label") for label in labels]:
         raise GraphjouleError(f"{table.path}, line 1: the column {names!r} is named by `label`, but it is the id.")
     columns = TableColumns(id=names, label=labels[0] if len(labels) == 1 else labels, numbers=())
-    return _graph_table(table, columns, labels if needs_label else ()), replace(options, graphs=found)
+    asked = list(labels) if needs_label else []
+    asked += [SPLIT_COLUMN] if asked and SPLIT_COLUMN in table else []
+    return _graph_table(table, columns, asked), replace(options, graphs=found)
+
+
+def split_parts(graphs: NodeTable, is_known: np.ndarray) -> list[np.ndarray] | None:
+    """The graphs that train, validate and test by a column of their table; None if there is no such column.
+
+    Args:
+        graphs: the table.
+        is_known: which graphs have a target; the others are to be predicted, whatever their part is.
+    """
+    if SPLIT_COLUMN not in graphs.values or SPLIT_COLUMN in (graphs.columns.id, *graphs.columns.labels):
+        return None
+    column = graphs.values[SPLIT_COLUMN]
+    found = positions(pc.utf8_lower(column), SPLIT_PARTS)
+    wrong = np.flatnonzero((found < 0) & ~np.asarray(column.is_null()))
+    if wrong.size:
+        row = int(wrong[0])
+        graphs.table.refuse(
+            row, SPLIT_COLUMN, f"{column[row].as_py()!r} is not a part; expected {choices(SPLIT_PARTS)}, or a blank."
+        )
+    parts = [np.flatnonzero((found == place) & is_known) for place in range(len(SPLIT_PARTS))]
+    for name, part in zip(SPLIT_PARTS[:2], parts, strict=False):
+        if not part.size:
+            raise GraphjouleError(
+                f"{graphs.table.path}: no graph with a target is in the part {name!r} of the column {SPLIT_COLUMN!r}."
+            )
+    return parts
 
 
 def read_graphs_like(path: str | Path, columns: TableColumns) -> NodeTable:
@@ -664,6 +694,8 @@ def check_tables(
         objective, names = labelled.find_objective(options)
         targets = labelled.targets(objective, names)
         about_target = _about_target(labelled, objective, names, targets)
+        if units is not None:
+            split_parts(units, _is_known(targets))
         more = warnings_of_names(names)
         if objective in ("classification", "binary"):
             more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
@@ -706,8 +738,7 @@ def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets
     """What is to be learnt, in words; refused as a training would."""
     read.refuse_large(targets)
     rows = targets if targets.ndim == 2 else targets[:, None]
-    is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
-    num_known = int(is_known.any(axis=1).sum())
+    num_known = int(_is_known(targets).sum())
     many = ""
     if objective == "multilabel":
         counts = np.nansum(rows, axis=0).astype(np.int64)
@@ -718,6 +749,13 @@ def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets
         many += f", positive is {names[1]!r}" if objective == "binary" else ""
     shown = ", ".join(map(repr, read.columns.labels))
     return f"{shown}, {objective}{many}; {num_known:,} known, {len(rows) - num_known:,} to predict"
+
+
+def _is_known(targets: np.ndarray) -> np.ndarray:
+    """Which rows have a target, or one of several."""
+    rows = targets if targets.ndim == 2 else targets[:, None]
+    is_known: np.ndarray = ((rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)).any(axis=1)
+    return is_known
 
 
 def warnings_of_names(names: Sequence[str]) -> list[str]:

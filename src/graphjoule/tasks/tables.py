@@ -31,13 +31,14 @@ from graphjoule.tasks.own_graph import (
     read_ids,
     read_nodes,
     read_nodes_like,
+    split_parts,
     unused_columns,
     warnings_of,
     warnings_of_names,
 )
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
-from graphjoule.tasks.splits import stratified_rule
+from graphjoule.tasks.splits import PARTS, Split, stratified_rule
 from graphjoule.tasks.task import Task, pack_features
 
 DEFAULT_NEIGHBORS = 10
@@ -104,7 +105,8 @@ def load_tables(
         order: of an ordinal objective the classes, lowest first; by default they must be numbers.
         test_fraction: share of the labelled nodes of each class to hold back and score once at the end.
         graphs: one row per graph: its id, in the column `graph_column`, "id" or the first, and its label; then what is
-            said above about the labels of nodes holds for graphs, and an edge between two graphs is refused.
+            said above about the labels of nodes holds for graphs, and an edge between two graphs is refused. A column
+            "split" of train, val and test is the split "public".
         graph_column: column of the nodes that names their graph: by default "graph". If the edges have it too, ids of
             nodes need differ within a graph alone; else all must differ.
         pooling: how outputs of nodes become those of graphs: "mean", "sum" or "max".
@@ -131,13 +133,15 @@ def load_tables(
     targets = _targets(labelled, asked)
     x, _ = _features(read)
     graph, linked = graph_of(edges, options, read, x)
+    own_split = None if units is None else _own_split(units, asked.is_known(targets), test_fraction)
     made = Task(
         name=labelled.table.path.name,
         features=x,
         graph=graph,
         targets=targets,
         objective=asked,
-        default_split=drawn,
+        fixed_splits=() if own_split is None else (own_split,),
+        default_split=drawn if own_split is None else own_split.name,
         node_ids=tuple(labelled.ids.to_pylist()),
         source=Source(
             files=source_files(nodes=nodes, edges=edges, graphs=graphs),
@@ -287,6 +291,22 @@ def _features(read: NodeTable) -> tuple[Features, list[str]]:
     dtype = torch.empty(0).numpy().dtype  # torch's default
     matrix, said = encode(read.table, read.columns, read.values, dtype)
     return pack_features(torch.from_numpy(matrix) if isinstance(matrix, np.ndarray) else matrix), said
+
+
+def _own_split(graphs: NodeTable, is_known: torch.Tensor, test_fraction: float) -> Split | None:
+    """The split that a table of graphs has in a column, of those whose target is known; None if it has none."""
+    found = split_parts(graphs, is_known.numpy())
+    if found is None:
+        return None
+    if test_fraction:
+        raise GraphjouleError(
+            f"`test_fraction` is {test_fraction}, but the column 'split' of {graphs.table.path} says who tests; leave "
+            "one out."
+        )
+    parts = [torch.from_numpy(part) for part in found]
+    sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(PARTS, parts, strict=True))
+    logger.info("%s: its column 'split' is the split 'public': %s", graphs.table.path, sizes)
+    return Split("public", None, *parts)
 
 
 def _pooling(read: NodeTable) -> Pooling | None:
