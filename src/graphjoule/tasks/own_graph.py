@@ -754,8 +754,8 @@ def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets
 def _is_known(targets: np.ndarray) -> np.ndarray:
     """Which rows have a target, or one of several."""
     rows = targets if targets.ndim == 2 else targets[:, None]
-    is_known: np.ndarray = ((rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)).any(axis=1)
-    return is_known
+    is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
+    return np.asarray(is_known.any(axis=1))
 
 
 def warnings_of_names(names: Sequence[str]) -> list[str]:
