@@ -974,3 +974,166 @@ def test_directions_and_types_go_the_whole_way(here, caplog, options):
     assert "Diagnosis after training" in page
     said = run("train", *OWN, *options, *TINY, "--clusters", 2, "--out", "parts")
     assert (said.code, "needs one undirected graph, and here edges keep their direction" in said.err) == (2, True)
+
+
+# Many small graphs.
+
+THREE = ("--graphs", "graphs.csv", "--nodes", "atoms.csv", "--edges", "bonds.csv")
+
+
+def graph_tables(count=30):
+    """Rings of 3 to 6 atoms, where P keeps the mean; how many are nitrogen is what there is to learn of a graph."""
+    draw = random.Random(1)
+    graphs, atoms, bonds = [], [], []
+    for g in range(count):
+        elements = [draw.choice("CN") for _ in range(3 + g % 4)]
+        many = elements.count("N")
+        blank = g % 5 == 4
+        known = [
+            many,
+            "high" if many > 1 else "low",
+            f"k{many % 3}",
+            "n;c" if many > 1 else "c",
+            5 + many / len(elements),
+        ]
+        graphs.append([f"g{g}", *([""] * len(known) if blank else known)])
+        atoms += [[f"g{g}", i, element, round(draw.gauss(0, 1), 3)] for i, element in enumerate(elements)]
+        bonds += [[f"g{g}", i, (i + 1) % len(elements)] for i in range(len(elements))]
+    heads = (["id", "stars", "level", "kind", "tags", "price"], ["graph", "atom", "element", "charge"])
+    return [heads[0], *graphs], [heads[1], *atoms], [["graph", "source", "target"], *bonds]
+
+
+@pytest.fixture
+def molecules(here):
+    for name, rows in zip(("graphs", "atoms", "bonds"), graph_tables(), strict=True):
+        write_csv(here / f"{name}.csv", *rows)
+    return here
+
+
+def test_many_graphs_go_the_whole_way(molecules, caplog):
+    said = run("data", "check", "atoms.csv", "bonds.csv", *THREE[:2], "--label", "level")
+    assert (said.code, said.err) == (0, "")
+    assert "of 30 graphs called by 'id' in graphs.csv, 3 to 6 nodes each" in said.out
+    assert "target: 'level', classification of 2 " in said.out
+    assert "24 known, 6 to predict" in said.out
+    assert "warning: graphs.csv: columns not used: stars, kind, tags, price; features are those of nodes" in said.out
+
+    trained = run("train", *THREE, "--label", "level", "--test-fraction", "0.2", *TINY, "--seeds", 2, "--out", "run")
+    assert (trained.code, trained.err) == (0, "")
+    assert trained.out.startswith("egnn, 2 layers, graphs.csv: test accuracy ")
+    assert "What is the graph worth?" not in trained.out
+    rows = rows_of(molecules / "run" / "predictions.csv")
+    assert [row["id"] for row in rows] == [f"g{i}" for i in range(30)]
+    assert [row["given"] for row in rows] == ["false" if i % 5 == 4 else "true" for i in range(30)]
+    card = (molecules / "run" / "MODEL_CARD.md").read_text()
+    assert "24 labelled graphs of 2 classes" in card
+    assert "their graph by `graph`, and the graph's class is `level` in the table of graphs, called by `id`; " in card
+
+    again = run("predict", "run", "--out", "again.csv")
+    assert again.out.startswith("30 graphs predicted by 2 runs, 24 of them had a known target, accuracy on these ")
+    assert (molecules / "again.csv").read_bytes() == (molecules / "run" / "predictions.csv").read_bytes()
+    assert run("export", "run", "--format", "hub", "--out", "hub").code == 0
+    assert run("report", "run", "--out", "page.html").code == 0
+    page = html.unescape((molecules / "page.html").read_text())
+    assert "30 graphs; 24 labelled graphs of 2 classes: high, low." in page
+    (command,) = {text for text in re.findall(r"graphjoule (train [^<]*)", page) if "--graphs" in text}
+    repeated = run(*shlex.split(command), "--device", "cpu", "--out", "repeated")
+    assert (repeated.code, repeated.err) == (0, "")
+    assert rows_of(molecules / "repeated" / "predictions.csv") == rows
+
+    write_csv(molecules / "graphs.csv", ["id"], ["g0"])
+    assert "graphs.csv has changed since the model was trained" in run("predict", "run", "--out", "changed.csv").err
+
+
+@pytest.mark.parametrize(
+    ("label", "options"),
+    [
+        ("kind", []),
+        ("level", ["--objective", "binary", "--positive", "high"]),
+        ("stars", ["--objective", "ordinal", "--pooling", "max"]),
+        ("tags", ["--objective", "multilabel"]),
+        ("price", ["--objective", "regression", "--pooling", "sum"]),
+        ("price,stars", ["--objective", "regression"]),
+    ],
+)
+def test_every_objective_is_for_graphs_too(molecules, label, options):
+    trained = run("train", *THREE, "--label", label, *options, *TINY, "--out", "run")
+    assert (trained.code, trained.err) == (0, "")
+    assert len(rows_of(molecules / "run" / "predictions.csv")) == 30
+
+
+def test_a_mean_over_atoms_is_learnt_and_found_in_graphs_without_a_label(molecules):
+    options = ("--label", "price", "--features", "element", "--objective", "regression", "--pooling", "mean")
+    quick = ("--model", "gcn", "--layers", "1", "--epochs", "150", "--set", "dropout=0", "--set", "lr=0.05")
+    assert run("train", *THREE, *options, *quick, "--device", "cpu", "--out", "run").code == 0
+    elements = {}
+    for graph, _, element, _ in graph_tables()[1][1:]:
+        elements.setdefault(graph, []).append(element)
+    for row in rows_of(molecules / "run" / "predictions.csv"):
+        here = elements[row["id"]]
+        assert float(row["prediction_price"]) == pytest.approx(5 + here.count("N") / len(here), abs=0.05)
+
+
+def test_a_column_of_the_graphs_says_which_of_them_test(molecules):
+    heads, *rows = graph_tables()[0]
+    parts = ["train", "train", "val", "test", ""]
+    write_csv(molecules / "graphs.csv", [*heads, "split"], *([*row, parts[i % 5]] for i, row in enumerate(rows)))
+    trained = run("train", *THREE, "--label", "level", *TINY, "--out", "run")
+    assert trained.out.startswith("egnn, 2 layers, graphs.csv: test accuracy ")
+    (record,) = read_records(molecules / "run" / "records.jsonl")
+    assert (record.split, RunFolder(molecules / "run").evaluation().unit) == ("public", "graph")
+    assert run("predict", "run", *THREE, "--out", "again.csv").code == 0
+    assert (molecules / "again.csv").read_bytes() == (molecules / "run" / "predictions.csv").read_bytes()
+
+
+def test_predictions_of_new_graphs_follow_the_ids_under_shuffling(molecules):
+    assert run("train", *THREE, "--label", "level", *TINY, "--out", "run").code == 0
+    tables, draw = graph_tables(12), random.Random(3)
+
+    def predicted(name, shuffled):
+        files = []
+        for option, (heads, *rows) in zip(("--graphs", "--nodes", "--edges"), tables, strict=True):
+            kept = [0] if option == "--graphs" else list(range(len(heads)))  # new graphs have no label
+            order = draw.sample(kept, len(kept)) if shuffled else kept
+            rows = draw.sample(rows, len(rows)) if shuffled else rows
+            path = molecules / f"{name}{option}.csv"
+            write_csv(path, *([row[k] for k in order] for row in [heads, *rows]))
+            files += [option, path]
+        assert run("predict", "run", *files, "--out", f"{name}.csv").code == 0
+        return {row["id"]: row for row in rows_of(molecules / f"{name}.csv")}
+
+    first = predicted("first", shuffled=False)
+    assert list(first) == [f"g{i}" for i in range(12)]
+    assert len({row["probability_high"] for row in first.values()}) > 6
+    for number in range(3):
+        second = predicted(f"second{number}", shuffled=True)
+        assert second.keys() == first.keys()
+        for name, row in first.items():
+            assert float(second[name]["probability_high"]) == pytest.approx(float(row["probability_high"]), abs=1e-6)
+
+
+def test_what_does_not_go_together_with_graphs_is_a_sentence(molecules):
+    asked = (*THREE, "--label", "level", *TINY)
+    assert "--graphs is graphs.csv, but --edges is missing" in refused(molecules, "train", *THREE[:4], *TINY)
+    assert "--graphs is graphs.csv, but it is for --nodes" in refused(molecules, "train", *THREE[:2], *TINY)
+    for option, value in (("--pooling", "sum"), ("--graph-column", "graph")):
+        assert f"{option} is {value}, but it is for --graphs" in refused(molecules, "train", *OWN, option, value)
+    assert "--worth compares with models of nodes" in refused(molecules, "train", *asked, "--worth")
+    assert "may hold half a graph" in refused(molecules, "train", *asked, "--clusters", 2)
+    assert "there is no column 'mol' for --graph-column" in refused(molecules, "train", *asked, "--graph-column", "mol")
+    few = refused(molecules, "train", *asked, "--set", "data.split=per-class-40-30")
+    assert "labelled graphs; split 'per-class-40-30' needs at least 70" in few
+    write_csv(molecules / "bonds.csv", ["graph", "source", "target"], ["g0", 0, 77])
+    checked = run("data", "check", "atoms.csv", "bonds.csv", *THREE[:2], "--label", "level")
+    assert checked.code == 2
+    assert "bonds.csv, line 2, column 'target': there is no node '77' of graph 'g0' in atoms.csv" in checked.err
+
+
+def test_a_model_of_graphs_is_given_graphs_and_one_of_nodes_is_not(molecules):
+    assert run("train", *THREE, "--label", "level", *TINY, "--out", "of-graphs").code == 0
+    assert run("train", *OWN, *TINY, "--no-worth", "--out", "of-nodes").code == 0
+    said = refused(molecules, "predict", "of-graphs", *THREE[2:])
+    assert "The model predicts graphs, and --graphs is missing; it needs --graphs, --nodes and --edges." in said
+    assert "--graphs is graphs.csv, but --edges is missing" in refused(molecules, "predict", "of-graphs", *THREE[:4])
+    assert "--knn is about new nodes" in refused(molecules, "predict", "of-graphs", *THREE, "--knn", 3)
+    assert "but the model predicts nodes" in refused(molecules, "predict", "of-nodes", *OWN, *THREE[:2])

@@ -111,3 +111,22 @@ def test_accuracy_is_doubted_where_one_class_is_nearly_all(here, num_rare, is_sa
     said = check_tables("nodes.csv", None, TableOptions()).warnings
     expected = "always saying 'honest' is right for 97.5 % of the labels, so accuracy says little; `select_on=balanced"
     assert [line.startswith(expected) for line in said] == [True] * is_said
+
+
+def test_a_report_is_about_many_graphs_too(here):
+    (here / "nodes.csv").write_text("graph,id,x\ng1,a,0\ng2,b,1\ng3,c,2\n")
+    (here / "edges.csv").write_text("source,target\na,b\n")
+    (here / "graphs.csv").write_text("graph,price,split,size\ng1,1.5,train,1\ng2,,val,1\ng3,2,train,1\n")
+    asked = TableOptions(label="price", objective="regression")
+    found = check_tables("nodes.csv", "edges.csv", asked, "graphs.csv")
+    assert found.nodes == (
+        "nodes.csv: 3 nodes, called by 'id', of 3 graphs called by 'graph' in graphs.csv, 1 to 1 nodes each"
+    )
+    assert [finding.name for finding in found.columns] == ["x"]
+    assert found.target == "'price', regression; 2 known, 1 to predict"
+    assert found.warnings == ("graphs.csv: columns not used: size; features are those of nodes",)
+    assert found.problems == (
+        "graphs.csv: no graph with a target is in the part 'val' of the column 'split'.",
+        "edges.csv, line 2, column 'target': the edge leads from graph 'g1' to graph 'g2'; both ends must be nodes of "
+        "one graph.",
+    )

@@ -119,6 +119,7 @@ def test_what_cannot_be_measured_is_not_invented():
         default_split="stratified-25-0",
     )
     assert measured(graphs).explained == {}
+    assert measured(replace(graphs, targets=torch.rand(4), objective=Regression())).explained == {}
 
 
 def test_the_graph_is_counted():

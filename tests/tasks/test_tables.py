@@ -625,3 +625,143 @@ def test_features_targets_and_edges_follow_the_ids_under_any_shuffling(tmp_path_
     for other in (second, like_first):
         assert other.targets[place].equal(first.targets)
         assert torch.equal(other.graph.to_dense()[place][:, place], first.graph.to_dense())
+
+
+# Many graphs.
+
+GRAPHS = "id,label\ng2,red\ng1,blue\ng3,\n"
+OF_GRAPHS = "graph,id,x\ng1,a,0\ng2,a,1\ng1,b,2\ng2,b,3\ng3,c,4\n"
+WITHIN = "graph,source,target\ng1,a,b\ng2,b,a\n"
+
+
+def load_graphs(here, graphs=GRAPHS, nodes=OF_GRAPHS, edges=WITHIN, **options):
+    write(here, nodes, edges)
+    (here / "graphs.csv").write_text(graphs)
+    return load_tables("nodes.csv", "edges.csv", graphs="graphs.csv", **options)
+
+
+def test_three_tables_are_a_task_about_graphs(here, caplog):
+    caplog.set_level("INFO", "graphjoule")
+    task = load_graphs(here, pooling="sum")
+    assert (task.name, task.unit, task.node_ids) == ("graphs.csv", "graph", ("g2", "g1", "g3"))
+    assert (task.pooling.batch.tolist(), task.pooling.how) == ([1, 0, 1, 0, 2], "sum")
+    assert task.targets.tolist() == [1, 0, -1]
+    assert task.graph.edge_index.tolist() == [[0, 1, 2, 3], [2, 3, 0, 1]]
+    torch.testing.assert_close(task.features, (torch.arange(5.0)[:, None] - 2) / 2**0.5)
+    assert "nodes.csv: 5 nodes of 3 graphs called by 'id' in graphs.csv, 1 to 2 nodes each" in caplog.text
+    assert "graphs.csv: 3 graphs, 1 feature; 2 labelled with 2 classes (blue, red), 1 to predict" in caplog.text
+    assert load_graph("nodes.csv", "edges.csv", "graphs.csv").edge_index.equal(task.graph.edge_index)
+    given = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv", "graphs.csv")
+    assert (given.node_ids, given.pooling.how) == (task.node_ids, "sum")
+    assert given.targets.equal(task.targets)
+
+
+def test_ids_that_all_differ_need_no_graph_at_the_edges_and_the_columns_may_have_other_names(here, caplog):
+    local = load_graphs(here)
+    renamed = {"graph": "molecule", "g1,a": "g1,p", "g1,b": "g1,q", "g2,a": "g2,r", "g2,b": "g2,s"}
+    nodes, edges = OF_GRAPHS, "source,target\np,q\ns,r\n"
+    for old, new in renamed.items():
+        nodes = nodes.replace(old, new)
+    graphs = "molecule,id,label\ng2,7,red\ng1,8,blue\ng3,9,\n"
+    apart = load_graphs(here, graphs, nodes, edges, graph_column="molecule")
+    assert apart.facts().sha256 == local.facts().sha256
+    assert apart.node_ids == local.node_ids
+    assert "graphs.csv: columns not used: id; features are those of nodes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (
+            {"edges": "source,target\na,b\n"},
+            "nodes.csv, line 3, column 'id': the id 'a' stands on line 2 already; ids must "
+            "differ, or differ within a graph if the edges have the column 'graph' too.",
+        ),
+        (
+            {"nodes": OF_GRAPHS + "g3,c,1\n"},
+            "nodes.csv, line 7, column 'id': the id 'c' stands on line 6 already; ids must differ within a graph.",
+        ),
+        (
+            {"nodes": "graph,id,x\ng1,a,0\ng2,b,1\ng3,c,2\n", "edges": "source,target\na,a\na,b\n"},
+            "edges.csv, line 3, "
+            "column 'target': the edge leads from graph 'g1' to graph 'g2'; both ends must be nodes of one graph.",
+        ),
+        (
+            {"edges": "graph,source,target\ng1,a,c\n"},
+            "edges.csv, line 2, column 'target': there is no node 'c' of graph "
+            "'g1' in nodes.csv; ids are compared as text.",
+        ),
+        (
+            {"graphs": GRAPHS + "g4,red\n"},
+            "graphs.csv, line 5, column 'id': the graph 'g4' has no node in nodes.csv; it needs one.",
+        ),
+        (
+            {"graphs": GRAPHS + "g1,red\n"},
+            "graphs.csv, line 5, column 'id': the id 'g1' stands on line 3 already; ids must differ.",
+        ),
+        ({"graphs": GRAPHS + ",red\n"}, "graphs.csv, line 5, column 'id': the id is blank; every graph needs one."),
+        (
+            {"nodes": OF_GRAPHS + "g9,a,1\n"},
+            "nodes.csv, line 7, column 'graph': there is no graph 'g9' in graphs.csv, whose graphs are called by 'id'.",
+        ),
+        (
+            {"nodes": OF_GRAPHS + ",z,1\n"},
+            "nodes.csv, line 7, column 'graph': the graph is blank; every node needs one.",
+        ),
+        (
+            {"nodes": OF_GRAPHS.replace("x", "label")},
+            "nodes.csv, line 1: the column 'label' is what is to be predicted for "
+            "every graph, and stands among its nodes too; take it out, or name the columns to learn from with "
+            "`features`.",
+        ),
+        (
+            {"graph_column": "mol"},
+            "nodes.csv, line 1: there is no column 'mol' for `graph_column`; the columns are: graph, id, x.",
+        ),
+        ({"id": "graph"}, "nodes.csv: 'graph' is named by `id`, but it is the column of the graphs."),
+        (
+            {"features": ["graph"]},
+            "nodes.csv, line 1: the column 'graph' is named by `features`, but it is the id or the "
+            "label, or names the graph.",
+        ),
+        ({"label": "id"}, "graphs.csv, line 1: the column 'id' is named by `label`, but it is the id."),
+        (
+            {"label": "active"},
+            "graphs.csv, line 1: there is no column 'active' for `label`; the columns are: id, label.",
+        ),
+        ({"pooling": "median"}, "`pooling` is 'median'; the choices are: max, mean, sum."),
+    ],
+)
+def test_what_is_wrong_with_many_graphs_is_said_with_its_place(here, changed, said):
+    with pytest.raises(GraphjouleError) as error:
+        load_graphs(here, **changed)
+    assert str(error.value) == said
+
+
+def test_a_column_of_the_graphs_is_their_split(here):
+    graphs, refuse = "id,label,split\ng2,red,Train\ng1,blue,val\ng3,,test\n", pytest.raises
+    task = load_graphs(here, graphs)
+    assert task.default_split == "public"
+    assert [getattr(task.split(), part).tolist() for part in ("train", "val", "test")] == [[0], [1], []]
+    with refuse(GraphjouleError, match="line 4, column 'split': 'held' is not a part; expected test, train, val, or a"):
+        load_graphs(here, graphs.replace("test", "held"))
+    with refuse(GraphjouleError, match="no graph with a target is in the part 'val' of the column 'split'"):
+        load_graphs(here, graphs.replace("val", "train"))
+    with refuse(GraphjouleError, match=r"`test_fraction` is 0.2, but the column 'split' of graphs\.csv says"):
+        load_graphs(here, graphs, test_fraction=0.2)
+    assert load_graphs(here, graphs, label="split").default_split == "stratified-20-0"
+
+
+def test_tables_for_a_trained_model_must_be_of_its_kind(here):
+    task = load_graphs(here)
+    columns, asked = task.source.columns, task.objective
+    for files, missing in ((["nodes.csv"], "graphs"), (["nodes.csv", None, "graphs.csv"], "edges")):
+        with pytest.raises(GraphjouleError, match=f"model predicts graphs, and `{missing}` is missing"):
+            load_tables_like(columns, asked, *files)
+    of_nodes = load(here)
+    with pytest.raises(GraphjouleError, match=r"`graphs` is graphs\.csv, but the model predicts nodes"):
+        load_tables_like(of_nodes.source.columns, asked, "nodes.csv", "edges.csv", "graphs.csv")
+    with pytest.raises(GraphjouleError, match=r"`graphs` is graphs\.csv, but `edges` is missing"):
+        load_tables("nodes.csv", graphs="graphs.csv")
+    with pytest.raises(GraphjouleError, match="`graph_column` is 'g', but it is for `graphs`"):
+        load(here, graph_column="g")

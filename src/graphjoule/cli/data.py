@@ -23,6 +23,8 @@ Examples:
 - `graphjoule data` lists the datasets
 
 - `graphjoule data check people.csv friends.csv --label segment` says what becomes of every column; nothing trains
+
+- `graphjoule data check atoms.csv bonds.csv --graphs molecules.csv --label active` of many graphs too
 """
 
 
@@ -79,8 +81,14 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
 
     from graphjoule.tasks.own_graph import TableOptions, check_tables
 
-    report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()))
-    names = (*source.table_options(), "select_on", "class_weights")  # the latter are of `graphjoule train`
+    report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()), source.graphs)
+    names = (
+        *source.table_options(),
+        "graphs",
+        "edges",
+        "select_on",
+        "class_weights",
+    )  # the latter are of `graphjoule train`
     options = {name: f"--{name.replace('_', '-')}" for name in names}
     problems, warnings = (
         tuple(in_options(each, options) for each in said) for said in (report.problems, report.warnings)

@@ -37,6 +37,10 @@ def predict(
     write_all: Annotated[
         bool, typer.Option("--all", help="Write the nodes of the training graph too, not the new ones alone.")
     ] = False,
+    graphs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The graphs that --nodes and --edges are of, if the model predicts graphs."),
+    ] = None,
     npz: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Another archive, if the model was trained on one.")
     ] = None,
@@ -55,7 +59,7 @@ def predict(
     data_root: DataRoot = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as one JSON object.")] = False,
 ) -> None:
-    """Write what is predicted for every node, and whether it was known before, as CSV.
+    """Write what is predicted for every node, or every graph, and whether it was known before, as CSV.
 
     Examples:
 
@@ -64,6 +68,8 @@ def predict(
     - `graphjoule predict runs/nodes-egnn-32 --nodes new-nodes.csv --edges new-edges.csv --out new.csv`
 
     - `graphjoule predict runs/nodes-egnn-32 --nodes one-more.csv` reads from its 10 nearest nodes of the training graph
+
+    - `graphjoule predict runs/molecules-egnn-8 --graphs new.csv --nodes new-atoms.csv --edges new-bonds.csv`
 
     - `graphjoule predict runs/cora-egnn-64 --seed 3 --out cora.csv`
 
@@ -82,6 +88,9 @@ def predict(
         raise GraphjouleError("--nodes and --npz contradict each other: give one.")
     if edges is not None and nodes is None:
         raise GraphjouleError(f"--edges is {edges}, but --nodes is missing: give the nodes that the edges are between.")
+    if graphs is not None and (nodes is None or edges is None):
+        missing = "--nodes" if nodes is None else "--edges"
+        raise GraphjouleError(f"--graphs is {graphs}, but {missing} is missing: new graphs are three tables.")
     if nodes is None and (knn is not None or update_old or write_all):
         given_option = "--knn" if knn is not None else "--update-old" if update_old else "--all"
         raise GraphjouleError(f"{given_option} is about new nodes; give these with --nodes, or leave it out.")
@@ -89,6 +98,7 @@ def predict(
     from graphjoule.fitting import read_runs
     from graphjoule.tasks.archive import load_npz_like
     from graphjoule.tasks.new_nodes import load_new_nodes
+    from graphjoule.tasks.tables import load_tables_like
     from graphjoule.training.predictions import coverage_columns, write_predictions
 
     runs = read_runs(run, seed=seed)
@@ -101,7 +111,14 @@ def predict(
     elif nodes is not None:
         if data is None or data.source is None or data.source.columns is None:
             raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
-        given = load_new_nodes(data.source, objective, nodes, edges, knn=knn, update_old=update_old)
+        columns = data.source.columns
+        if columns.graphs is None and graphs is None:
+            given = load_new_nodes(data.source, objective, nodes, edges, knn=knn, update_old=update_old)
+        elif knn is not None or update_old or write_all:
+            given_option = "--knn" if knn is not None else "--update-old" if update_old else "--all"
+            raise GraphjouleError(f"{given_option} is about new nodes, but the model of {run} predicts graphs.")
+        else:
+            given = load_tables_like(columns, objective, nodes, edges, graphs)
     else:
         given = training_graph(runs, data_root)
     if write_all and len(set(given.node_ids)) < len(given.node_ids):
@@ -116,16 +133,16 @@ def predict(
 
     known, score = objective.is_known(targets), None
     metric = objective.watched(runs.recipe.train.select_on)[-1]  # what selected; the headline where the loss did
-    num_known, num_nodes = int(known.sum()), len(ids)
+    num_known, num_nodes, unit = int(known.sum()), len(ids), "node" if given.pooling is None else "graph"
     if num_known:
         score = float(metric.value(*objective.scored(predicted[known], targets[known])))
     if json:
-        fields = {"num_nodes": num_nodes, "num_given": num_known, metric.name: score, "seeds": list(runs.models)}
+        fields = {f"num_{unit}s": num_nodes, "num_given": num_known, metric.name: score, "seeds": list(runs.models)}
         typer.echo(json_text(fields | {"predictions": str(out)}))
         return
     scored = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
     typer.echo(
-        f"{counted(num_nodes, 'node')} predicted by {counted(len(runs.models), 'run')}, "
+        f"{counted(num_nodes, unit)} predicted by {counted(len(runs.models), 'run')}, "
         f"{num_known:,} of them had a known target{scored}\npredictions: {out}"
     )
 
@@ -151,4 +168,6 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
     paths = {file.role: unchanged(file) for file in data.source.files}
     if data.source.columns is None:
         return load_npz_like(paths["npz"], data.num_features, data.objective)
-    return load_tables_like(data.source.columns, data.objective, paths["nodes"], paths.get("edges"))
+    return load_tables_like(
+        data.source.columns, data.objective, paths["nodes"], paths.get("edges"), paths.get("graphs")
+    )

@@ -153,4 +153,6 @@ def _data_options(data: TaskFacts | None, dataset: str) -> list[str]:
             "direction": columns.direction if columns.direction != "both" else None,
             "knn": columns.knn,
         }
+        if columns.graphs is not None:
+            named |= {"graph-column": columns.graphs.node, "pooling": columns.graphs.pooling}
     return [word for name, value in named.items() if value is not None for word in (f"--{name}", str(value))]

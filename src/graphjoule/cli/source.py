@@ -25,6 +25,7 @@ _OWN = "Your own graph"
 _Objective = StrEnum("_Objective", ["classification", "binary", "ordinal", "multilabel", "regression"])
 _Loss = StrEnum("_Loss", ["squared", "absolute"])
 _Direction = StrEnum("_Direction", ["both", "mutual", "kept"])
+_Pooling = StrEnum("_Pooling", ["mean", "sum", "max"])
 _Types = StrEnum("_Types", ["merged", "separate"])
 
 
@@ -41,6 +42,15 @@ class GraphSource:
     ] = None
     nodes: Annotated[Path | None, _own("Table of nodes, CSV or Parquet.", "FILE")] = None
     edges: Annotated[Path | None, _own("Table of edges; without one, nearest neighbours are linked.", "FILE")] = None
+    graphs: Annotated[
+        Path | None, _own("Table of graphs, if these are to be predicted and not nodes; it has the labels.", "FILE")
+    ] = None
+    graph_column: Annotated[
+        str | None, _own("Of --graphs the column of nodes that names their graph: graph.", "COLUMN")
+    ] = None
+    pooling: Annotated[
+        _Pooling | None, _own("Of --graphs how outputs of nodes become those of graphs: mean by default.")
+    ] = None
     npz: Annotated[Path | None, _own("One archive of arrays instead of tables.", "FILE")] = None
     id: Annotated[str | None, _own("Column of the nodes' names: id, else the first.", "COLUMN")] = None
     label: Annotated[
@@ -87,7 +97,7 @@ class GraphSource:
     @property
     def name(self) -> str:
         """What a record calls the data: a dataset's name, or the name of the user's file with its suffix."""
-        own = self.nodes or self.npz
+        own = self.graphs or self.nodes or self.npz
         if own is None:
             return DEFAULT_DATASET if self.dataset is None else find_dataset(self.dataset).name
         return own.name if own.suffix else f"{own.name}.csv"  # a file called "cora" is not Cora
@@ -105,7 +115,7 @@ class GraphSource:
             return load_npz(
                 self.npz, **{name: options[name] for name in ("objective", "loss", "positive", "test_fraction")}
             )
-        return load_tables(self.nodes, self.edges, **options)
+        return load_tables(self.nodes, self.edges, graphs=self.graphs, **options)
 
     def load_graph(self) -> Propagation:
         """Read the graph alone, which needs no labels."""
@@ -118,17 +128,18 @@ class GraphSource:
         if self.nodes is None:
             assert self.npz is not None
             return load_npz_graph(self.npz)
-        return load_graph(self.nodes, self.edges, **self.table_options())
+        return load_graph(self.nodes, self.edges, self.graphs, **self.table_options())
 
     def table_options(self) -> dict[str, Any]:
         """Which column of the tables is what, and what is asked; see `load_tables`."""
         same = ("id", "label", "source", "target", "weight", "edge_type", "knn", "objective", "loss", "positive")
-        return {name: getattr(self, name) for name in same} | {
+        return {name: getattr(self, name) for name in (*same, "graph_column")} | {
             "features": split_names(self.features),
             "one_hot": split_names(self.one_hot) or (),
             "direction": self.direction or "both",
             "types": self.types or "merged",
             "order": split_names(self.order),
+            "pooling": self.pooling or "mean",
         }
 
     def check(self) -> None:
@@ -145,7 +156,12 @@ class GraphSource:
                 )
         if self.dataset is not None:
             find_dataset(self.dataset)
-        for path in (self.nodes, self.edges, self.npz):
+        if self.graphs is not None and self.edges is None:
+            raise GraphjouleError(
+                f"--graphs is {self.graphs}, but --edges is missing; of graphs without an edge it is a file with a "
+                "header alone."
+            )
+        for path in (self.nodes, self.edges, self.graphs, self.npz):
             if path is not None and any("\udc80" <= letter <= "\udcff" for letter in str(path.absolute())):
                 raise GraphjouleError(
                     f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or "
@@ -154,7 +170,8 @@ class GraphSource:
 
 
 _NEEDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("edges", "id", "label", "features", "one_hot", "knn", "order"), ("nodes",)),
+    **dict.fromkeys(("edges", "graphs", "id", "label", "features", "one_hot", "knn", "order"), ("nodes",)),
+    **dict.fromkeys(("graph_column", "pooling"), ("graphs",)),
     **dict.fromkeys(("source", "target", "weight", "edge_type", "direction"), ("edges",)),
     **dict.fromkeys(("objective", "test_fraction"), ("nodes", "npz")),
     **dict.fromkeys(("loss", "positive"), ("objective",)),

@@ -149,6 +149,8 @@ def train(
     - `graphjoule train --nodes nodes.csv --edges edges.csv --model gcnii --layers 8 --seeds 5` trains this one
 
     - `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
+
+    - `graphjoule train --graphs molecules.csv --nodes atoms.csv --edges bonds.csv --label active` predicts whole graphs
     """
     chosen = {
         "train.epochs": epochs,
@@ -200,6 +202,11 @@ def train(
     if worth and parts is not None:
         raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
 
+    if worth and source.graphs is not None:
+        raise GraphjouleError(
+            f"--worth compares with models of nodes, but --graphs is {source.graphs}; leave one of the two out."
+        )
+
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
     if explain and distributed and parts is not None:
@@ -241,7 +248,7 @@ def train(
         budget=seconds,
         is_open=recipe_file is None,
         explain=explain,
-        is_compared=(source.is_own and parts is None) if worth is None else worth,
+        is_compared=(source.is_own and source.graphs is None and parts is None) if worth is None else worth,
     )
     if is_alone:
         task = source.load()
@@ -501,7 +508,9 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         said = f"no run finished{failed}"
     elif summary.test_mean is None:  # a split without test nodes
         validation = text(summary.val_mean, summary.val_std)
-        said = f"validation {name} {validation} (n = {summary.n}{failed}), no test nodes, {summary.seconds:.0f} s"
+        said = (
+            f"validation {name} {validation} (n = {summary.n}{failed}), no test {task.unit}s, {summary.seconds:.0f} s"
+        )
     else:
         said = (
             f"test {name} {text(summary.test_mean, summary.test_std)} (n = {summary.n}{failed}), "
@@ -552,7 +561,7 @@ def worth_lines(comparison: Comparison) -> list[str]:
 
 
 def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
-    """Write what the runs that are done say together about every node; the folder's own ``predictions.csv``."""
+    """Write what the runs that are done say together about each node, or graph, as the folder's ``predictions.csv``."""
     from graphjoule.fitting import mean_prediction
     from graphjoule.tasks.inputs import ModelInput
     from graphjoule.training.predictions import write_predictions

@@ -375,11 +375,13 @@ def _about_data(cell: Cell) -> str:
     if data is None:
         return f"The dataset {cell.key[0]}."
     size = [counted(data.num_nodes, "node"), counted(data.num_edges, "edge"), counted(data.num_features, "feature")]
+    unit = "node" if data.num_graphs is None else "graph"
+    size += [] if data.num_graphs is None else [counted(data.num_graphs, "graph")]
     words, names = f"{data.name}: {', '.join(size)}", data.classes
     if not names:
-        return f"{words}; {counted(data.num_labels, 'node')} with a target."
+        return f"{words}; {counted(data.num_labels, unit)} with a target."
     more = f" and {len(names) - _MOST_CLASSES:,} more" if len(names) > _MOST_CLASSES else ""
-    labelled = f"{counted(data.num_labels, 'labelled node')} of {len(names):,} classes"
+    labelled = f"{counted(data.num_labels, f'labelled {unit}')} of {len(names):,} classes"
     return f"{words}; {labelled}: {', '.join(names[:_MOST_CLASSES])}{more}."
 
 

@@ -17,6 +17,7 @@ EDGE_TYPES: dict[EdgeTypes, str] = {
     "merged": "merged into one graph, weights added",
     "separate": "an operator for each, normalised by itself, and P is their mean",
 }
+PoolingName = Literal["mean", "sum", "max"]
 MOST_CATEGORIES = 100
 """Categories of a column that nobody named: the most frequent ones."""
 _EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -76,6 +77,25 @@ class TextColumn(BaseModel):
 Encoder = NumberColumn | CategoryColumn | TextColumn
 
 
+class GraphColumns(BaseModel):
+    """Which columns say of which graph a node is, where graphs are predicted, and how one output comes from its nodes'.
+
+    Attributes:
+        id: the graphs' names, in the table of graphs.
+        node: the name of every node's graph, in the table of nodes.
+        edge: the name of every edge's graph, in the table of edges: then nodes of two graphs may have the same id. None
+            if there is no such column: then all ids differ.
+        pooling: see `graphjoule.tasks.pooling.Pooling`.
+    """
+
+    model_config = _EXACT
+
+    id: str
+    node: str
+    edge: str | None = None
+    pooling: PoolingName = "mean"
+
+
 class TableColumns(BaseModel):
     """How the columns of a table of nodes and a table of edges become a graph with features.
 
@@ -92,6 +112,7 @@ class TableColumns(BaseModel):
         types: the types that have operators of their own, in order; None if all are merged.
         direction: what a row says of the other direction, see `DIRECTIONS`.
         knn: neighbours per node where the graph is built from the features; None if there is a table of edges.
+        graphs: of a task about many graphs, whose table has the columns of `label`; None if nodes are predicted.
     """
 
     model_config = _EXACT
@@ -108,6 +129,7 @@ class TableColumns(BaseModel):
     types: tuple[str, ...] | None = None
     direction: Direction = "both"
     knn: Annotated[int, Field(ge=1)] | None = None
+    graphs: GraphColumns | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:

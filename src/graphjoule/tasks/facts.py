@@ -18,7 +18,7 @@ class SourceFile(BaseModel):
 
     model_config = _EXACT
 
-    role: Literal["nodes", "edges", "npz"]
+    role: Literal["nodes", "edges", "npz", "graphs"]
     path: str
     sha256: str
 

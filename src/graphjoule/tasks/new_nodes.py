@@ -84,6 +84,8 @@ def load_new_nodes(
     columns = source.columns
     if columns is None:
         raise GraphjouleError("The model was not trained on a table, so a table of new nodes cannot be read.")
+    if columns.graphs is not None:
+        raise GraphjouleError("The model predicts graphs, not nodes; read new graphs with `load_tables_like`.")
     if knn is not None and knn < 1:
         raise GraphjouleError(f"`knn` is {knn}; it must be at least 1.")
     if edges is not None and knn is not None:

@@ -1,4 +1,4 @@
-"""What a user's two tables say, before anything is built from it: nodes with features and targets, and edges.
+"""What a user's tables say, before anything is built from it: nodes with features and targets, edges, and graphs.
 
 Nothing here imports torch: `graphjoule data check` answers at once.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -38,13 +38,15 @@ from graphjoule.tasks.encoders import (
     CategoryColumn,
     Direction,
     EdgeTypes,
+    GraphColumns,
     NumberColumn,
+    PoolingName,
     TableColumns,
     TextColumn,
 )
 from graphjoule.tasks.reading import Table, shorten
 
-DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT = "id", "label", "weight"
+DEFAULT_ID, DEFAULT_LABEL, DEFAULT_WEIGHT, DEFAULT_GRAPH = "id", "label", "weight", "graph"
 OTHER_OPERATORS = (
     "energies will be those of the merged undirected graph; directions are for all models but egnn and dropedge, "
     "separate types for all but dropedge, and neither for audits, the constraint, clusters and processes"
@@ -53,6 +55,8 @@ MOST_TYPES = 50
 """Types of edges that may have operators of their own."""
 UNBALANCED = 0.95
 """From this share of one class on, accuracy says little."""
+SPLIT_COLUMN, SPLIT_PARTS = "split", ("train", "val", "test")
+"""A column of a table of graphs that says which part each graph is of."""
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
 
 
@@ -76,6 +80,9 @@ class TableOptions:
     positive: str | None = None
     order: Sequence[str] | None = None
     known_types: tuple[str, ...] | None = None  # of a trained model
+    graph_column: str | None = None
+    pooling: PoolingName = "mean"
+    graphs: GraphColumns | None = None  # as `read_graphs` finds them, or of a trained model
 
     def __post_init__(self) -> None:
         check_objective(self.objective, self.loss, self.positive, self.order)
@@ -83,20 +90,23 @@ class TableOptions:
             raise GraphjouleError(f"`direction` is {self.direction!r}; the choices are: {choices(DIRECTIONS)}.")
         if self.types not in EDGE_TYPES:
             raise GraphjouleError(f"`types` is {self.types!r}; the choices are: {choices(EDGE_TYPES)}.")
+        if self.pooling not in get_args(PoolingName):
+            raise GraphjouleError(f"`pooling` is {self.pooling!r}; the choices are: {choices(get_args(PoolingName))}.")
         if self.types != "merged" and self.edge_type is None:
             raise GraphjouleError(f"`types` is {self.types!r}, but it is for `edge_type`, which is not given.")
 
 
 @dataclass(frozen=True, eq=False)
 class NodeTable:
-    """A table of nodes as it was read.
+    """A table of nodes as it was read, or of graphs, which has no features.
 
     Attributes:
         table: the file.
         values: the columns' values.
         columns: which column is what, and the features' numbers.
-        ids: the nodes' names, in text.
+        ids: the nodes' names, in text; behind that of their graph and a NUL where only both together name a node.
         findings: what every column of features was recognised as; empty for the table of a trained model.
+        graph: the number of every node's graph, where there is a table of graphs.
     """
 
     table: Table
@@ -104,6 +114,7 @@ class NodeTable:
     columns: TableColumns
     ids: pa.Array
     findings: tuple[Finding, ...] = ()
+    graph: np.ndarray | None = None
 
     @property
     def labels(self) -> Values | None:
@@ -141,7 +152,13 @@ class NodeTable:
 
 
 def read_nodes(
-    path: str | Path, options: TableOptions, *, has_edges: bool, needs_label: bool = True, is_check: bool = False
+    path: str | Path,
+    options: TableOptions,
+    *,
+    has_edges: bool,
+    needs_label: bool = True,
+    is_check: bool = False,
+    graphs: NodeTable | None = None,
 ) -> NodeTable:
     """Read a table of nodes to train on, and measure its columns.
 
@@ -151,13 +168,22 @@ def read_nodes(
         has_edges: whether a table of edges will name the nodes.
         needs_label: whether the column of the labels must be there even if no option names it.
         is_check: leave the problems of columns in the findings instead of refusing them.
+        graphs: the graphs that the nodes are of, which have the labels then; `options` are those of `read_graphs`.
     """
     table = Table(path)
     id_column = id_of(table, options, has_edges=has_edges)
-    labels = _label_columns(table, options)
-    has_label = needs_label or options.label is not None or labels[0] in table
+    labels = _label_columns(table, options) if graphs is None else graphs.columns.labels
+    has_label = graphs is None and (needs_label or options.label is not None or labels[0] in table)
     others = {id_column, *([table.find(label, "label") for label in labels] if has_label else labels)}
-    if id_column in labels and options.label is not None:
+    if graphs is not None:
+        assert options.graphs is not None
+        if (known := next((name for name in labels if name in table), None)) and options.features is None:
+            raise GraphjouleError(
+                f"{table.path}, line 1: the column {known!r} is what is to be predicted for every graph, and stands "
+                "among its nodes too; take it out, or name the columns to learn from with `features`."
+            )
+        others |= {options.graphs.node}
+    if id_column in labels and options.label is not None and graphs is None:
         raise GraphjouleError(f"{table.path}, line 1: the column {id_column!r} is named by `label`, but it is the id.")
     one_hot = dict.fromkeys(options.one_hot)
     named = options.features if options.features is not None else [n for n in table.names if n not in others]
@@ -166,7 +192,7 @@ def read_nodes(
             if table.find(name, argument) in others:
                 raise GraphjouleError(
                     f"{table.path}, line 1: the column {name!r} is named by `{argument}`, but it is the id or the "
-                    "label."
+                    f"label{'' if graphs is None else ', or names the graph'}."
                 )
     features = dict.fromkeys([*named, *one_hot])
     if not features:
@@ -174,6 +200,7 @@ def read_nodes(
             f"{table.path}, line 1: there is no column of features besides id and label; at least one is needed."
         )
     as_text = [*([id_column] if id_column is not None else []), *(labels if has_label else []), *one_hot]
+    as_text += [options.graphs.node] if options.graphs is not None else []
     values = table.read(as_text, [name for name in features if name not in one_hot])
     found = tuple(recognise(table, name, values[name], is_category=name in one_hot) for name in features)
     problem = next((finding.problem for finding in found if finding.problem is not None), None)
@@ -202,8 +229,10 @@ def read_nodes(
         numbers=tuple(each for each in used if isinstance(each, NumberColumn)),
         categories=tuple(each for each in used if isinstance(each, CategoryColumn)),
         texts=tuple(each for each in used if isinstance(each, TextColumn)),
+        graphs=options.graphs,
     )
-    return NodeTable(table, values, columns, _node_ids(table, values, num_rows, columns, options), found)
+    ids = _node_ids(table, values, num_rows, columns, options)
+    return NodeTable(table, values, columns, ids, found, _graph_of_nodes(table, values, columns, graphs))
 
 
 def _label_columns(table: Table, options: TableOptions) -> tuple[str, ...]:
@@ -217,36 +246,54 @@ def _label_columns(table: Table, options: TableOptions) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in options.label.split(",") if (name := part.strip())))
 
 
-def read_nodes_like(path: str | Path, columns: TableColumns) -> NodeTable:
-    """Read a table with the columns of the one that a model was trained with; that of the label may be missing."""
+def read_nodes_like(path: str | Path, columns: TableColumns, graphs: NodeTable | None = None) -> NodeTable:
+    """Read a table with the columns of the one that a model was trained with; that of the label may be missing.
+
+    Args:
+        path: the table.
+        columns: how the training graph was read.
+        graphs: the graphs that the nodes are of, if the model predicts graphs.
+    """
     table = Table(path)
     ids = [table.find(columns.id, None)] if columns.id is not None else []
     numbers = [table.find(column.name, None) for column in columns.numbers]
     texts = [
         table.find(name, None) for name in [*(c.name for c in columns.categories), *(c.name for c in columns.texts)]
     ]
-    labels = [name for name in columns.labels if all(each in table for each in columns.labels)]
+    if columns.graphs is not None:
+        labels = [table.find(columns.graphs.node, None)]
+    else:
+        labels = [name for name in columns.labels if all(each in table for each in columns.labels)]
     values = table.read([*ids, *labels, *texts], numbers)
-    return NodeTable(table, values, columns, _node_ids(table, values, len(next(iter(values.values()))), columns))
+    names = _node_ids(table, values, len(next(iter(values.values()))), columns)
+    return NodeTable(table, values, columns, names, graph=_graph_of_nodes(table, values, columns, graphs))
 
 
-def read_ids(path: str | Path, options: TableOptions) -> NodeTable:
-    """Read the nodes' names alone."""
+def read_ids(path: str | Path, options: TableOptions, graphs: NodeTable | None = None) -> NodeTable:
+    """Read the nodes' names alone, and those of their graphs if there are many."""
     table = Table(path)
     column = id_of(table, options, has_edges=True)
     assert column is not None
-    values = table.read([column])
-    columns = TableColumns(id=column, label=DEFAULT_LABEL, numbers=())
-    return NodeTable(table, values, columns, _node_ids(table, values, len(values[column]), columns, options))
+    values = table.read([column, *([options.graphs.node] if options.graphs is not None else [])])
+    columns = TableColumns(id=column, label=DEFAULT_LABEL, numbers=(), graphs=options.graphs)
+    ids = _node_ids(table, values, len(values[column]), columns, options)
+    return NodeTable(table, values, columns, ids, graph=_graph_of_nodes(table, values, columns, graphs))
 
 
 def id_of(table: Table, options: TableOptions, *, has_edges: bool) -> str | None:
     """The column of the nodes' names; None if they are called by their row's number."""
+    graph = None if options.graphs is None else options.graphs.node
     if options.id is not None:
+        if options.id == graph:
+            raise GraphjouleError(f"{table.path}: {graph!r} is named by `id`, but it is the column of the graphs.")
         return table.find(options.id, "id")
     if DEFAULT_ID in table:
         return DEFAULT_ID
-    return table.names[0] if has_edges else None
+    if not has_edges:
+        return None
+    if table.names == (graph,):
+        raise GraphjouleError(f"{table.path}, line 1: there is no column besides {graph!r}; nodes need ids.")
+    return next(name for name in table.names if name != graph)
 
 
 def id_hint(column: str | None, options: TableOptions | None) -> str:
@@ -260,7 +307,12 @@ def id_hint(column: str | None, options: TableOptions | None) -> str:
 
 
 def _node_ids(
-    table: Table, values: Values, num_rows: int, columns: TableColumns, options: TableOptions | None = None
+    table: Table,
+    values: Values,
+    num_rows: int,
+    columns: TableColumns,
+    options: TableOptions | None = None,
+    unit: str = "node",
 ) -> pa.Array:
     """The nodes' names, each given once; the row's number from 1 where there is no column of names."""
     if columns.id is None:
@@ -269,22 +321,134 @@ def _node_ids(
     hint = id_hint(columns.id, options)
     if ids.null_count:
         row = int(pc.index(ids.is_null(), True).as_py())
-        table.refuse(row, columns.id, f"the id is blank; every node needs one{hint}.")
+        table.refuse(row, columns.id, f"the id is blank; every {unit} needs one{hint}.")
     has_nul = pc.match_substring(ids, "\0")
     if pc.any(has_nul).as_py():
         row = int(pc.index(has_nul, True).as_py())
         table.refuse(row, columns.id, f"the id {ids[row].as_py()!r} holds a NUL byte; expected text.")
-    first = positions(ids, ids)
-    again = np.flatnonzero(first != np.arange(num_rows))
+    names, must = ids, "differ"
+    if columns.graphs is not None and columns.graphs.edge is not None:
+        names, must = _in_graph(values[columns.graphs.node], ids).combine_chunks(), "differ within a graph"
+    elif columns.graphs is not None:
+        must = f"differ, or differ within a graph if the edges have the column {columns.graphs.node!r} too"
+    first = positions(names, names)
+    again = np.flatnonzero((first != np.arange(num_rows)) & (first >= 0))
     if again.size:
         row = int(again[0])
         table.refuse(
             row,
             columns.id,
             f"the id {ids[row].as_py()!r} stands on {table.unit} {table.place(int(first[row]))} already; ids must "
-            f"differ{hint}.",
+            f"{must}{hint}.",
         )
-    return ids
+    return names
+
+
+# Many graphs.
+
+
+def read_graphs(
+    path: str | Path, nodes: str | Path, edges: str | Path | None, options: TableOptions, *, needs_label: bool = True
+) -> tuple[NodeTable, TableOptions]:
+    """Read a table of graphs, and find the columns by which the other tables name them.
+
+    Args:
+        path: the table: a graph's name, in the column that names it in the other tables, else in "id", else in the
+            first; and its targets.
+        nodes: the table of nodes, in which `graph_column` names the graph, by default "graph".
+        edges: the table of edges; if it has that column too, ids need differ within a graph alone.
+        options: which column is what.
+        needs_label: whether the column of the labels must be there.
+
+    Returns:
+        The graphs, and the options to read nodes and edges with.
+    """
+    if edges is None:
+        raise GraphjouleError(
+            f"`graphs` is {path}, but `edges` is missing; of graphs without an edge it is a file with a header alone."
+        )
+    table, column = Table(path), options.graph_column or DEFAULT_GRAPH
+    Table(nodes).find(column, "graph_column")
+    names = next(name for name in (column, DEFAULT_ID, table.names[0]) if name in table)
+    found = GraphColumns(
+        id=names, node=column, edge=column if column in Table(edges) else None, pooling=options.pooling
+    )
+    labels = _label_columns(table, options)
+    if needs_label and names in [table.find(label, "label") for label in labels]:
+        raise GraphjouleError(f"{table.path}, line 1: the column {names!r} is named by `label`, but it is the id.")
+    columns = TableColumns(id=names, label=labels[0] if len(labels) == 1 else labels, numbers=())
+    asked = list(labels) if needs_label else []
+    asked += [SPLIT_COLUMN] if asked and SPLIT_COLUMN in table else []
+    return _graph_table(table, columns, asked), replace(options, graphs=found)
+
+
+def split_parts(graphs: NodeTable, is_known: np.ndarray) -> list[np.ndarray] | None:
+    """The graphs that train, validate and test by a column of their table; None if there is no such column.
+
+    Args:
+        graphs: the table.
+        is_known: which graphs have a target; the others are to be predicted, whatever their part is.
+    """
+    if SPLIT_COLUMN not in graphs.values or SPLIT_COLUMN in (graphs.columns.id, *graphs.columns.labels):
+        return None
+    column = graphs.values[SPLIT_COLUMN]
+    found = positions(pc.utf8_lower(column), SPLIT_PARTS)
+    wrong = np.flatnonzero((found < 0) & ~np.asarray(column.is_null()))
+    if wrong.size:
+        row = int(wrong[0])
+        graphs.table.refuse(
+            row, SPLIT_COLUMN, f"{column[row].as_py()!r} is not a part; expected {choices(SPLIT_PARTS)}, or a blank."
+        )
+    parts = [np.flatnonzero((found == place) & is_known) for place in range(len(SPLIT_PARTS))]
+    for name, part in zip(SPLIT_PARTS[:2], parts, strict=False):
+        if not part.size:
+            raise GraphjouleError(
+                f"{graphs.table.path}: no graph with a target is in the part {name!r} of the column {SPLIT_COLUMN!r}."
+            )
+    return parts
+
+
+def read_graphs_like(path: str | Path, columns: TableColumns) -> NodeTable:
+    """Read a table of graphs with the columns of the one that a model was trained with; the labels may be missing."""
+    assert columns.graphs is not None
+    table = Table(path)
+    own = TableColumns(id=table.find(columns.graphs.id, None), label=columns.label, numbers=())
+    return _graph_table(table, own, own.labels if all(name in table for name in own.labels) else ())
+
+
+def _graph_table(table: Table, columns: TableColumns, labels: Sequence[str]) -> NodeTable:
+    assert columns.id is not None
+    values = table.read([columns.id, *labels])
+    return NodeTable(table, values, columns, _node_ids(table, values, len(values[columns.id]), columns, unit="graph"))
+
+
+def _graph_of_nodes(table: Table, values: Values, columns: TableColumns, graphs: NodeTable | None) -> np.ndarray | None:
+    """The number of every node's graph; a node of no known graph and a graph without a node are refused."""
+    if graphs is None:
+        return None
+    assert columns.graphs is not None
+    assert graphs.columns.id is not None
+    named = values[columns.graphs.node]
+    found = positions(named, graphs.ids)
+    if (found < 0).any():
+        row = int(np.flatnonzero(found < 0)[0])
+        name = named[row].as_py()
+        missing = f"there is no graph {name!r} in {graphs.table.path}, whose graphs are called by {graphs.columns.id!r}"
+        table.refuse(
+            row, columns.graphs.node, "the graph is blank; every node needs one." if name is None else f"{missing}."
+        )
+    empty = np.flatnonzero(np.bincount(found, minlength=len(graphs.ids)) == 0)
+    if empty.size:
+        row = int(empty[0])
+        graphs.table.refuse(
+            row, graphs.columns.id, f"the graph {graphs.ids[row].as_py()!r} has no node in {table.path}; it needs one."
+        )
+    return found
+
+
+def _in_graph(graph: pa.ChunkedArray, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Names of nodes that hold over all graphs; NUL, which no id may hold, stands between."""
+    return pc.binary_join_element_wise(graph, ids, "\0")
 
 
 # Edges.
@@ -341,7 +505,9 @@ class EdgeTable:
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}): {how}")
         said += [f"{counted(self.untyped, 'row')} of a type the model does not know left out"] if self.untyped else []
-        unused = [name for name in self.table.names if name not in self.columns.values()]
+        graphs = self.columns["graphs"]
+        used = {*self.columns.values(), None if graphs is None else graphs.edge}
+        unused = [name for name in self.table.names if name not in used]
         said += [f"columns not used: {shorten(unused)}"] if unused else []
         said += [f"{counted(self.dangling, 'row')} naming no node left out"] if self.dangling else []
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
@@ -367,14 +533,16 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
     source, target, weight, edge_type = (columns[key] for key in ("source", "target", "weight", "edge_type"))
     assert source is not None
     assert target is not None
-    as_text = [source, target, *([edge_type] if edge_type else [])]
+    graph = None if options.graphs is None else options.graphs.edge
+    as_text = [name for name in (source, target, edge_type, graph) if name]
     if not is_trained and (positions(pa.chunked_array([pa.array([source, target])]), nodes.ids) >= 0).all():
         raise GraphjouleError(
             f"{table.path}, line 1: {source!r} and {target!r} are nodes of {nodes.table.path}, not names of columns; "
             "write a header line above them, such as source,target."
         )
     values = table.read(as_text, [weight] if weight else [], may_be_empty=True)
-    index = np.stack([positions(values[end], nodes.ids) for end in (source, target)])
+    ends = (values[end] if graph is None else _in_graph(values[graph], values[end]) for end in (source, target))
+    index = np.stack([positions(end, nodes.ids) for end in ends])
     is_dangling = (index < 0).any(axis=0)
     if is_dangling.any() and 2 * is_dangling.sum() >= is_dangling.size:
         row = int(np.flatnonzero(is_dangling)[0])
@@ -382,6 +550,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         name = values[column][row].as_py()
         if name is None:
             table.refuse(row, column, "the value is blank; an edge needs the id of a node at both ends.")
+        of_graph = "" if graph is None else f" of graph {values[graph][row].as_py()!r}"
         hint = "" if is_trained else id_hint(nodes.columns.id, options)
         many = (
             f"; so it is with {int(is_dangling.sum()):,} of {is_dangling.size:,} rows" if is_dangling.size > 1 else ""
@@ -389,8 +558,19 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         table.refuse(
             row,
             column,
-            f"there is no node {name!r} in {nodes.table.path}{many}{hint or '; ids are compared as text'}.",
+            f"there is no node {name!r}{of_graph} in {nodes.table.path}{many}{hint or '; ids are compared as text'}.",
         )
+    if nodes.graph is not None:
+        is_between = ~is_dangling & (nodes.graph[index[0]] != nodes.graph[index[1]])
+        if is_between.any():
+            row = int(np.flatnonzero(is_between)[0])
+            assert options.graphs is not None
+            one, two = (nodes.values[options.graphs.node][int(node)].as_py() for node in index[:, row])
+            table.refuse(
+                row,
+                target,
+                f"the edge leads from graph {one!r} to graph {two!r}; both ends must be nodes of one graph.",
+            )
     weights, num_blank = (None, 0) if weight is None else _weights(table, weight, values[weight])
     dangling = int(is_dangling.sum())
     kept = np.flatnonzero(~is_dangling)
@@ -421,11 +601,15 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
 
 def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> dict[str, Any]:
     """The columns of a table of edges, with nothing left to a default."""
-    if len(table.names) < 2:
+    graph = None if options.graphs is None else options.graphs.edge
+    if graph is not None:
+        table.find(graph, None)
+    names = [name for name in table.names if name != graph]
+    if len(names) < 2:
         raise GraphjouleError(
             f"{table.path}, line 1: there is one column, {table.names[0]!r}; an edge needs two, source and target."
         )
-    usual = next((pair for pair in _ENDS if pair[0] in table and pair[1] in table), table.names[:2])
+    usual = next((pair for pair in _ENDS if pair[0] in table and pair[1] in table), tuple(names[:2]))
     found: dict[str, Any] = {"source": usual[0], "target": usual[1], "weight": None, "edge_type": None}
     for argument in found:
         if (name := getattr(options, argument)) is not None:
@@ -438,7 +622,7 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
     # A weight column that the training graph did not have would change what an edge means.
     if not is_trained and options.weight is None and DEFAULT_WEIGHT in table:
         found["weight"] = DEFAULT_WEIGHT if DEFAULT_WEIGHT not in found.values() else None
-    return found | {"direction": options.direction, "types": None}
+    return found | {"direction": options.direction, "types": None, "graphs": options.graphs}
 
 
 def _weights(table: Table, name: str, column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
@@ -487,22 +671,31 @@ class TableReport:
     problems: tuple[str, ...]
 
 
-def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOptions) -> TableReport:
-    """Read two tables as a training would, and say what becomes of them.
+def check_tables(
+    nodes: str | Path, edges: str | Path | None, options: TableOptions, graphs: str | Path | None = None
+) -> TableReport:
+    """Read two tables, or three, as a training would, and say what becomes of them.
 
     Args:
         nodes: the table of nodes.
         edges: the table of edges; None if nearest neighbours are to be linked.
         options: which column is what.
+        graphs: the table of graphs, if these are predicted.
     """
-    read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True)
+    units = None
+    if graphs is not None:
+        units, options = read_graphs(graphs, nodes, edges, options)
+    read = read_nodes(nodes, options, has_edges=edges is not None, is_check=True, graphs=units)
+    labelled = units or read
     problems = [finding.problem for finding in read.findings if finding.problem is not None]
     about_target = about_edges = None
     more: list[str] = []
     try:
-        objective, names = read.find_objective(options)
-        targets = read.targets(objective, names)
-        about_target = _about_target(read, objective, names, targets)
+        objective, names = labelled.find_objective(options)
+        targets = labelled.targets(objective, names)
+        about_target = _about_target(labelled, objective, names, targets)
+        if units is not None:
+            split_parts(units, _is_known(targets))
         more = warnings_of_names(names)
         if objective in ("classification", "binary"):
             more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
@@ -518,16 +711,34 @@ def check_tables(nodes: str | Path, edges: str | Path | None, options: TableOpti
         problems.append(str(error))
     called = f"called by {read.columns.id!r}" if read.columns.id else "called 1, 2, and so on"
     about_nodes = f"{nodes}: {counted(len(read.ids), 'node')}, {called}"
+    if units is not None:
+        about_nodes += f", {about_graphs(units, read)}"
+        more += unused_columns(units)
     warnings = (*warnings_of(read.findings), *more)
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
+
+
+def about_graphs(graphs: NodeTable, nodes: NodeTable) -> str:
+    """How many graphs there are, what they are called by, and how many nodes they have."""
+    assert nodes.graph is not None
+    sizes = np.bincount(nodes.graph)
+    return (
+        f"of {counted(len(graphs.ids), 'graph')} called by {graphs.columns.id!r} in {graphs.table.path}, "
+        f"{sizes.min():,} to {sizes.max():,} nodes each"
+    )
+
+
+def unused_columns(graphs: NodeTable) -> list[str]:
+    """One line if a table of graphs has columns beside ids and targets: features are those of nodes."""
+    unused = [name for name in graphs.table.names if name not in graphs.values]
+    return [f"{graphs.table.path}: columns not used: {shorten(unused)}; features are those of nodes"] if unused else []
 
 
 def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets: np.ndarray) -> str:
     """What is to be learnt, in words; refused as a training would."""
     read.refuse_large(targets)
     rows = targets if targets.ndim == 2 else targets[:, None]
-    is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
-    num_known = int(is_known.any(axis=1).sum())
+    num_known = int(_is_known(targets).sum())
     many = ""
     if objective == "multilabel":
         counts = np.nansum(rows, axis=0).astype(np.int64)
@@ -538,6 +749,13 @@ def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets
         many += f", positive is {names[1]!r}" if objective == "binary" else ""
     shown = ", ".join(map(repr, read.columns.labels))
     return f"{shown}, {objective}{many}; {num_known:,} known, {len(rows) - num_known:,} to predict"
+
+
+def _is_known(targets: np.ndarray) -> np.ndarray:
+    """Which rows have a target, or one of several."""
+    rows = targets if targets.ndim == 2 else targets[:, None]
+    is_known = (rows >= 0) if targets.dtype == np.int64 else ~np.isnan(rows)
+    return np.asarray(is_known.any(axis=1))
 
 
 def warnings_of_names(names: Sequence[str]) -> list[str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph.edges import as_int64
-
-PoolingName = Literal["mean", "sum", "max"]
+from graphjoule.tasks.encoders import PoolingName
 
 
 @dataclass(frozen=True, eq=False)

@@ -163,7 +163,7 @@ def _columns(task: Task, targets: np.ndarray) -> np.ndarray:
     """Targets as numbers ``[n, k]``: a column of 0 and 1 per class, ranks, numbers, or labels; NaN where unknown."""
     if isinstance(task.objective, Classification):
         return np.asarray(np.eye(task.out_channels)[targets])
-    numbers = targets.reshape(len(targets), -1).astype(np.float64)
+    numbers = (targets if targets.ndim == 2 else targets[:, None]).astype(np.float64)
     return np.where(numbers < 0, np.nan, numbers) if isinstance(task.objective, Ordinal) else numbers
 
 

@@ -193,7 +193,7 @@ def is_rule(name: str) -> bool:
     return parse_per_class(name) is not None or parse_stratified(name) is not None
 
 
-def draw_split(name: str, labels: Tensor, class_names: Sequence[str], seed: int) -> Split:
+def draw_split(name: str, labels: Tensor, class_names: Sequence[str], seed: int, unit: str = "node") -> Split:
     """The split that a rule and a seed give.
 
     Args:
@@ -201,13 +201,14 @@ def draw_split(name: str, labels: Tensor, class_names: Sequence[str], seed: int)
         labels: class of every node, -1 where unknown; a regression has one class, see `Objective.strata`.
         class_names: of every class.
         seed: what it is drawn from.
+        unit: what is split, for error sentences: "node" or "graph".
     """
     num_classes = len(class_names)
     if counts := parse_per_class(name):
-        return per_class_split(labels, num_classes, *counts, seed, class_names)
+        return per_class_split(labels, num_classes, *counts, seed, class_names, unit)
     percents = parse_stratified(name)
     assert percents is not None  # `is_rule` was asked
-    return stratified_split(labels, num_classes, *percents, seed)
+    return stratified_split(labels, num_classes, *percents, seed, unit)
 
 
 def per_class_split(
@@ -217,6 +218,7 @@ def per_class_split(
     num_val: int,
     seed: int,
     class_names: Sequence[str] | None = None,
+    unit: str = "node",
 ) -> Split:
     """Draw `num_train` and `num_val` nodes of every class; the other labelled nodes are the test part.
 
@@ -229,6 +231,7 @@ def per_class_split(
         num_val: validation nodes per class.
         seed: seeds a generator of the split's own; the global ones are neither read nor moved.
         class_names: used only to name a class that has too few nodes.
+        unit: see `draw_split`.
     """
     name = f"per-class-{num_train}-{num_val}"
 
@@ -237,7 +240,8 @@ def per_class_split(
             is_named = class_names is not None and class_names[label] != str(label)
             shown = f"{label} ({class_names[label]})" if class_names and is_named else str(label)
             raise GraphjouleError(
-                f"Class {shown} has {num_labelled} labelled nodes; split {name!r} needs at least {num_train + num_val}."
+                f"Class {shown} has {num_labelled} labelled {unit}s; split {name!r} needs at least "
+                f"{num_train + num_val}."
             )
         return num_train, num_val
 
@@ -245,7 +249,9 @@ def per_class_split(
     return Split(name, seed, train, val, test)
 
 
-def stratified_split(labels: Tensor, num_classes: int, percent_val: int, percent_test: int, seed: int) -> Split:
+def stratified_split(
+    labels: Tensor, num_classes: int, percent_val: int, percent_test: int, seed: int, unit: str = "node"
+) -> Split:
     """Draw the same share of every class to validate and to test; the other labelled nodes train.
 
     A class with two labelled nodes or more gives at least one to validate, and with three or more at least one to test
@@ -257,6 +263,7 @@ def stratified_split(labels: Tensor, num_classes: int, percent_val: int, percent
         percent_val: share that chooses the epoch.
         percent_test: share that is scored at the end; 0 for none.
         seed: seeds a generator of the split's own; the global ones are neither read nor moved.
+        unit: see `draw_split`.
 
     >>> split = stratified_split(torch.tensor([0] * 10 + [1] * 5 + [2]), 3, 20, 0, seed=0)
     >>> len(split.train), len(split.val), len(split.test)
@@ -274,11 +281,11 @@ def stratified_split(labels: Tensor, num_classes: int, percent_val: int, percent
     if not val.numel():
         if num_classes == 1:  # numbers, or several labels of a node
             raise GraphjouleError(
-                f"Of {counted(int((labels >= 0).sum()), 'node')} the target is known; split {name!r} needs two, so "
+                f"Of {counted(int((labels >= 0).sum()), unit)} the target is known; split {name!r} needs two, so "
                 "that one can train and one validate."
             )
         raise GraphjouleError(
-            f"No class has two labelled nodes, so that one could train and one validate; split {name!r} needs one "
+            f"No class has two labelled {unit}s, so that one could train and one validate; split {name!r} needs one "
             "class that has. If the labels are measurements, say `objective=regression`."
         )
     return Split(name, seed, train, val, test)

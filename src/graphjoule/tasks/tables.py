@@ -1,4 +1,4 @@
-"""Your own graph from your own files: a table of nodes, and a table of edges or the nearest neighbours instead."""
+"""Your own graph, or many, from your own files: tables of nodes, of edges or nearest neighbours instead, of graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation, RelationPropagation
 from graphjoule.tasks.columns import LossName, ObjectiveName, encode
 from graphjoule.tasks.digits import knn_edge_index
-from graphjoule.tasks.encoders import Direction, EdgeTypes, TableColumns
+from graphjoule.tasks.encoders import Direction, EdgeTypes, PoolingName, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
@@ -24,15 +24,21 @@ from graphjoule.tasks.own_graph import (
     EdgeTable,
     NodeTable,
     TableOptions,
+    about_graphs,
     read_edges,
+    read_graphs,
+    read_graphs_like,
     read_ids,
     read_nodes,
     read_nodes_like,
+    split_parts,
+    unused_columns,
     warnings_of,
     warnings_of_names,
 )
+from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
-from graphjoule.tasks.splits import stratified_rule
+from graphjoule.tasks.splits import PARTS, Split, stratified_rule
 from graphjoule.tasks.task import Task, pack_features
 
 DEFAULT_NEIGHBORS = 10
@@ -60,8 +66,11 @@ def load_tables(
     positive: str | None = None,
     order: Sequence[str] | None = None,
     test_fraction: float = 0.0,
+    graphs: str | Path | None = None,
+    graph_column: str | None = None,
+    pooling: PoolingName = "mean",
 ) -> Task:
-    """A task from a table of nodes and a table of edges, CSV or Parquet.
+    """A task from a table of nodes and a table of edges, CSV or Parquet; with a table of graphs, a task about these.
 
     What a column holds is recognised: numbers, booleans and dates are standardised with mean and standard deviation of
     all nodes, and a missing one becomes the mean and is marked; categories become one feature each, free text one per
@@ -95,40 +104,65 @@ def load_tables(
         positive: of a binary objective the positive class: by default the second of the two in their order.
         order: of an ordinal objective the classes, lowest first; by default they must be numbers.
         test_fraction: share of the labelled nodes of each class to hold back and score once at the end.
+        graphs: one row per graph: its id, in the column `graph_column`, "id" or the first, and its label; then what is
+            said above about the labels of nodes holds for graphs, and an edge between two graphs is refused. A column
+            "split" of train, val and test is the split "public".
+        graph_column: column of the nodes that names their graph: by default "graph". If the edges have it too, ids of
+            nodes need differ within a graph alone; else all must differ.
+        pooling: how outputs of nodes become those of graphs: "mean", "sum" or "max".
 
     Returns:
-        The task, with the nodes' names and the files it came from; its name is that of the file of nodes.
+        The task, with the names of nodes or graphs and the files it came from; its name is that of the file of these.
     """
     options = TableOptions(
         *(id, label, features, one_hot, source, target, weight, edge_type, types, direction, knn),
         *(objective, loss, positive, order),
+        graph_column=graph_column,
+        pooling=pooling,
     )
     _check_one_graph(edges, knn)
     drawn = stratified_rule(test_fraction)
-    read = read_nodes(nodes, options, has_edges=edges is not None)
-    assert read.labels is not None
-    asked = _objective(read, options)
-    targets = _targets(read, asked)
+    units = None
+    if graphs is not None:
+        units, options = read_graphs(graphs, nodes, edges, options)
+    elif graph_column is not None:
+        raise GraphjouleError(f"`graph_column` is {graph_column!r}, but it is for `graphs`, which is not given.")
+    read = read_nodes(nodes, options, has_edges=edges is not None, graphs=units)
+    labelled = units or read
+    asked = _objective(labelled, options)
+    targets = _targets(labelled, asked)
     x, _ = _features(read)
     graph, linked = graph_of(edges, options, read, x)
+    own_split = None if units is None else _own_split(units, asked.is_known(targets), test_fraction)
     made = Task(
-        name=Path(nodes).name,
+        name=labelled.table.path.name,
         features=x,
         graph=graph,
         targets=targets,
         objective=asked,
-        default_split=drawn,
-        node_ids=tuple(read.ids.to_pylist()),
-        source=Source(files=source_files(nodes=nodes, edges=edges), columns=read.columns.model_copy(update=linked)),
+        fixed_splits=() if own_split is None else (own_split,),
+        default_split=drawn if own_split is None else own_split.name,
+        node_ids=tuple(labelled.ids.to_pylist()),
+        source=Source(
+            files=source_files(nodes=nodes, edges=edges, graphs=graphs),
+            columns=read.columns.model_copy(update=linked),
+        ),
+        pooling=_pooling(read),
     )
     _log_columns(read)
     for said in warnings_of_names(getattr(asked, "classes", getattr(asked, "labels", ()))):
-        logger.warning("%s: %s", nodes, said)
-    log_nodes(nodes, made)
+        logger.warning("%s: %s", labelled.table.path, said)
+    if units is not None:
+        logger.info("%s: %s %s", nodes, counted(made.num_nodes, "node"), about_graphs(units, read))
+        for said in unused_columns(units):
+            logger.warning("%s", said)
+    log_nodes(labelled.table.path, made)
     return made
 
 
-def load_graph(nodes: str | Path, edges: str | Path | None = None, **columns: Any) -> Propagation:
+def load_graph(
+    nodes: str | Path, edges: str | Path | None = None, graphs: str | Path | None = None, **columns: Any
+) -> Propagation:
     """The graph alone of a table of nodes and a table of edges: no node needs a label, and one node is enough.
 
     With `edges`, of the nodes only the names are read; the features matter where they are to say who is linked.
@@ -136,20 +170,27 @@ def load_graph(nodes: str | Path, edges: str | Path | None = None, **columns: An
     Args:
         nodes: as for `load_tables`.
         edges: one row per edge; None links every node with its nearest neighbours in the features.
+        graphs: one row per graph, where there are many; they need no labels.
         columns: which column is what, `direction` and `knn`, as for `load_tables`.
     """
-    options = TableOptions(**columns)
+    options, units = TableOptions(**columns), None
     _check_one_graph(edges, options.knn)
+    if graphs is not None:
+        units, options = read_graphs(graphs, nodes, edges, options, needs_label=False)
     if edges is not None:
-        return graph_of(edges, options, read_ids(nodes, options), None)[0]
+        return graph_of(edges, options, read_ids(nodes, options, units), None)[0]
     read = read_nodes(nodes, options, has_edges=False, needs_label=False)
     return graph_of(None, options, read, _features(read)[0])[0]
 
 
 def load_tables_like(
-    columns: TableColumns, objective: Objective, nodes: str | Path, edges: str | Path | None = None
+    columns: TableColumns,
+    objective: Objective,
+    nodes: str | Path,
+    edges: str | Path | None = None,
+    graphs: str | Path | None = None,
 ) -> ModelInput:
-    """Another graph, read as the training graph was and scaled with its numbers; what it has not met is said.
+    """Another graph, or graphs, read as those of the training were and scaled with their numbers; what is new is said.
 
     Args:
         columns: how the training graph was read.
@@ -157,9 +198,19 @@ def load_tables_like(
         nodes: a table with the same columns; the label's may be missing.
         edges: a table with the same columns; None links nearest neighbours if that is how the training graph was made,
             else every node stands alone.
+        graphs: a table with the same columns, if the model predicts graphs; the label's may be missing.
     """
-    read = read_nodes_like(nodes, columns)
-    targets = targets_like(read, objective)
+    if (graphs is None or edges is None) and columns.graphs is not None:
+        missing = "graphs" if graphs is None else "edges"
+        raise GraphjouleError(
+            f"The model predicts graphs, and `{missing}` is missing; it needs `graphs`, `nodes` and `edges`."
+        )
+    if graphs is not None and columns.graphs is None:
+        raise GraphjouleError(f"`graphs` is {graphs}, but the model predicts nodes; give `nodes` and `edges` alone.")
+    units = None if graphs is None else read_graphs_like(graphs, columns)
+    read = read_nodes_like(nodes, columns, units)
+    labelled = units or read
+    targets = targets_like(labelled, objective)
     x, said = _features(read)
     if edges is None and columns.knn is None:
         logger.warning("%s: no edges given, so every node stands alone; the model was trained with edges", nodes)
@@ -168,7 +219,7 @@ def load_tables_like(
         graph, _ = graph_of(edges, options_like(columns, len(read.ids)), read, x, is_trained=True)
     if said:
         logger.warning("%s: %s", nodes, "; ".join(said))
-    return ModelInput(x, graph, targets, tuple(read.ids.to_pylist()))
+    return ModelInput(x, graph, targets, tuple(labelled.ids.to_pylist()), _pooling(read))
 
 
 def targets_like(read: NodeTable, objective: Objective) -> torch.Tensor:
@@ -187,6 +238,7 @@ def options_like(columns: TableColumns, num_nodes: int) -> TableOptions:
         known_types=columns.types,
         direction=columns.direction,
         knn=None if columns.knn is None else min(columns.knn, max(num_nodes - 1, 1)),
+        graphs=columns.graphs,
     )
 
 
@@ -239,6 +291,29 @@ def _features(read: NodeTable) -> tuple[Features, list[str]]:
     dtype = torch.empty(0).numpy().dtype  # torch's default
     matrix, said = encode(read.table, read.columns, read.values, dtype)
     return pack_features(torch.from_numpy(matrix) if isinstance(matrix, np.ndarray) else matrix), said
+
+
+def _own_split(graphs: NodeTable, is_known: torch.Tensor, test_fraction: float) -> Split | None:
+    """The split that a table of graphs has in a column, of those whose target is known; None if it has none."""
+    found = split_parts(graphs, is_known.numpy())
+    if found is None:
+        return None
+    if test_fraction:
+        raise GraphjouleError(
+            f"`test_fraction` is {test_fraction}, but the column 'split' of {graphs.table.path} says who tests; leave "
+            "one out."
+        )
+    parts = [torch.from_numpy(part) for part in found]
+    sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(PARTS, parts, strict=True))
+    logger.info("%s: its column 'split' is the split 'public': %s", graphs.table.path, sizes)
+    return Split("public", None, *parts)
+
+
+def _pooling(read: NodeTable) -> Pooling | None:
+    if read.graph is None:
+        return None
+    assert read.columns.graphs is not None
+    return Pooling(torch.from_numpy(read.graph), read.columns.graphs.pooling)
 
 
 def _check_one_graph(edges: str | Path | None, knn: int | None) -> None:
@@ -319,11 +394,11 @@ def _log_columns(read: NodeTable) -> None:
 
 
 def log_nodes(path: str | Path, task: Task) -> None:
-    """Say how many nodes, features, labels and classes there are; warn of a class with a single label."""
+    """Say how many nodes or graphs, features, labels and classes there are; warn of a class with a single label."""
     known = task.is_known
     num_known = int(known.sum())
-    head = f"{path}: {counted(task.num_nodes, 'node')}, {counted(task.num_features, 'feature')}"
-    to_predict = f"{task.num_nodes - num_known:,} to predict"
+    head = f"{path}: {counted(task.num_units, task.unit)}, {counted(task.num_features, 'feature')}"
+    to_predict = f"{task.num_units - num_known:,} to predict"
     if isinstance(task.objective, Regression):
         columns = task.targets if task.targets.dim() == 2 else task.targets[:, None]
         spans = []
@@ -356,8 +431,9 @@ def log_nodes(path: str | Path, task: Task) -> None:
     counts = torch.bincount(task.targets[known], minlength=len(classes))
     if single := [name for name, count in zip(classes, counts.tolist(), strict=True) if count == 1]:
         logger.warning(
-            "%s: one labelled node alone in %s: it trains, and nothing validates what is learnt of it",
+            "%s: one labelled %s alone in %s: it trains, and nothing validates what is learnt of it",
             path,
+            task.unit,
             f"the classes {shorten(single)}" if len(single) > 1 else f"the class {single[0]}",
         )
 

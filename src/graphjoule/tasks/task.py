@@ -16,9 +16,10 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.graph.relations import MixedPropagation, RelationPropagation
+from graphjoule.tasks.encoders import PoolingName
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.objective import Classification, Objective, Regression
-from graphjoule.tasks.pooling import Pooling, PoolingName
+from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.splits import PARTS, RULES, Split, check_labelled, draw_split, is_rule, split_of_masks
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class Task:
         fixed = {split.name: split for split in self.fixed_splits}
         if several := self._several(name):
             return several[seed % len(several)].to(self.targets.device)
-        split = fixed.get(name) or draw_split(name, *self.objective.strata(self.targets), seed)
+        split = fixed.get(name) or draw_split(name, *self.objective.strata(self.targets), seed, self.unit)
         return split.to(self.targets.device)
 
     def facts(self) -> TaskFacts:
