@@ -20,7 +20,6 @@ from graphjoule.studies import (
     Cell,
     EnergyRecord,
     LedgerRow,
-    in_words,
     ledger_table,
     missing_text,
     read_collection,
@@ -28,6 +27,7 @@ from graphjoule.studies import (
     rule,
 )
 from graphjoule.studies import Collection as Recorded
+from graphjoule.training import in_words
 from reproduction.pages.curves import blow_up_table, budget_table
 from reproduction.pages.drawings import Figure, figures_of
 from reproduction.pages.explored import Trial, read_trials, trials_table

@@ -37,10 +37,10 @@ def here(tmp_path, monkeypatch):
 BAD = {
     "unknown dataset": (
         ["--dataset", "coar"],
-        f"Unknown dataset 'coar'; expected one of: {choices(DATASETS)}.",
+        f"Unknown dataset 'coar'; expected one of: {choices(DATASETS)}; or, with a number for the last letter, one of: ",
     ),
-    "no dataset": (["--dataset", ""], f"Unknown dataset ''; expected one of: {choices(DATASETS)}."),
-    "no dataset after =": (["--dataset="], f"Unknown dataset ''; expected one of: {choices(DATASETS)}."),
+    "no dataset": (["--dataset", ""], f"Unknown dataset ''; expected one of: {choices(DATASETS)}; "),
+    "no dataset after =": (["--dataset="], f"Unknown dataset ''; expected one of: {choices(DATASETS)}; "),
     "no model": (["--model", ""], f"The choices are: {choices(MODELS)}."),
     "unknown model": (["--model", "gnn"], '"gnn" is not a model'),
     "unknown model lists the choices": (["--model", "gat"], f"The choices are: {choices(MODELS)}."),

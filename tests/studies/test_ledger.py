@@ -117,7 +117,7 @@ def test_numbers_are_not_shares_and_are_shown_as_they_are():
 
 def test_what_is_better_the_metric_says(monkeypatch):
     monkeypatch.setattr(Regression, "metrics", (MAE,))
-    fields = {"objective": "regression", "val": {"mae": 2.0}}
+    fields = {"objective": "regression", "val": {"mae": 2.0, "r2": 0.0}}
     low, high = (
         judge([made_up(CELL, seed, 0.0, **fields, test={"mae": mean + 0.01 * seed}) for seed in range(3)], 5.0)
         for mean in (4.0, 6.0)

@@ -117,6 +117,7 @@ def try_models(
 
     from graphjoule.tasks.splits import stratified_rule
     from graphjoule.training import deferred_interrupt, resolve_device
+    from graphjoule.training.folder import RunFolder
     from graphjoule.tuning.automatic import RANKING_NAME
     from graphjoule.tuning.automatic import auto as search
     from graphjoule.tuning.halving import SUMMARY_NAME, WORK_NAME
@@ -128,8 +129,11 @@ def try_models(
     if source.test_fraction is not None:
         stratified_rule(source.test_fraction)
     folder = out or named_folder(f"{data_name(source.name)}-auto", is_search, resume=resume)
+    first = load_recipe(models[0], source.name, depths[0], overrides)
+    if not resume and not is_search(folder):  # of a search that is there, `search` says so
+        RunFolder(folder).check(first, resume=False)
     task = source.load()
-    warn_of_accuracy(task, load_recipe(models[0], source.name, depths[0], overrides))
+    warn_of_accuracy(task, first)
     layers = ", ".join(map(str, depths))
     typer.echo(
         f"{source.name}: {', '.join(models)} with {layers} layers, then variations of the best, for "

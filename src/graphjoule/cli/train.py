@@ -169,7 +169,6 @@ def train(
     seconds = None if budget is None else parse_budget(budget)
     is_alone = processes is None and parts is None and not distributed
     about_one = (
-        model,
         layers,
         recipe_file,
         set_,
@@ -180,7 +179,7 @@ def train(
         tensorboard,
         explain,
     )
-    if source.is_own and is_alone and budget != "none" and not any(about_one):
+    if source.is_own and is_alone and budget != "none" and model is None and not any(about_one):
         from graphjoule.cli.auto import try_models
 
         try_models(
@@ -197,7 +196,7 @@ def train(
             hint=_ONE_MODEL,
         )
         return
-    model = model or DEFAULT_MODEL
+    model = DEFAULT_MODEL if model is None else model
     numbers = parse_seeds(seeds or "1")
     if worth and parts is not None:
         raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
