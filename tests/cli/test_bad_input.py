@@ -37,7 +37,7 @@ def here(tmp_path, monkeypatch):
 BAD = {
     "unknown dataset": (
         ["--dataset", "coar"],
-        f"Unknown dataset 'coar'; expected one of: {choices(DATASETS)}; or, with a number for the last letter, one of: ",
+        f"Unknown dataset 'coar'; expected one of: {choices(DATASETS)}; or, with a number for the last letter, ",
     ),
     "no dataset": (["--dataset", ""], f"Unknown dataset ''; expected one of: {choices(DATASETS)}; "),
     "no dataset after =": (["--dataset="], f"Unknown dataset ''; expected one of: {choices(DATASETS)}; "),

@@ -64,6 +64,6 @@ def test_a_step_needs_no_more_than_the_model_says_and_not_much_less(name, option
             peak = step_bytes(model)
         parameters = sum(parameter.nbytes for parameter in model.parameters())
         planned = model.kept_activations(is_fused=backend != "reference") * NUM_NODES * WIDTH * 4 + 4 * parameters
-        # The plan of a wave without a fused backend is for layers that are called one by one; one op for all needs less.
+        # Without a fused backend, a wave plans for layers that are called one by one; one op for all needs less.
         least = 0.0 if (name, backend) == ("wave", "reference") else 0.2
         assert least * planned < peak <= planned, num_layers
