@@ -283,7 +283,7 @@ class EmbeddingHooks:
         return log_energy(x, graphs[x.dtype])
 
 
-class EnergyConstraint(Term):
+class EnergyConstraint(Term, nn.Module):
     r"""Dirichlet energy constrained learning, Proposition 1 of the paper, for any torch model.
 
     .. math::
@@ -296,6 +296,10 @@ class EnergyConstraint(Term):
 
     ``X_0`` is what goes into the first of the layers if that has the shape of what comes out, else what comes out. A
     last output of another width is class scores and left free, if there are two others.
+
+    It is a module without parameters whose one buffer, ``multipliers``, is None before the first `update`. So where it
+    is an attribute of a module, as in a ``LightningModule``, checkpoints have the multipliers; the model that it
+    watches is not a part of it.
 
     Args:
         model: any module.
@@ -338,14 +342,16 @@ class EnergyConstraint(Term):
         operator: str | None = None,
         every: int = 1,
     ) -> None:
+        super().__init__()
         check_settings(c_min, c_max, method, rho)
         self.c_min, self.c_max, self.rho, self.method = c_min, c_max, rho, METHODS[method]
         self.every = every
-        self.multipliers: Tensor | None = None
+        self.multipliers: Tensor | None
+        self.register_buffer("multipliers", None)
         self._latest: Tensor | None = None
         self._hooks = EmbeddingHooks(model, graph, layers, num_nodes, operator)
 
-    def __call__(self) -> Tensor:
+    def forward(self) -> Tensor:
         """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.
 
         Raises:
@@ -418,13 +424,19 @@ class EnergyConstraint(Term):
         numbers = torch.cat([gaps, multipliers]).t().tolist()
         return ConstraintReport(initial, tuple(LayerState(n, *row) for n, row in zip(names, numbers, strict=True)))
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The multipliers, for a checkpoint; empty before the first `update`."""
-        return {} if self.multipliers is None else {"multipliers": self.multipliers}
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Go on with the multipliers of a checkpoint, of whatever shape; with none where it was saved before them."""
+        saved = state_dict.get(f"{prefix}multipliers")
+        self.multipliers = None if saved is None else torch.empty_like(saved)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with the multipliers of a `state_dict`."""
-        self.multipliers = state.get("multipliers")
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Multipliers stay in float64 where a module around them goes to ``bfloat16``: they add up over a training."""
+        kept = self.multipliers
+        super()._apply(fn, recurse)
+        if kept is not None and self.multipliers is not None:
+            self.multipliers = kept.to(self.multipliers.device)
+        return self
 
     def detach(self) -> None:
         """Take all hooks off the model; what was measured last can still be read."""
