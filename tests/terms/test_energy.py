@@ -425,3 +425,29 @@ def test_the_nodes_of_an_edge_index_are_counted_by_the_features():
     hooks = EmbeddingHooks(model, edge_index, None, 5)
     model(x)
     assert len(hooks.chain()) == 3
+
+
+def test_a_module_that_has_a_constraint_saves_its_multipliers():
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = scales(0.1)
+            self.constraint = EnergyConstraint(self.net, path3().graph64(), layers="*")
+
+    first, second, x = Module(), Module(), normal(3, 2)
+    assert not any("multipliers" in key for key in first.state_dict())
+    for module in (first, second):
+        module.net(x)
+        module.constraint()
+    first.constraint.update()
+    assert list(first.constraint.parameters()) == []  # the model is no part of it
+    state = first.state_dict()
+    assert state["constraint.multipliers"].equal(first.constraint.multipliers)
+    second.load_state_dict(state)
+    assert second.constraint().equal(first.constraint())
+    first.to(torch.bfloat16)  # multipliers add up over a training and are not rounded
+    assert first.constraint.multipliers.equal(state["constraint.multipliers"])
+    second.load_state_dict(Module().state_dict())  # of before the first update
+    assert second.constraint.multipliers is None
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        second.constraint.load_state_dict({"multiplier": torch.zeros(2, 1)})

@@ -20,6 +20,7 @@ from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
 from graphjoule.terms.settings import check_settings
 from graphjoule.terms.term import Term
+from graphjoule.trace.compiled import as_written, compile_anew, not_compiled
 from graphjoule.trace.graphs import GraphReader, Measured
 from graphjoule.trace.operators import Operator
 from graphjoule.trace.outputs import as_matrix
@@ -188,6 +189,7 @@ class EmbeddingHooks:
         num_nodes: int | None,
         operator: str | None = None,
     ) -> None:
+        model = as_written(model)
         self._graphs = GraphReader(model, graph, num_nodes, operator)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
@@ -195,20 +197,22 @@ class EmbeddingHooks:
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         watched = watched_modules(model, layers)
         self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
+            model.register_forward_pre_hook(not_compiled(self._begin), prepend=True, with_kwargs=True),
             *self._graphs.attach(),
             *(
-                module.register_forward_hook(partial(self._measure, name), with_kwargs=True)
+                module.register_forward_hook(not_compiled(partial(self._measure, name)), with_kwargs=True)
                 for name, module in watched.items()
             ),
-            model.register_forward_hook(self._end),
+            model.register_forward_hook(not_compiled(self._end)),
         ]
+        compile_anew()
 
     def remove(self) -> None:
         """Take all hooks off; what was measured last stays."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        compile_anew()
 
     def clear(self) -> None:
         """Forget what was measured."""

@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -18,9 +18,10 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.csr import full_precision, is_plain, with_signature
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 from graphjoule.measures.energy import ratio
+from graphjoule.trace.compiled import as_written, uncompiled
 from graphjoule.trace.graphs import GraphReader, Measured
 from graphjoule.trace.outputs import as_matrix, describe_output
 from graphjoule.trace.view import LayerTrace, TraceView, some
@@ -40,6 +41,7 @@ class Trace(TraceView):
     By default all modules whose output is node features are watched, but for the parts of a layer (see
     `graphjoule.trace.watch.layer_modules`). A tensor is then recorded once: a module that returns its input unchanged,
     such as dropout in evaluation mode, has no row, and what a module returns from its last part has the module's name.
+    What `torch.compile` made runs as it is written inside the block, so that no row is missing.
     Modules asked for by name or type have a row at each of their calls. Where a call of the model uses a module again,
     as one activation for all layers, rows are numbered: "act", "act#2". A trace without rows ends in a warning.
 
@@ -84,6 +86,7 @@ class Trace(TraceView):
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
         if not isinstance(model, nn.Module):
             raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
+        model = as_written(model)
         if gradients and isinstance(graph, Propagation):
             graph.require_whole("A trace with `gradients=True`")
         if isinstance(measures, str):
@@ -96,6 +99,7 @@ class Trace(TraceView):
         self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph)
         self._gradients, self._every = gradients, every
         self._is_open = False
+        self._uncompiled = ExitStack()
         self._call = -1
         self._part_call, self._first_part = -1, ""
         self._mark: int | str | None = None
@@ -145,6 +149,7 @@ class Trace(TraceView):
     def __enter__(self) -> Self:
         """Start watching."""
         self._is_open = True
+        self._uncompiled.enter_context(uncompiled())
         self._handles.append(self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True))
         self._attach()
         if self._gradients:  # where several watched modules have a parameter, it counts for each
@@ -160,6 +165,7 @@ class Trace(TraceView):
     ) -> None:
         """Stop watching."""
         self._is_open = False
+        self._uncompiled.close()
         self._detach()
         for handle in self._handles:
             handle.remove()
@@ -274,14 +280,15 @@ class Trace(TraceView):
         operator = measured.operator
         entry.operator = "symmetric" if operator is None else operator.name
         own = {} if operator is None else {"energy": operator.energy, "rayleigh": operator.rayleigh}
-        for measure in self._measures:
-            if measure.name in own and measure is MEASURES.get(measure.name):
-                entry.values[measure.name] = own[measure.name](x)
-            elif isinstance(measured.graph, Propagation):
-                entry.values[measure.name] = measure.function(x, measured.graph)
-            elif measure.name not in ("energy", "rayleigh"):
-                with suppress(GraphjouleError):  # it needs edges among these nodes, and there are none
-                    entry.values[measure.name] = measure.function(x, measured.graph)  # type: ignore[arg-type]
+        with full_precision(x):
+            for measure in self._measures:
+                if measure.name in own and measure is MEASURES.get(measure.name):
+                    entry.values[measure.name] = own[measure.name](x)
+                elif isinstance(measured.graph, Propagation):
+                    entry.values[measure.name] = measure.function(x, measured.graph)
+                elif measure.name not in ("energy", "rayleigh"):
+                    with suppress(GraphjouleError):  # it needs edges among these nodes, and there are none
+                        entry.values[measure.name] = measure.function(x, measured.graph)  # type: ignore[arg-type]
 
     def _await_gradient(self, entry: Entry, x: Tensor, num_nodes: int, to_front: Callable[[Tensor], Tensor]) -> None:
         """Hang a hook on `x` that computes ``||dL/dX||``; `to_front` moves the run axis to the front.
