@@ -11,7 +11,10 @@ from graphjoule.trace.compiled import as_written, compile_anew, not_compiled, un
 from tests.graphs import normal, path3
 
 EDGES, X = path3().index, normal(3, 4, dtype=torch.float32)
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler has several of its own
+pytestmark = [  # the compiler has several of its own
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 MODELS = [
     lambda: torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3))),
     pytest.param(lambda: EGNN(4, 4, 2, num_layers=2).eval(), marks=pytest.mark.slow),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ from graphjoule.trace.compiled import as_written, compile_anew, not_compiled
 from graphjoule.trace.graphs import GraphReader, Measured
 from graphjoule.trace.operators import Operator
 from graphjoule.trace.outputs import as_matrix
-from graphjoule.trace.watch import Watch, watched_modules
+from graphjoule.trace.watch import Watch, is_in_backward, watched_modules
 
 _HELD = -1.0  # the gap of a limit that holds because there is no energy on its greater side
 
@@ -193,6 +194,7 @@ class EmbeddingHooks:
         self._graphs = GraphReader(model, graph, num_nodes, operator)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
+        self._has_grad, self._has_input, self._has_warned = False, False, False
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         watched = watched_modules(model, layers)
@@ -238,9 +240,11 @@ class EmbeddingHooks:
         return seen
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_in_backward():
+            return
         self._seen.clear()
         self._num_calls += 1
-        self._is_called = True
+        self._is_called, self._has_grad = True, torch.is_grad_enabled()
         self._graphs.end(has_rows=True)
         self._graphs.begin(args, kwargs)
 
@@ -253,16 +257,34 @@ class EmbeddingHooks:
         ]
         if not found or found[0].origin is self._last:
             return
+        given = self._input_like(found[0].origin, args)
+        if is_in_backward():  # a checkpoint calls the layer again: the tensors that autograd keeps, and nothing else
+            if name == self._first and self._has_input and given is not None:
+                _ = [self._log_energy(replace(each, features=given)) for each in found]
+            _ = [self._log_energy(each) for each in found]
+            return
+        if self._is_called and self._has_grad and not torch.is_grad_enabled() and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{name!r} runs without gradients, as inside `torch.utils.checkpoint(..., use_reentrant=True)`, so a "
+                "constraint cannot move it; take `use_reentrant=False`.",
+                stacklevel=2,
+            )
         self._last = found[0].origin
         if self._seen and not self._is_called and name == self._first:
             self._seen.clear()  # the model itself is not called, as where a loop calls its `encode`
         self._first = name if not self._seen else self._first
         if not self._seen:
-            plain = (x for x in args if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
-            given = next((x for x in plain if x.shape == self._last.shape and x is not self._last), None)
+            self._has_input = given is not None
             if given is not None:
                 self._add(f"input of {name}", [replace(each, features=given) for each in found])
         self._add(name, found)
+
+    @staticmethod
+    def _input_like(output: Tensor, args: Any) -> Tensor | None:
+        """The first dense input of a layer that has the shape of its output."""
+        plain = (x for x in args if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
+        return next((x for x in plain if x.shape == output.shape and x is not output), None)
 
     def _add(self, name: str, found: Sequence[Measured]) -> None:
         """One embedding: of relations, the energies add up."""
@@ -352,7 +374,8 @@ class EnergyConstraint(Term, nn.Module):
         self.every = every
         self.multipliers: Tensor | None
         self.register_buffer("multipliers", None)
-        self._latest: Tensor | None = None
+        self._latest: list[Tensor] = []  # the gaps of every `constraint()` for the next update
+        self._is_updated = False
         self._hooks = EmbeddingHooks(model, graph, layers, num_nodes, operator)
 
     def forward(self) -> Tensor:
@@ -362,14 +385,23 @@ class EnergyConstraint(Term, nn.Module):
             GraphjouleError: the model has not been called yet.
         """
         gaps = self.gaps()
-        self._latest = gaps.detach()
+        if self._is_updated:
+            self._latest.clear()
+        self._is_updated = False
+        self._latest.append(gaps.detach())
         return self.term(gaps, self._multipliers_like(gaps))
 
     def update(self) -> None:
-        """Move the multipliers by the gaps of the last `constraint()`; call it after the optimiser's step."""
-        if self._latest is None:
+        """Move the multipliers; call it after the optimiser's step.
+
+        They move by the mean gaps of every `constraint()` since the last update: where gradients of several batches are
+        accumulated for one step, all of them count.
+        """
+        if not self._latest:
             raise GraphjouleError("There is nothing to update by: call constraint() for the loss first.")
-        self.multipliers = self.method.updated(self._latest, self._multipliers_like(self._latest), self.rho)
+        gaps = torch.stack(self._latest).mean(dim=0)
+        self.multipliers = self.method.updated(gaps, self._multipliers_like(gaps), self.rho)
+        self._is_updated = True
 
     def gaps(self) -> Tensor:
         """All ``g`` of the last forward pass, differentiable, shape ``[..., 2, layers]``: lower limits, then upper."""

@@ -25,7 +25,7 @@ from graphjoule.trace.compiled import as_written, uncompiled
 from graphjoule.trace.graphs import GraphReader, Measured
 from graphjoule.trace.outputs import as_matrix, describe_output
 from graphjoule.trace.view import LayerTrace, TraceView, some
-from graphjoule.trace.watch import Watch, watched_modules
+from graphjoule.trace.watch import Watch, is_in_backward, watched_modules
 
 _MOST_WAITING = 4096  # entries on a device: each number takes a block of 512 bytes there until it is read back
 
@@ -220,6 +220,8 @@ class Trace(TraceView):
         self._layer_handles.clear()
 
     def _record(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if is_in_backward():
+            return  # a checkpoint computes the layer again
         found = self._graphs.measured(name, module, args, kwargs, output)
         if not found:
             if not self._entries:
