@@ -106,6 +106,10 @@ class Laplacian:
         scaled = self.scaled(normalised=normalised)
         return _quadratic_form(x, lambda run: self._form(run, scaled), lambda run: self._product(run, scaled))
 
+    def product(self, x: Tensor) -> Tensor:
+        """``(I - P) X`` in float64, without cancelling where features are almost smooth."""
+        return _self_adjoint(x, lambda run: self._product(run.double(), self.scaled()))
+
     def without_kernel(self, x: Tensor) -> Tensor:
         """Features less their orthogonal projection onto `scale` on each component, in float64."""
         return _self_adjoint(x, lambda run: self._rest(run.double(), self.scaled()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections import Counter, defaultdict
@@ -58,6 +59,10 @@ class Trace(TraceView):
         gradients: record the norm of the loss's gradient by every output, ``||dL/dX||``, and by the parameters of every
             module, when a backward pass comes inside the block.
         every: record each `every`-th call of the model only; the others cost nothing.
+        on_collapse: what to do when a layer dies, which is looked at after each recorded call and waits for the device:
+            "warn" once per layer, "stop" with a `LayerCollapse`, or a function that is called with its row. A layer is
+            dead where its rows are not finite, all zero, or have a ``rayleigh`` below 1e-6, with neighbours that agree
+            to three digits; "norm" and "rayleigh" must be among the measures.
 
     Example:
         >>> from graphjoule.nn import GCN
@@ -81,6 +86,7 @@ class Trace(TraceView):
         by_graph: bool = False,
         gradients: bool = False,
         every: int = 1,
+        on_collapse: str | Callable[[LayerTrace], None] | None = None,
     ) -> None:
         if every < 1:
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
@@ -98,6 +104,15 @@ class Trace(TraceView):
         self._is_default = watch is None
         self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph)
         self._gradients, self._every = gradients, every
+        missing = [name for name in ("norm", "rayleigh") if name not in self.measures]
+        if on_collapse is not None and missing:
+            raise GraphjouleError(
+                f"`on_collapse` needs the measures norm and rayleigh; {', '.join(missing)} is missing."
+            )
+        if not (on_collapse is None or on_collapse in ("warn", "stop") or callable(on_collapse)):
+            raise GraphjouleError(f"on_collapse is {on_collapse!r}; expected 'warn', 'stop' or a function of a row.")
+        self._on_collapse, self._num_looked = on_collapse, 0
+        self._dead: set[str] = set()
         self._is_open = False
         self._uncompiled = ExitStack()
         self._call = -1
@@ -152,6 +167,8 @@ class Trace(TraceView):
         self._uncompiled.enter_context(uncompiled())
         self._handles.append(self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True))
         self._attach()
+        if self._on_collapse is not None:
+            self._handles.append(self._model.register_forward_hook(self._look))
         if self._gradients:  # where several watched modules have a parameter, it counts for each
             for name, module in self._watched.items():
                 for key, parameter in module.named_parameters():
@@ -246,6 +263,25 @@ class Trace(TraceView):
             if each.operator is None:
                 entry.add_up([entries[k] for k in each.adds], self.measures)
 
+    def _look(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        """Sound the alarm for the dead layers of this call."""
+        entries, self._num_looked = self._entries[self._num_looked :], len(self._entries)
+        settle(entries)
+        for row in (row for entry in entries for row in entry.rows()):
+            if row.part is not None or not has_collapsed(row):
+                continue
+            if callable(self._on_collapse):
+                self._on_collapse(row)
+                continue
+            says = f"{row.name} has collapsed in call {row.call}: " + ", ".join(
+                f"{name} {row.values[name]:.3g}" for name in ("norm", "rayleigh")
+            )
+            if self._on_collapse == "stop":
+                raise LayerCollapse(f"{says}; the training is stopped as `on_collapse='stop'` asks.")
+            if row.name not in self._dead:
+                self._dead.add(row.name)
+                warnings.warn(f"{says}.", stacklevel=2)
+
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
         """Whether this very tensor has its row already, which then takes the name of the outermost module giving it.
 
@@ -321,6 +357,19 @@ class Trace(TraceView):
         rows = "one row per node" if nodes is None else f"{nodes} rows, one per node of the graph"
         outputs = some([f"{name} {shapes}" for name, shapes in self._missed.items()], "; ")
         return f"no output is node features, floating-point with {rows}; the outputs were: {outputs}"
+
+
+class LayerCollapse(GraphjouleError):  # noqa: N818 - what happened, not a wrong input
+    """A layer died while a `Trace` with ``on_collapse="stop"`` watched it."""
+
+
+_DEAD_RAYLEIGH = 1e-6  # below float32's rounding of a difference of neighbours that agree to three digits, squared
+
+
+def has_collapsed(row: LayerTrace) -> bool:
+    """Whether a layer is dead: not finite, all zero, or with neighbours that agree to three digits."""
+    norm, rayleigh = row.values["norm"], row.values["rayleigh"]
+    return not (math.isfinite(norm) and norm > 0 and rayleigh >= _DEAD_RAYLEIGH)
 
 
 Number = Tensor | list[float]  # one per run: on the device, or read back
