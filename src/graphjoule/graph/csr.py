@@ -169,8 +169,8 @@ def linear_map(
 ) -> Tensor:
     """A function that is linear in ``x``, with a gradient of which autograd cannot know that it is cheap.
 
-    It works under `torch.vmap`, where all runs are one call, has derivatives of any order, and stays in the dtype of `x`
-    under `torch.autocast`.
+    It works under `torch.vmap`, where all runs are one call, has derivatives of any order, and keeps the dtype of
+    `x` under `torch.autocast`.
 
     Args:
         x: what the function is linear in.

@@ -106,9 +106,7 @@ class Trace(TraceView):
         self._gradients, self._every = gradients, every
         missing = [name for name in ("norm", "rayleigh") if name not in self.measures]
         if on_collapse is not None and missing:
-            raise GraphjouleError(
-                f"`on_collapse` needs the measures norm and rayleigh; {', '.join(missing)} is missing."
-            )
+            raise GraphjouleError(f"on_collapse needs the measures norm and rayleigh; {missing[0]} is missing.")
         if not (on_collapse is None or on_collapse in ("warn", "stop") or callable(on_collapse)):
             raise GraphjouleError(f"on_collapse is {on_collapse!r}; expected 'warn', 'stop' or a function of a row.")
         self._on_collapse, self._num_looked = on_collapse, 0
