@@ -44,7 +44,7 @@ def group_distance_ratio(x: Tensor, labels: Tensor, *, num_nodes: int = _SAMPLED
         )
     known = (labels >= 0).nonzero().flatten()
     chosen = known[_sample(known.numel(), num_nodes, seed).to(known.device)]
-    classes, group = labels[chosen].unique(return_inverse=True)
+    classes, group = labels[chosen].unique(return_inverse=True)  # type: ignore[no-untyped-call]
     if classes.numel() < 2:
         raise GraphjouleError("The labels have one class; a ratio of distances needs two.")
     member = torch.nn.functional.one_hot(group).double()

@@ -469,7 +469,7 @@ class EnergyConstraint(Term, nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         """Multipliers stay in float64 where a module around them goes to ``bfloat16``: they add up over a training."""
         kept = self.multipliers
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if kept is not None and self.multipliers is not None:
             self.multipliers = kept.to(self.multipliers.device)
         return self

@@ -37,7 +37,7 @@ def not_compiled(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that compiled code calls as it is: it is left for the hook and entered again after it."""
     if not _is_loaded():
         return hook
-    hidden: Callable[..., Any] = torch.compiler.disable(hook)
+    hidden: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return hidden
 
 
