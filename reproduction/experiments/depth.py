@@ -3,7 +3,8 @@
 python -m reproduction.experiments.depth --device cuda --out reproduction/results/depth/wave.jsonl --seconds 470
 
 A line per cell; a second call goes on where the first stopped. Settings are chosen by validation among as many for
-every model. Parts: ``ring`` (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings).
+every model. Parts: ``ring`` (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings), ``distances`` (six
+families of graphs, all models).
 """
 
 from __future__ import annotations
@@ -110,11 +111,11 @@ def cell(result: Any, **more: Any) -> dict[str, Any]:
     """What is kept of a training."""
     records = result.records
     done = [record for record in records if record.test]
-    mean = {f"val_{name}": sum(r.val[name] for r in done) / len(done) for name in ("accuracy", "loss") if done}
+    names = [name for name in ("accuracy", "mae", "loss") if done and name in done[0].val]
     return {
         **more,
-        **mean,
-        "test_accuracy": [round(record.test["accuracy"], 5) for record in done],
+        **{f"val_{name}": sum(record.val[name] for record in done) / len(done) for name in names},
+        **{f"test_{name}": [round(record.test[name], 5) for record in done] for name in names},
         "failed": len(records) - len(done),
         "epochs": [record.epochs_run for record in records],
         "seconds_per_run": records[0].seconds,
@@ -147,7 +148,7 @@ class Cells:
                 file.write(json.dumps(row) + "\n")
             self.found[key] = row
             brief = ("key", "val_accuracy", "test_mean", "drift", "wall_seconds")
-            row_mean = row.get("test_accuracy") or [math.nan]
+            row_mean = row.get("test_accuracy") or row.get("test_mae") or [math.nan]
             shown = row | {"test_mean": sum(row_mean) / len(row_mean), "drift": max(row.get("drift") or [0.0])}
             print({name: shown.get(name) for name in brief}, flush=True)
         return self.found[key]
@@ -206,6 +207,42 @@ def ring(cells: Cells, models: list[str], distances: list[int], seeds_of: Callab
                 return cell(result, model=model, layers=layers, settings=settings, **extra)
 
             cells.get(f"{dataset} {model}", make)
+
+
+_DISTANCE_SETTINGS: dict[str, Any] = {
+    **{"hidden_channels": 64, "dropout": 0.0, "output_dropout": 0.0, "weight_decay": 0.0, "edge_dropout": 0.0},
+    **{"epochs": 300, "patience": 100, "select_on": "loss"},
+}
+_SPREAD = {"delta": 0.0, "mu": 0.0, "speeds": "spread", "encoder": "mlp", "head": "mlp"}
+_DISTANCE_SEARCHED = {
+    "wave": (_SPREAD | {"step": 0.95}, _SPREAD | {"step": 0.8}),
+    **{name: _SEARCHED[name] for name in ("gcnii", "adgn", "resgcn", "egnn")},
+}
+
+
+def distances(cells: Cells, diameter: int, epochs: int | None) -> None:
+    """Shortest paths, eccentricity and diameter; settings by validation on shortest paths with one seed."""
+    common = _DISTANCE_SETTINGS | ({"epochs": epochs, "patience": epochs} if epochs else {})
+    for model, searched in _DISTANCE_SEARCHED.items():
+        rows = []
+        for number, (own, rate) in enumerate(product(searched, ({"lr": 0.01}, {"lr": 0.002}))):
+            settings = common | own | rate
+
+            def search(settings=settings, model=model):
+                short = settings | {"epochs": min(settings["epochs"], 100)}
+                result = train(model, f"shortest-paths-{diameter}", diameter, short, 1, cells.device)
+                return cell(result, settings=settings)
+
+            rows.append(cells.get(f"search shortest-paths-{diameter} {model} {number}", search))
+        chosen = min(rows, key=lambda row: row.get("val_mae", math.inf))["settings"]
+        for what in ("shortest-paths", "eccentricity", "diameter"):
+
+            def make(what=what, model=model, settings=chosen):
+                seeds = 3 if model in _OWN else 10
+                result = train(model, f"{what}-{diameter}", diameter, settings, seeds, cells.device)
+                return cell(result, model=model, layers=diameter, settings=settings)
+
+            cells.get(f"{what}-{diameter} {model}", make)
 
 
 def rival_seeds(model: str, distance: int) -> int:
@@ -275,6 +312,7 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", default=list(_REAL))
     parser.add_argument("--models", nargs="+", default=[model for model in _SEARCHED if model != "wave"])
     parser.add_argument("--layers", type=int, default=10_000, help="of the part ten-thousand")
+    parser.add_argument("--diameter", type=int, default=40, help="the largest, and the depth, of the part distances")
     parser.add_argument("--epochs", type=int, help="at most; for tries")
     given = parser.parse_args()
     cells = Cells(given.out, given.seconds, resolve_device(given.device))
@@ -289,8 +327,10 @@ def main() -> None:
             ten_thousand(cells, given.layers, given.epochs or 200)
         elif part == "rivals":
             ring(cells, given.models, given.distances, rival_seeds)
+        elif part == "distances":
+            distances(cells, given.diameter, given.epochs)
         else:
-            parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand and rivals.")
+            parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand, rivals and distances.")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective
 from graphjoule.terms import TERMS, Term
 from graphjoule.training import resolve_device
+from graphjoule.training.budget import Budget
 from graphjoule.training.build import (
     Architecture,
     Builder,
@@ -75,7 +76,7 @@ class FitResult:
 def fit(
     model: Recipe | Builder | str,
     task: Task,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     *,
     terms: Sequence[TermBuilder] = (),
     settings: Mapping[str, Any] = _NOTHING,
@@ -88,6 +89,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     should_stop: Callable[[], bool] = lambda: False,
     group: Group | None = None,
+    budget: str | float | Budget | None = None,
 ) -> FitResult:
     """Train a model on a task by the paper's protocol; networks that can be stacked train all seeds in one program.
 
@@ -98,13 +100,14 @@ def fit(
     neither read nor moved, and signal handlers are left alone.
 
     Args:
-        model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; a recipe, see `load_recipe`; a
-            class with its options, such as ``functools.partial(GAT, hidden_channels=64, num_layers=4)``, which gets
-            ``in_channels`` and ``out_channels``; or any function of the task, or of nothing, that builds a module. A
-            module is called as ``model(x, graph)``, or as ``model(x, edge_index[, edge_weight])`` if its ``forward``
-            has arguments of these names.
+        model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; "auto", which tries models and
+            depths within the `budget`, see `graphjoule.tuning.auto`; a recipe, see `load_recipe`; a class with its
+            options, such as ``functools.partial(GAT, hidden_channels=64, num_layers=4)``, which gets ``in_channels``
+            and ``out_channels``; or any function of the task, or of nothing, that builds a module. A module is called
+            as ``model(x, graph)``, or as ``model(x, edge_index[, edge_weight])`` if its ``forward`` has arguments of
+            these names.
         task: the graph, features, targets, splits and objective.
-        seeds: one run each.
+        seeds: one run each; 0 by default. With "auto" those that the best model may have, by default 0 to 4.
         terms: what is added to the loss besides the model's own ``penalty()``: settings such as
             ``EnergySettings(c_min=0.5)``, or functions of the model and the graph that return a `Term`.
         settings: settings that win over the recipe, by their names, such as ``{"lr": 0.01, "train.epochs": 200}``. A
@@ -122,9 +125,11 @@ def fit(
         should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
         group: the processes that share the steps on clusters, which the recipe must have; all of them make this call,
             with the whole task. By default those that hold the graph together.
+        budget: wall time such as "2min" or seconds, counted from this call: runs that have not stopped by then end
+            between two epochs with what they have. By default there is none; with "auto" it is "2min".
 
     Returns:
-        Records and models of all seeds.
+        Records and models of all seeds; with "auto" those of the best model, and what was tried in ``trials``.
 
     Raises:
         GraphjouleError: something given cannot be used; nothing has been written then.
@@ -139,17 +144,36 @@ def fit(
         >>> [record.model for record in result.records]
         ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
     """
+    if model == "auto":
+        for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group)):
+            if value:
+                raise GraphjouleError(f'`{option}` cannot be given with "auto", which tries many models; leave it out.')
+        # Imported here: it is a room below, which trains through this very function.
+        from graphjoule.tuning.automatic import AUTO_BUDGET, AUTO_SEEDS, auto
+
+        return auto(
+            task,
+            AUTO_BUDGET if budget is None else budget,
+            seeds=AUTO_SEEDS if seeds is None else seeds,
+            settings=settings,
+            device=device,
+            out=out,
+            resume=resume,
+            runs_at_once=runs_at_once,
+            checkpoint_every=checkpoint_every,
+            on_progress=lambda progress: None if progress.training is None else on_progress(progress.training),
+            should_stop=should_stop,
+        )
+    deadline = None if budget is None else Budget.of(budget)
     for name, count in (("runs_at_once", runs_at_once), ("checkpoint_every", checkpoint_every)):
         if count is not None and count < 1:
             raise GraphjouleError(f"{name} is {count}; it must be at least 1.")
-    seeds = list(seeds)
-    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
-        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
+    seeds = checked_seeds((0,) if seeds is None else seeds)
     recipe, architecture = _resolve(model, task, settings, seeds[0])
     if recipe.model.name in MODELS:
         MODELS[recipe.model.name].check_graph(task.graph)
     recipe, builders = _with_terms(recipe.with_split_of(task), terms)
-    task = _reweighted(task, recipe)
+    task = reweighted(task, recipe)
     if recipe.train.clusters is not None and runs_at_once not in (None, 1):
         raise GraphjouleError(f"runs_at_once is {runs_at_once}; runs on clusters train one after the other.")
     where = resolve_device(device)
@@ -175,6 +199,7 @@ def fit(
         listeners.should_stop,
         listeners.on_run_end,
     )
+    training.budget = deadline
     if not training.is_first:
         listeners.callbacks.clear()
     logger.info("%s", describe_backend(where))
@@ -192,6 +217,14 @@ def fit(
     for callback in listeners.callbacks:
         callback.on_end(result)
     return result
+
+
+def checked_seeds(seeds: Sequence[int]) -> list[int]:
+    """The seeds as a list, or a sentence on what is wrong with them."""
+    seeds = list(seeds)
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+        raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
+    return seeds
 
 
 def _resolve(
@@ -249,7 +282,7 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
     return (recipe.model_copy(update={"terms": described}) if terms else recipe), builders
 
 
-def _reweighted(task: Task, recipe: Recipe) -> Task:
+def reweighted(task: Task, recipe: Recipe) -> Task:
     """The task with the weights of classes and the focal loss that the recipe asks for."""
     weights, gamma = recipe.train.class_weights, recipe.train.focal_gamma
     given: Any = tuple(weights) if isinstance(weights, list) else weights

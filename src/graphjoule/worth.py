@@ -47,9 +47,11 @@ MOST_ROWS = 20_000
 """Training nodes that a rival sees, of each seed."""
 MOST_JUDGES = 20_000
 """Validation nodes, and nodes that judge, that are looked at, over all seeds; 5,000 for areas under curves."""
-_MOST_WORK = 1e10  # of boosting: columns times (bins and rows) over all trees; about half a minute of one core
+# Work of boosting: columns times (bins and rows) over all trees, of which 1e9 take about three seconds of a core. A
+# quarter of the products that the training took is about its time; counts, not clocks, so that it is the same again.
+_LEAST_WORK, _MOST_WORK, _SHARE_OF_TRAINING = 1e9, 1e10, 0.25
 _MOST_LINEAR = 4e7  # numbers that the linear models of all seeds and classes read at each step
-_MOST_SPREAD = 5e9  # products of label propagation
+_SPREAD = 0.2  # products of label propagation, as a share of the work of boosting
 _ITERATIONS, _LEAST_ITERATIONS, _LEAST_ROWS = 100, 25, 1000
 _LEAVES, _BINS = 15, 127
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0)  # of linear models, the inverse of the penalty
@@ -75,8 +77,8 @@ def assess(task: Task, result: FitResult, *, device: str | torch.device = "auto"
         >>> from graphjoule import fit, load_recipe, load_task
         >>> digits = load_task("digits")
         >>> result = fit(load_recipe("gcn", "digits", 2), digits, settings={"epochs": 5})
-        >>> assess(digits, result, device="cpu").best
-        'logistic regression'
+        >>> assess(digits, result, device="cpu").metrics
+        ['accuracy', 'macro_f1']
     """
     done = [(record, model) for record, model in zip(result.records, result.models, strict=True) if _is_done(record)]
     folder = None if result.folder is None else RunFolder(result.folder)
@@ -107,6 +109,9 @@ def assess(task: Task, result: FitResult, *, device: str | torch.device = "auto"
             if all(_is_done(record) for record in found.records):
                 rival = _Rival("GCN with 2 layers", True, True, network(found.models, shallow), num_layers=2)
                 contenders.append(_contender(table, rival, started))
+                if (most := shallow.train.epochs) in {record.epochs_run for record in found.records}:
+                    epochs = counted(most, "epoch")
+                    table.note(f"The GCN with 2 layers was still training after {epochs}, where it was stopped.")
             else:
                 table.note("A GCN of 2 layers is left out: its loss was not finite.")
         except GraphjouleError as error:
@@ -135,13 +140,15 @@ def _is_done(record: Record) -> bool:
 
 
 def _shallow(recipe: Recipe, records: Sequence[Record]) -> Recipe | None:
-    """The recipe of the 2-layer GCN, which may pass as many layers as the training has; None where that was it."""
+    """The recipe of the 2-layer GCN, which may cost as much as the training did; None where that was it."""
     if (recipe.model.name, recipe.model.num_layers) == ("gcn", 2):
         return None
     gcn = load_recipe("gcn", recipe.data.name, 2)
-    passes = max(record.epochs_run for record in records) * max(recipe.model.num_layers, 2)
+    narrower = min(1.0, (recipe.model.hidden_channels or 64) / (gcn.model.hidden_channels or 64))
+    passes = max(record.epochs_run for record in records) * max(recipe.model.num_layers, 2) * narrower
     same = ("select_on", "clusters", "class_weights", "focal_gamma")
-    train = {name: getattr(recipe.train, name) for name in same} | {"epochs": min(gcn.train.epochs, passes // 2)}
+    epochs = min(gcn.train.epochs, max(1, int(passes / 2)))
+    train = {name: getattr(recipe.train, name) for name in same} | {"epochs": epochs}
     data = {"split": recipe.data.split, "split_seed": recipe.data.split_seed}
     return gcn.model_copy(
         update={"train": gcn.train.model_copy(update=train), "data": gcn.data.model_copy(update=data)}
@@ -162,6 +169,7 @@ class _Table:
         folds: one per seed.
         notes: what is said about limits; grows.
         weights: scikit-learn's weight of classes, as the training has it.
+        work: what boosting may cost.
     """
 
     task: Task
@@ -170,6 +178,7 @@ class _Table:
     folds: list[_Fold]
     notes: list[str]
     weights: Any
+    work: float
 
     @classmethod
     def of(cls, task: Task, recipe: Recipe, records: Sequence[Record]) -> _Table:
@@ -194,7 +203,11 @@ class _Table:
         weights = recipe.train.class_weights or getattr(asked, "class_weights", None)
         if isinstance(weights, Sequence) and not isinstance(weights, str):
             weights = dict(enumerate(weights)) if isinstance(asked, Classification) else None
-        return cls(task, decides, part, folds, notes, weights)
+        width, layers = recipe.model.hidden_channels or 64, recipe.model.num_layers
+        products = width * (task.graph.col.numel() + width * task.num_nodes)
+        trained = sum(record.epochs_run for record in records) * layers * products
+        work = min(_MOST_WORK, max(_LEAST_WORK, _SHARE_OF_TRAINING * trained))
+        return cls(task, decides, part, folds, notes, weights, work)
 
     def note(self, sentence: str) -> None:
         """Say something once."""
@@ -353,7 +366,7 @@ def _propagated(table: _Table, fold: _Fold) -> Tensor:
     matrix = sp.csr_array((graph.value.double().numpy(), graph.col.numpy(), graph.rowptr.numpy()), shape=graph.shape)
     teleports: Sequence[float] = _TELEPORTS
     steps = _STEPS
-    if matrix.nnz * start.size(1) * len(table.folds) * len(teleports) * steps > _MOST_SPREAD:
+    if matrix.nnz * start.size(1) * len(table.folds) * len(teleports) * steps > _SPREAD * table.work:
         teleports, steps = teleports[:1], _FEW_STEPS
         table.note(f"Label propagation takes {steps} steps, so that it ends in time.")
     own, tried = start.numpy(), []
@@ -398,7 +411,7 @@ def _boosting_size(table: _Table, width: int) -> tuple[int, int] | None:
     trees = table.task.out_channels if table.task.objective.name != "binary" else 1
     rows = min(MOST_ROWS, max(len(fold.train) for fold in table.folds))
     for iterations in (_ITERATIONS, _ITERATIONS // 2, _LEAST_ITERATIONS):
-        allowed = _MOST_WORK / (2 * len(table.folds) * iterations * trees * width)
+        allowed = table.work / (2 * len(table.folds) * iterations * trees * width)
         most = math.floor((allowed - 2 * _LEAVES * _BINS) / _LEAVES.bit_length())
         if most >= min(rows, _LEAST_ROWS):
             if most < rows or iterations < _ITERATIONS:

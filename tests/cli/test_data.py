@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from graphjoule.tasks import DATASETS
+from graphjoule.tasks.datasets import FAMILIES
 
 from . import run
 
@@ -30,7 +31,14 @@ def test_every_dataset_is_listed_with_what_it_is_where_it_comes_from_and_whether
 def test_each_group_is_a_heading_once(empty):
     lines = run("data", "--data-root", empty).out.splitlines()
     headings = [line for line in lines if line and not line.startswith((" ", "Data root"))]
-    assert headings == list(dict.fromkeys(source.group for source in DATASETS.values()))
+    assert headings == list(dict.fromkeys(row.group for row in (*DATASETS.values(), *FAMILIES)))
+
+
+def test_datasets_with_a_number_are_listed_by_their_families(empty):
+    said = run("data", "--data-root", empty).out
+    for family in FAMILIES:
+        assert f"  {family.name} " in said
+        assert family.description in said
 
 
 def test_json_says_the_same_to_a_program(empty):

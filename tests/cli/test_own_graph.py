@@ -102,7 +102,8 @@ def test_two_files_give_predictions_a_model_and_a_report(here, caplog):
     assert rest[2].startswith("warning: Never predicted: class ")
     assert rest[3:5] == ["", "What is the graph worth?"]
     assert any(line.startswith("egnn with 2 layers ") for line in rest)
-    assert "There are no test nodes, so the validation nodes judge" in rest[-1]
+    assert rest[-2].startswith("There are no test nodes, so the validation nodes judge")
+    assert rest[-1] == "The GCN with 2 layers was still training after 1 epoch, where it was stopped."
     assert "nodes.csv: 40 nodes, 3 features; 30 labelled with 2 classes (blue, red), 10 to predict" in caplog.text
     folder = here / "runs" / "nodes-egnn-2"
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -147,7 +148,9 @@ def test_explain_says_which_facts_chose_the_settings_and_a_training_goes_on_with
     )
     again = run("train", *OWN, *quick, "--resume", "--json", "--explain")
     assert (again.code, len(again.out.splitlines())) == (0, 1)
-    assert "facts" in again.err
+    assert "Settings are those that run began with." in again.err
+    (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("rome", "oslo"))
+    assert "other settings" not in refused(here, "train", *OWN, *quick, "--resume")
     assert "choose another" in run("train", *OWN, *quick, "--set", "lr=0.5", "--resume").err
 
 

@@ -17,6 +17,7 @@ from graphjoule.cli import terminal
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
 from graphjoule.studies import FORMATS, StudyProgress
 from graphjoule.training import Progress, TrainingInterrupted
+from graphjoule.tuning import AutoProgress, Trial
 
 from . import Result, run
 
@@ -82,7 +83,7 @@ def test_every_way_out_has_its_code(monkeypatch, error, code, said):
 
 # What needs no torch is answered without it.
 
-COMMANDS = ("train", "predict", "trace", "report", "data", "demo", "audit", "study", "tune", "partition")
+COMMANDS = ("train", "auto", "predict", "trace", "report", "data", "demo", "audit", "study", "tune", "partition")
 ANSWERED = [["--help"], ["--version"], ["data"], ["study", "--list"], *([name, "--help"] for name in COMMANDS)]
 REFUSED = [
     *([name, "--laxers", "2"] for name in COMMANDS),
@@ -102,6 +103,11 @@ REFUSED = [
     ["train", "--parts", "parts"],
     ["train", "--nodes", "nodes.csv", "--dataset", "cora"],
     ["tune", "--range", "lr=fast..slow"],
+    *(
+        ["auto", *wrong]
+        for wrong in (["--budget", "soon"], ["--models", "gnn"], ["--depths", "x"], ["--set", "lr=fast"])
+    ),
+    ["train", "--budget", "soon"],
     ["predict", "nope"],
     ["trace", "nope"],
     ["trace", "gnn:cora:2"],
@@ -200,6 +206,46 @@ def test_off_a_terminal_progress_is_a_line_a_minute(monkeypatch, capsys):
     line = "egnn: epoch 3/9, 2/4 runs, train loss 1.500, val loss 0.250, val accuracy 0.500"
     captured = capsys.readouterr()
     assert (captured.out, captured.err.splitlines()) == ("", [line, line])
+
+
+def test_progress_says_how_long_it_may_still_take_and_a_long_training_says_so_once(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    with terminal.show_progress("egnn", num_seeds=8) as on_progress:  # two groups of four
+        for epoch in range(1, 8):
+            now[0] += 100.0
+            on_progress(replace(STATE, epoch=epoch, epochs=1500))
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert not first.endswith("left")  # one epoch is not enough to judge by
+    assert lines[0].startswith("egnn: this may take 3.5 days, for up to 1500 epochs; it ends earlier once")
+    assert lines[1].endswith("val accuracy 0.500, at most 3.5 days left")
+    assert sum("this may take" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(("budget", "said"), [(None, "at most 94 s left"), (60.0, "at most 54 s left")])
+def test_a_budget_bounds_the_time_left(monkeypatch, capsys, budget, said):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(terminal, "_SECONDS_BETWEEN_LINES", 0.0)
+    with terminal.show_progress("egnn", 4, budget) as on_progress:
+        for epoch in range(1, 7):
+            now[0] += 1.0
+            on_progress(replace(STATE, epoch=epoch, epochs=100))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].endswith(said)
+    assert not any("this may take" in line for line in lines)
+
+
+def test_a_search_for_a_model_shows_the_seconds_and_the_best(monkeypatch, capsys):
+    best = Trial(rung="first", name="gcn-2", model="gcn", num_layers=2, score=0.75)
+    with terminal.show_auto("nodes.csv", 120.0) as show:
+        show(AutoProgress("first", "gcn-2", 0, 120.0, None))
+        show(AutoProgress("first", "egnn-2", 1, 110.0, best))
+        show(AutoProgress("best", "gcn-2", 9, 60.0, best, STATE))
+    assert capsys.readouterr().err.splitlines() == [
+        "nodes.csv: 0/120 s, first: gcn-2",
+        "nodes.csv: 60/120 s, best gcn-2 0.750, best: gcn-2, epoch 3",
+    ]
 
 
 def test_on_a_terminal_progress_is_a_bar_on_standard_error(monkeypatch, capsys):

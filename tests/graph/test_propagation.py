@@ -54,6 +54,15 @@ def test_its_eigenvalues_are_above_minus_one_and_the_largest_is_one(edges):
 
 @few
 @given(edge_lists())
+def test_no_eigenvalue_of_the_laplacian_exceeds_its_bound(edges):
+    graph = edges.graph64()
+    assert float((1 - torch.linalg.eigvalsh(edges.dense())).max()) <= graph.laplacian_bound + 1e-12
+    assert graph.largest_degree == float(graph.degree.max())
+    assert 0 < graph.laplacian_bound < 2
+
+
+@few
+@given(edge_lists())
 def test_it_is_stored_as_sorted_csr_with_the_diagonal(edges):
     graph = edges.graph64()
     row, col = graph.row(), graph.col.long()

@@ -34,6 +34,7 @@ __all__ = ["app", "main", "missing_commands", "study_commands"]
 
 _COMMANDS = {
     "train": "Train a model on a dataset, or on your own graph: all seeds in one program.",
+    "auto": "Try models and depths for a stated time, by validation, and keep the best.",
     "predict": "Write every node's prediction as CSV.",
     "export": "Write a trained model as ONNX, as a torch.export program, or as a folder for a model hub.",
     "trace": "Measure a network layer by layer, and say what is wrong with it.",

@@ -19,15 +19,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.training.budget import in_words, parse_seconds
 from graphjoule.training.recipe import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.studies import StudyProgress
     from graphjoule.training import Progress
+    from graphjoule.tuning.halving import AutoProgress
     from graphjoule.tuning.search import TrialProgress
     from graphjoule.tuning.storage import SearchStorage
 
+DEFAULT_BUDGET = "2min"
+"""What is spent on models and depths where nothing says which."""
 _SECONDS_BETWEEN_LINES = 60.0
+_TIMED_EPOCHS, _TIMED_SECONDS = 3, 2.0  # what a training is judged by, the first epoch apart, which also warms up
+_LONG_SECONDS = 3600.0  # a training that may take longer says so
 
 
 # Options that several commands have, and their values.
@@ -46,6 +52,14 @@ DataRoot = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; repeatable."),
+]
+Worth = Annotated[
+    bool | None,
+    typer.Option(
+        "--worth/--no-worth",
+        help="Compare with simpler models at the end: what the graph, the features and depth are worth.",
+        show_default="on for your own graph",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 SelectOn = Annotated[
@@ -89,6 +103,15 @@ def parse_seeds(text: str) -> list[int]:
     if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
         raise GraphjouleError(f"--seeds is {text!r}; expected different numbers from 0 to {2**32 - 1}.")
     return numbers if "," in text else list(range(numbers[0]))
+
+
+def parse_budget(text: str) -> float | None:
+    """Seconds from a time such as 90s or 2min; None from none.
+
+    >>> parse_budget("2min"), parse_budget("none")
+    (120.0, None)
+    """
+    return None if text == "none" else parse_seconds(text)
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
@@ -154,19 +177,80 @@ def _display(title: str, noun: str = "", step: Hashable = None) -> Iterator[Call
         logger.setLevel(before)
 
 
+class _TimeLeft:
+    """How long a training may still take at most, judged by its epochs after the first; it may stop earlier.
+
+    Args:
+        num_seeds: runs of the whole training; they may train one group after the other.
+        budget: seconds after which it ends.
+    """
+
+    def __init__(self, num_seeds: int, budget: float | None) -> None:
+        self._num_seeds, self._budget, self._begin = num_seeds, budget, time.monotonic()
+        self._first: tuple[int, float] | None = None
+        self._num_done = 0
+
+    def seconds(self, progress: Progress) -> float | None:
+        """Seconds; None before there is enough to judge by."""
+        now = time.monotonic()
+        if self._first is None or progress.epoch < self._first[0]:  # another group begins
+            self._num_done += progress.num_runs if self._first is not None else 0
+            self._first = (progress.epoch, now)
+        timed, taken = progress.epoch - self._first[0], now - self._first[1]
+        left = None if self._budget is None else max(self._budget - (now - self._begin), 0.0)
+        if timed < _TIMED_EPOCHS and (timed < 1 or taken < _TIMED_SECONDS):
+            return left
+        groups_left = max(self._num_seeds - self._num_done, progress.num_runs) / progress.num_runs
+        at_most = taken / timed * (groups_left * progress.epochs - progress.epoch)
+        return at_most if left is None else min(at_most, left)
+
+
 @contextmanager
-def show_progress(title: str) -> Iterator[Callable[[Progress], None]]:
-    """Gives a callback for `fit`."""
+def show_progress(title: str, num_seeds: int = 1, budget: float | None = None) -> Iterator[Callable[[Progress], None]]:
+    """Gives a callback for `fit`, which also says once, after the first epochs, that a training may take hours or days.
+
+    Args:
+        title: of the training.
+        num_seeds: how many runs there are in all.
+        budget: seconds after which the training ends.
+    """
+    clock, is_said = _TimeLeft(num_seeds, budget), False
     with _display(title) as display:
 
         def show(progress: Progress) -> None:
+            nonlocal is_said
+            left = clock.seconds(progress)
+            if left is not None and left > _LONG_SECONDS and not is_said:
+                is_said = True
+                typer.echo(
+                    f"{title}: this may take {in_words(left)}, for up to {progress.epochs} epochs; it ends earlier "
+                    "once validation stops getting better. Ctrl-C stops it, --resume goes on, and --budget TIME ends "
+                    "it with what it has.",
+                    err=True,
+                )
             scores = progress.val if not all(map(math.isnan, progress.val.values())) else {}  # no validation yet
             trained = (
                 f"epoch {progress.epoch}/{progress.epochs}, {progress.num_active}/{progress.num_runs} runs, "
                 f"train loss {progress.train_loss:.3f}"
             )
-            state = ", ".join([trained, *(f"val {name} {score:.3f}" for name, score in scores.items())])
+            time_left = [] if left is None else [f"at most {in_words(left)} left"]
+            state = ", ".join([trained, *(f"val {name} {score:.3f}" for name, score in scores.items()), *time_left])
             display(progress.epoch, progress.epochs, state, None)
+
+        yield show
+
+
+@contextmanager
+def show_auto(title: str, budget: float) -> Iterator[Callable[[AutoProgress], None]]:
+    """Gives a callback for `graphjoule.tuning.auto`."""
+    with _display(title, "s") as display:
+
+        def show(progress: AutoProgress) -> None:
+            best = progress.best
+            so_far = f"best {best.name} {best.score:.3f}, " if best is not None and best.score is not None else ""
+            epoch = f", epoch {progress.training.epoch}" if progress.training else ""
+            spent = min(max(budget - progress.seconds_left, 0.0), budget)
+            display(round(spent), round(budget), f"{so_far}{progress.rung}: {progress.name}{epoch}", progress.rung)
 
         yield show
 
@@ -174,8 +258,6 @@ def show_progress(title: str) -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def show_study(name: str) -> Iterator[Callable[[StudyProgress], None]]:
     """Gives a callback for `graphjoule.studies.work`."""
-    from graphjoule.studies import in_words
-
     with _display(name, "runs", step="") as display:
 
         def show(progress: StudyProgress) -> None:

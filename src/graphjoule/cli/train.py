@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,13 +16,16 @@ from pydantic import BaseModel
 from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.terminal import (
+    DEFAULT_BUDGET,
     ClassWeights,
     Device,
     FocalGamma,
     Json,
     Overrides,
     SelectOn,
+    Worth,
     overrides_of,
+    parse_budget,
     parse_seeds,
     show_progress,
 )
@@ -30,7 +33,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
-from graphjoule.training.defaults import Choice, choose_settings, default_layers, with_choices_of
+from graphjoule.training.defaults import choose_settings, default_layers, with_choices_of
 from graphjoule.training.recipe import Recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -43,14 +46,32 @@ if TYPE_CHECKING:
     from graphjoule.training.comparison import Comparison
 
 
+DEFAULT_MODEL = "egnn"
+_ONE_MODEL = "; --model, --layers, --recipe, --set or --epochs would train one model, and so would --budget none"
+
+
 @takes_a_graph
 def train(
     source: GraphSource,
-    model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
+    model: Annotated[str | None, typer.Option(help=f"Model: {choices(MODELS)}.", show_default=DEFAULT_MODEL)] = None,
     layers: Annotated[
         int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="How many seeds (10 means 0 to 9), or a list such as 3,7.")] = "1",
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="How many seeds (10 means 0 to 9), or a list such as 3,7.", show_default="1; 5 where models are tried"
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Wall time such as 90s, 2min or 1h, or none. On your own files, models and depths are tried for so "
+            "long where nothing says which; one training ends after it with what it has.",
+            show_default=f"{DEFAULT_BUDGET} on your own files, else none",
+        ),
+    ] = None,
     set_: Overrides = None,
     constraint: Annotated[
         MethodName | None, typer.Option(help="Hold every layer's energy between c_min and c_max, by this method.")
@@ -95,14 +116,7 @@ def train(
         bool, typer.Option("--resume", help="Go on with a training that was interrupted or killed.")
     ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
-    worth: Annotated[
-        bool | None,
-        typer.Option(
-            "--worth/--no-worth",
-            help="Compare with simpler models at the end: what the graph, the features and depth are worth.",
-            show_default="on for your own graph",
-        ),
-    ] = None,
+    worth: Worth = None,
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write curves for TensorBoard into this folder too.")
     ] = None,
@@ -130,7 +144,9 @@ def train(
 
     - `graphjoule train --dataset cora --seeds 5 --tensorboard curves` to watch with `tensorboard --logdir curves`
 
-    - `graphjoule train --nodes nodes.csv --edges edges.csv --seeds 5` trains on your own graph and predicts
+    - `graphjoule train --nodes nodes.csv --edges edges.csv` tries models on your own graph for 2 minutes and predicts
+
+    - `graphjoule train --nodes nodes.csv --edges edges.csv --model gcnii --layers 8 --seeds 5` trains this one
 
     - `graphjoule train --nodes people.csv --label segment --one-hot job,city --knn 15`
     """
@@ -148,13 +164,44 @@ def train(
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."
         )
-    numbers = parse_seeds(seeds)
+    seconds = None if budget is None else parse_budget(budget)
+    is_alone = processes is None and parts is None and not distributed
+    about_one = (
+        model,
+        layers,
+        recipe_file,
+        set_,
+        epochs,
+        constraint,
+        clusters,
+        clusters_per_step,
+        tensorboard,
+        explain,
+    )
+    if source.is_own and is_alone and budget != "none" and not any(about_one):
+        from graphjoule.cli.auto import try_models
+
+        try_models(
+            source,
+            parse_budget(budget or DEFAULT_BUDGET) or 0.0,
+            seeds,
+            overrides=overrides,
+            device=device,
+            out=out,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            worth=worth,
+            is_json=json,
+            hint=_ONE_MODEL,
+        )
+        return
+    model = model or DEFAULT_MODEL
+    numbers = parse_seeds(seeds or "1")
     if worth and parts is not None:
         raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
 
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
-    is_alone = processes is None and parts is None and not distributed
     if explain and distributed and parts is not None:
         raise GraphjouleError(
             "--explain needs the whole graph, and with --parts every process has a part: leave out one."
@@ -191,6 +238,7 @@ def train(
         tensorboard=tensorboard,
         source=source,
         is_json=json,
+        budget=seconds,
         is_open=recipe_file is None,
         explain=explain,
         is_compared=(source.is_own and parts is None) if worth is None else worth,
@@ -246,17 +294,8 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
     """
     from graphjoule.training.folder import RunFolder
 
-    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest.name} is a file.")
-    if not os.access(nearest, os.W_OK):
-        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
+    check_place(path, resume=resume)
     folder = RunFolder(path)
-    if resume and not path.exists():
-        raise GraphjouleError(
-            f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
-            "leave out --resume to begin one."
-        )
     if resume and folder.is_taken:  # the graph will say which split "default" is, and what rules choose
         stored = folder.about().recipe
         if recipe.data.split == "default":
@@ -264,6 +303,20 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
             recipe = recipe.model_copy(update={"data": data})
         recipe = with_choices_of(recipe, stored)
     folder.check(recipe, resume=resume)
+
+
+def check_place(path: Path, *, resume: bool) -> None:
+    """Refuse an output folder that cannot be made, and to `resume` one that is not there."""
+    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest.name} is a file.")
+    if not os.access(nearest, os.W_OK):
+        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
+    if resume and not path.exists():
+        raise GraphjouleError(
+            f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
+            "leave out --resume to begin one."
+        )
 
 
 class Job(BaseModel):
@@ -279,6 +332,7 @@ class Job(BaseModel):
         tensorboard: folder for TensorBoard's curves; None writes none.
         source: which graph, where a process reads all of it.
         is_json: whether to print the result as JSON.
+        budget: seconds after which the runs end with what they have; None is as long as it takes.
         is_open: whether rules may choose by the data what nobody has set.
         explain: whether to print why settings are what they are.
         is_compared: whether to compare it with simpler models.
@@ -296,18 +350,31 @@ class Job(BaseModel):
     is_compared: bool = False
     is_open: bool = False
     explain: bool = False
+    budget: float | None = None
 
     def for_task(self, task: Task, *, is_first: bool = True) -> Job:
         """The same job with settings from the data where nobody has set any; the first process may explain them.
+
+        What goes on has the settings that it began with, though its data or our rules may have changed since.
 
         Args:
             task: the whole graph.
             is_first: whether this process prints.
         """
-        chosen = choose_settings(self.recipe, task, self.seeds[0]) if self.is_open else Choice(self.recipe)
+        from graphjoule.training.folder import RunFolder
+
+        recipe, lines = self.recipe, ["All settings are those of the recipe file."]
+        if self.is_open:
+            path = default_folder(recipe.with_split_of(task), resume=True) if self.resume and not self.out else self.out
+            if self.resume and path is not None and (folder := RunFolder(path)).is_taken:
+                recipe = with_choices_of(recipe, folder.about().recipe)
+                lines = [f"Settings are those that {path} began with."]
+            else:
+                choice = choose_settings(recipe, task, self.seeds[0])
+                recipe, lines = choice.recipe, choice.lines()
         if self.explain and is_first:
-            typer.echo("\n".join(chosen.lines()), err=self.is_json)
-        return self.model_copy(update={"recipe": chosen.recipe, "is_open": False, "explain": False})
+            typer.echo("\n".join(lines), err=self.is_json)
+        return self.model_copy(update={"recipe": recipe, "is_open": False, "explain": False})
 
     def train(
         self,
@@ -334,7 +401,8 @@ class Job(BaseModel):
 
         folder = group.from_first(name_folder) if group else name_folder()
         is_shown = group is None or group.is_first
-        shown = show_progress(title(recipe)) if is_shown else nullcontext(lambda progress: None)
+        bar = show_progress(title(recipe), len(self.seeds), self.budget)
+        shown = bar if is_shown else nullcontext(lambda progress: None)
         with shown as show, deferred_interrupt() as stop:
 
             def on_progress(progress: Progress) -> None:
@@ -353,6 +421,7 @@ class Job(BaseModel):
                 callbacks=[] if self.tensorboard is None else [TensorBoard(self.tensorboard)],
                 should_stop=lambda: stop.requested,
                 group=group,
+                budget=self.budget,
             )
 
 
@@ -368,8 +437,12 @@ def run_name(recipe: Recipe) -> str:
     >>> run_name(load_recipe("egnn", "cora", 64)), run_name(load_recipe("gcn", "data/my nodes.csv", 2))
     ('cora-egnn-64', 'my-nodes-gcn-2')
     """
-    data = re.sub(r"[^\w-]+", "-", Path(recipe.data.name).stem)
-    return f"{data}-{recipe.model.name}-{recipe.model.num_layers}"
+    return f"{data_name(recipe.data.name)}-{recipe.model.name}-{recipe.model.num_layers}"
+
+
+def data_name(name: str) -> str:
+    """The name of some data, fit for a folder."""
+    return re.sub(r"[^\w-]+", "-", Path(name).stem)
 
 
 def default_folder(recipe: Recipe, *, resume: bool) -> Path:
@@ -379,7 +452,19 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     """
     from graphjoule.training.folder import RunFolder
 
-    name, runs = run_name(recipe), Path("runs")
+    def is_of_recipe(path: Path) -> bool:
+        folder = RunFolder(path)
+        if not folder.is_taken:
+            return folder.is_free
+        stored = folder.about().recipe
+        return not stored.differences(with_choices_of(recipe, stored))
+
+    return named_folder(run_name(recipe), is_of_recipe, resume=resume)
+
+
+def named_folder(name: str, is_ours: Callable[[Path], bool], *, resume: bool) -> Path:
+    """A free folder under ``runs/`` of this name or with a number behind it, or to `resume` the newest that is ours."""
+    runs = Path("runs")
     pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
     there = {
         int(match[1] or 1): path
@@ -388,8 +473,7 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     }
     if resume:
         for _, path in sorted(there.items(), reverse=True):
-            folder = RunFolder(path)
-            if folder.is_free or (folder.is_taken and not folder.about().recipe.differences(recipe)):
+            if is_ours(path):
                 return path
         raise GraphjouleError(
             f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
@@ -399,8 +483,15 @@ def default_folder(recipe: Recipe, *, resume: bool) -> Path:
     return runs / (name if number == 1 else f"{name}-{number}")
 
 
-def print_result(job: Job, task: Task, result: FitResult) -> None:
-    """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished."""
+def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None) -> None:
+    """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished.
+
+    Args:
+        job: what was trained.
+        task: on what.
+        result: what came out.
+        more: what else to say in JSON.
+    """
     from graphjoule.training.folder import RunFolder
 
     summary, folder = result.summary, result.folder or Path()
@@ -444,7 +535,7 @@ def print_result(job: Job, task: Task, result: FitResult) -> None:
         lines = worth_lines(comparison)
     typer.echo("\n".join(lines), err=job.is_json)
     if job.is_json:
-        typer.echo(json_text(fields))
+        typer.echo(json_text(fields | dict(more or {})))
     if summary.n == 0:
         sys.exit(1)
 

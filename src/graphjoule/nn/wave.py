@@ -143,5 +143,5 @@ class Wave(GraphModel):
         return list(self.convs)  # type: ignore[arg-type]
 
     def kept_activations(self, *, is_fused: bool) -> int:
-        """Four of the layers and some of encoder and head, at any depth."""
-        return 16
+        """Four of the layers and some of encoder and head, at any depth, unless layers are called one by one."""
+        return 16 if is_fused else super().kept_activations(is_fused=is_fused)

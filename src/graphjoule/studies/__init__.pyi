@@ -30,6 +30,5 @@ from .study import read_study as read_study
 from .worker import Pace as Pace
 from .worker import Plan as Plan
 from .worker import StudyProgress as StudyProgress
-from .worker import in_words as in_words
 from .worker import plan_study as plan_study
 from .worker import work as work

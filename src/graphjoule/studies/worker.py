@@ -22,6 +22,7 @@ from graphjoule.studies.energies import measure_energies, read_energies
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
 from graphjoule.training import Progress, deferred_interrupt, describe_device, resolve_device
+from graphjoule.training.budget import in_words
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, read_records
@@ -244,17 +245,6 @@ class Pace:
         judged = [(runs, seconds) for runs, seconds in left if seconds is not None]
         seconds = sum(runs * each for runs, each in judged)
         return Estimate(seconds, sum(runs for runs, _ in left), sum(runs for runs, _ in judged))
-
-
-def in_words(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> in_words(42), in_words(130), in_words(9000)
-    ('42 s', '2 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 # Doing it.

@@ -18,9 +18,8 @@ class SpectralLimit(Term):
     """Holds the square weights of a model's layers to a spectral norm after every step; it adds nothing to the loss.
 
     A layer ``relu(P X W)`` with ``||W||_2 <= 1`` adds neither energy nor norm, whatever the learning rate was. `fit`
-    holds the weights of all runs at once, on their device; in a loop of your own call `hold` after each step. Between
-    two steps a weight is moved by `graphjoule.ops.limit_spectral_norm`, which also lets its small singular values grow
-    towards the limit: such weights come close to orthogonal ones.
+    holds the weights of all runs at once, on their device; in a loop of your own call `hold` after each step. A weight
+    above the limit is scaled down, see `graphjoule.ops.limit_spectral_norm`.
 
     Args:
         model: any module.

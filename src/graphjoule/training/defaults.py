@@ -151,7 +151,9 @@ def default_layers(model: str, dataset: str) -> int:
     return PAPER_LAYERS if has_recipe(model, dataset) else LAYERS
 
 
-def choose_settings(recipe: Recipe, task: Task, seed: int = 0, searched: Collection[str] = ()) -> Choice:
+def choose_settings(
+    recipe: Recipe, task: Task, seed: int = 0, searched: Collection[str] = (), facts: Profile | None = None
+) -> Choice:
     """Let the rules replace what neither the dataset's own recipe nor the user has set.
 
     A rule counts whole or not at all: where the user has set one of its settings, the others stay as they are too.
@@ -161,6 +163,7 @@ def choose_settings(recipe: Recipe, task: Task, seed: int = 0, searched: Collect
         task: what will be trained on, the whole graph.
         seed: of the first run, whose training labels are read.
         searched: settings that a search will vary; a rule that sets some of them and others too does not fire.
+        facts: of the task, where they are known already from another recipe with the same split.
     """
     model, dataset = recipe.model.name, recipe.data.name
     if has_recipe(model, dataset):
@@ -168,7 +171,7 @@ def choose_settings(recipe: Recipe, task: Task, seed: int = 0, searched: Collect
     from graphjoule.tasks.profile import profile
 
     data, settings = recipe.with_split_of(task).data, recipe.settings()
-    facts = profile(task, task.split(data.split, seed if data.split_seed is None else data.split_seed))
+    facts = facts or profile(task, task.split(data.split, seed if data.split_seed is None else data.split_seed))
     own = {name: settings[name] for name, source in recipe.sources.items() if source == "override" and name in settings}
     fired = tuple(
         rule
@@ -188,14 +191,17 @@ def choose_settings(recipe: Recipe, task: Task, seed: int = 0, searched: Collect
 
 
 def with_choices_of(recipe: Recipe, stored: Recipe) -> Recipe:
-    """The recipe with what rules chose for a stored one, as a training that goes on will have it."""
+    """The recipe with what rules chose for a stored one: a training goes on with it, whatever rules say now."""
     settings = stored.settings()
     chosen = {
         name: settings[name]
         for name, source in stored.sources.items()
         if source == "data" and recipe.sources.get(name) != "override"
     }
-    return recipe.with_settings(chosen) if chosen else recipe
+    if not chosen:
+        return recipe
+    found = recipe.with_settings(chosen)
+    return found.model_copy(update={"sources": {**found.sources, **dict.fromkeys(chosen, "data")}})
 
 
 def recipe_for(

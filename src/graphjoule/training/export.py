@@ -223,9 +223,9 @@ class EdgeList(Propagation):
         return self._edges[1].to(self.dtype)
 
     @property
-    def laplacian_bound(self) -> Tensor:  # type: ignore[override]  # of the graph that goes in
-        """See `Propagation.laplacian_bound`."""
-        degree = self.degree.amax()
+    def laplacian_bound(self) -> Tensor:  # type: ignore[override]
+        """See `Propagation.laplacian_bound`; here it is a number of the graph that goes in."""
+        degree = self.degree.amax(dim=0)  # ONNX asks for the axis
         return (2 * degree / (1 + degree)).clamp(min=LEAST_BOUND)
 
     def product(self, x: Tensor) -> Tensor:

@@ -84,6 +84,7 @@ def train(
     save: Callable[[SeedBatch], None],
     save_every: int,
     on_progress: Callable[[Progress], None],
+    is_time_up: Callable[[], bool] | None = None,
 ) -> Iterator[RunResult]:
     """Train until every run has stopped; yields each run's result as soon as it has.
 
@@ -96,6 +97,7 @@ def train(
         save: called with the state every `save_every` epochs.
         save_every: epochs between two calls of `save`.
         on_progress: called whenever the host looks at the device.
+        is_time_up: asked after every epoch once there was a validation; if so, all runs end with what they have.
     """
     device = batch.parameters.device
     look_every = _LOOK_EVERY[device.type] if batch.is_capturable else 1
@@ -105,6 +107,8 @@ def train(
         step()
         done = epoch + 1
         last = done == epochs
+        if is_time_up is not None and batch.last_validation(done):
+            last = batch.is_stop_agreed(is_time_up()) or last
         if done % look_every == 0 or last:
             on_progress(_progress(batch, done, len(split_of)))
             stopped = [True] * len(batch.seeds) if last else batch.selection.state["stopped"].tolist()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from graphjoule.errors import counted
 from graphjoule.files import printable
@@ -44,11 +45,8 @@ def model_card(
         Markdown; the same files give the same text.
     """
     records = sorted(records, key=lambda record: record.seed)
-    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters |= {"plain": _plain, "code": _code}
     summary = summarise(records)
-    template = resources.files("graphjoule.training") / "templates" / "model_card.md"
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    return _template().render(
         recipe=recipe,
         records=records,
         data=data,
@@ -63,6 +61,14 @@ def model_card(
         warnings=[] if evaluation is None else evaluation.warnings(),
         comparison=comparison,
     )
+
+
+@cache  # to compile it takes longer than a small training
+def _template() -> Template:
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters |= {"plain": _plain, "code": _code}
+    text = (resources.files("graphjoule.training") / "templates" / "model_card.md").read_text(encoding="utf-8")
+    return environment.from_string(text)
 
 
 def _asked(data: TaskFacts | None) -> str:

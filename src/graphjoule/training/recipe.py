@@ -320,9 +320,12 @@ def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
 
+_LATER: dict[str, Any] = {"certified": False}  # options that records of before lack, with what they were trained with
+
 
 def _as_format_1(recipe: Recipe) -> dict[str, Any]:
-    flat = recipe.model.model_dump(exclude={"name", "options"}) | recipe.model.options
+    options = {name: value for name, value in recipe.model.options.items() if (name, value) not in _LATER.items()}
+    flat = recipe.model.model_dump(exclude={"name", "options"}) | options
     flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
     flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", "class_weights", "focal_gamma"})
     weighted = recipe.train.model_dump(include={"class_weights", "focal_gamma"})

@@ -466,6 +466,16 @@ class SeedBatch:
         """A model of its own with one run's selected parameters."""
         return self._model_from(run, self.best_parameters, self.best_buffers)
 
+    @torch.no_grad()
+    def select(self, run: int, model: GraphModel) -> None:
+        """Put the numbers of a model in the place of one run's selected parameters."""
+        state = model.state_dict()
+        own = {name: state[name].to(self.best_parameters) for name, _ in model.named_parameters()}
+        self.best_parameters[run].copy_(self.layout.flatten(own))
+        for name, buffer in self.best_buffers.items():  # one that is not stored is the same in every model
+            if name in state:
+                buffer[run].copy_(state[name])
+
     def current_model(self, run: int) -> GraphModel:
         """A model of its own with one run's parameters of this moment."""
         return self._model_from(run, self.parameters, self.buffers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
+from graphjoule.training.budget import Budget
 from graphjoule.training.build import Architecture, Draws
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import Progress, RunResult, train
@@ -47,6 +48,7 @@ class Trainer:
         groups: seeds that train together.
         records: what is done, by seed.
         models: of the runs of this call, by seed.
+        budget: wall time after which runs end with what they have; groups that train one after the other share it.
     """
 
     architecture: Architecture
@@ -63,6 +65,7 @@ class Trainer:
     groups: list[list[int]] = field(default_factory=list)
     records: dict[int, Record] = field(default_factory=dict)
     models: dict[int, GraphModel] = field(default_factory=dict)
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -221,6 +224,10 @@ class Trainer:
             if self.folder is not None:
                 self.folder.save_checkpoint(batch.snapshot(), self.recipe, group, clock.share)
 
+        part: Budget | None = None
+        if self.budget is not None:
+            num_left = sum(not self.records.keys() >= set(planned) for planned in self.groups)
+            part = self.budget.part(self.budget.left / num_left)
         results = train(
             batch,
             {seed: self.split_of[seed] for seed in group},
@@ -228,12 +235,46 @@ class Trainer:
             save=save,
             save_every=self.checkpoint_every,
             on_progress=self.on_progress,
+            is_time_up=None if part is None else lambda: part.is_up,
         )
         for result in results:
             clock.tick(len(batch.seeds))
             self._evaluate(result, batch)
             clock.skip()  # the next run's time is its own
             self._finish(result, len(group), clock.share)
+
+    def adopt(self, runs: Sequence[tuple[Record, GraphModel]]) -> None:
+        """Take over runs that were trained where no test target could be read: the test nodes are scored now, once.
+
+        Args:
+            runs: the record of each on the same training and validation nodes, and its selected model.
+        """
+        if self.folder is not None and self.folder.is_taken:
+            self.records = {seed: r for seed, r in self.folder.records().items() if seed in self.split_of}
+        self._plan([[record.seed for record, _ in runs]])
+        for record, model in runs:
+            if record.seed in self.records:
+                continue
+            batch, split = self.make_batch([record.seed]), self.split_of[record.seed]
+            batch.select(0, model)
+            _, test, calibration, predicted = batch.final_scores(0, split)
+            result = RunResult(
+                seed=record.seed,
+                split=split,
+                failure=None,
+                curve=record.curve,  # type: ignore[arg-type]  # None where a number was not finite, as a record has it
+                epochs_run=record.epochs_run,
+                selected_epoch=record.selected_epoch,
+                val=record.val,  # type: ignore[arg-type]
+                test=test,
+                model=batch.selected_model(0),
+                calibration=calibration,
+                predicted=predicted,
+            )
+            self._evaluate(result, batch)
+            self._finish(result, record.runs_at_once, record.seconds)
+        if self.folder is not None:
+            self.folder.write_card()
 
     def _evaluate(self, result: RunResult, batch: SeedBatch) -> None:
         """Keep what a report needs of the run, if it is the best of its folder on the validation nodes."""

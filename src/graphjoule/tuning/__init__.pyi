@@ -1,3 +1,7 @@
+from .automatic import AutoResult as AutoResult
+from .automatic import auto as auto
+from .halving import AutoProgress as AutoProgress
+from .halving import Trial as Trial
 from .outcome import Outcome as Outcome
 from .outcome import Row as Row
 from .outcome import read_outcome as read_outcome

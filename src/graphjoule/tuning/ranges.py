@@ -59,6 +59,11 @@ class Interval:
         """Whether it could be drawn."""
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    def at(self, share: float) -> float:
+        """The value at a share of the way from `low` to `high`, 0 to 1, to three digits."""
+        way = self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
+        return round(way) if self.is_whole else min(max(float(f"{way:.3g}"), self.low), self.high)
+
     def distribution(self) -> Any:
         """The same for Optuna."""
         distributions = import_optuna().distributions
@@ -94,6 +99,10 @@ class Choices:
     def contains(self, value: Any) -> bool:
         """Whether it could be drawn."""
         return value in self.values
+
+    def at(self, share: float) -> Any:
+        """The value at a share of the way through them, 0 to 1."""
+        return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
     def distribution(self) -> Any:
         """The same for Optuna."""

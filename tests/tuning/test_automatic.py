@@ -1,0 +1,321 @@
+"""The search for a model within a time, mostly by a clock that goes on by a second whenever it is asked."""
+
+import csv
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from graphjoule import load
+from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit, mean_prediction, read_runs
+from graphjoule.tasks import Split
+from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.objective import Regression
+from graphjoule.training import TrainingInterrupted
+from graphjoule.training.budget import Budget
+from graphjoule.training.folder import RunFolder
+from graphjoule.training.records import read_records
+from graphjoule.tuning import auto, automatic, halving
+from graphjoule.tuning.automatic import RANKING_NAME, runs_together
+from graphjoule.tuning.halving import SUMMARY_NAME, WORK_NAME
+from tests.training import PUBLIC, same_bits, small_task
+from tests.training.test_budget import Clock
+
+SMALL = {"models": ["gcn", "sgc"], "depths": [1, 2], "seeds": [0, 1, 2], "device": "cpu"}
+SETTINGS = {"hidden_channels": 8, "epochs": 6, "split": "public"}
+
+
+@pytest.fixture(autouse=True)
+def few_variations(monkeypatch):
+    monkeypatch.setattr(halving, "_MOST_VARIATIONS", 2)
+
+
+def search(task=None, seconds=400, **options):
+    options = SMALL | {"settings": SETTINGS} | options
+    return auto(task or small_task(), Budget(seconds, Clock()), **options)
+
+
+def trials_of(folder):
+    return json.loads((folder / SUMMARY_NAME).read_text())["trials"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """One search with everything it wrote."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(halving, "_MOST_VARIATIONS", 2)
+        return search(out=tmp_path_factory.mktemp("auto") / "run")
+
+
+def test_all_models_and_depths_are_tried_then_the_best_are_varied_and_get_more_seeds(found):
+    trials = trials_of(found.folder)
+    rungs = {rung: [trial["name"] for trial in trials if trial["rung"] == rung] for rung in halving._RUNGS}
+    assert rungs["first"] == ["gcn-1", "sgc-1", "gcn-2", "sgc-2"]
+    assert len(rungs["variations"]) == 2
+    assert all("-v" in name for name in rungs["variations"])
+    assert len(rungs["seeds"]) == 3
+    assert len(rungs["winner"]) == 1
+    assert {len(trial["seeds"]) for trial in trials if trial["rung"] == "first"} == {1}
+    assert next(trial for trial in trials if trial["rung"] == "winner")["seeds"] == [0, 1, 2]
+
+
+def test_the_result_is_an_ordinary_run_folder(found):
+    names = {path.name for path in found.folder.iterdir()}
+    models = {f"model-seed-{record.seed}.safetensors" for record in found.records}
+    own = {"run.json", "records.jsonl", "evaluation.safetensors", "MODEL_CARD.md", ".lock"}
+    assert names == own | models | {SUMMARY_NAME, RANKING_NAME}
+    runs = read_runs(found.folder)
+    assert runs.recipe.model.name == found.trials[0].model
+    predicted = runs.predict(ModelInput.of(small_task()))
+    assert predicted.shape == (30, 3)
+    assert torch.allclose(
+        predicted, mean_prediction(found.models, runs.recipe, runs.objective, ModelInput.of(small_task()))
+    )
+    assert load(found.folder).num_layers == found.trials[0].num_layers
+    assert list(read_records(found.folder / "records.jsonl")) == found.records
+
+
+def test_its_runs_are_those_that_fit_trains_with_the_same_settings(found):
+    """Paused, continued and scored afterwards, a run that was not cut is to the bit the run of `fit`."""
+    about = RunFolder(found.folder).about()
+    seeds = [record.seed for record in found.records]
+    again = fit(about.recipe, small_task(), seeds, device="cpu", runs_at_once=1)
+    for mine, other, model, twin in zip(found.records, again.records, found.models, again.models, strict=True):
+        assert mine.epochs_run == other.epochs_run
+        assert mine.run_id == other.run_id
+        assert mine.test["accuracy"] == pytest.approx(other.test["accuracy"])
+        assert mine.val["loss"] == pytest.approx(other.val["loss"], rel=1e-4)
+        if mine.seed == 0:  # which trained alone; the others trained together, which rounds in another way
+            assert same_bits(model, twin)
+
+
+def test_the_ranking_has_all_that_was_tried_the_best_first(found):
+    rows = list(csv.DictReader((found.folder / RANKING_NAME).read_text().splitlines()))
+    assert len(rows) == len(found.trials) == 6
+    assert [row["name"] for row in rows] == [trial.name for trial in found.trials]
+    assert rows[0]["rung"] == "winner"
+    assert found.trials[0].name == next(t["name"] for t in trials_of(found.folder) if t["rung"] == "winner")
+    assert found.metric == "accuracy"
+    scores = [trial.score for trial in found.trials if trial.rung == "seeds"]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_the_scores_of_the_chosen_runs_are_those_of_their_mean_prediction(found):
+    runs = read_runs(found.folder)
+    right = runs.predict(ModelInput.of(small_task())).argmax(dim=1) == small_task().targets
+    assert found.val_score == pytest.approx(float(right[PUBLIC.val].double().mean()))
+    assert found.test_score == pytest.approx(float(right[PUBLIC.test].double().mean()))
+
+
+def test_test_labels_change_nothing_but_the_test_scores(tmp_path):
+    task = small_task()
+    wrong = task.targets.clone()
+    wrong[PUBLIC.test] = (wrong[PUBLIC.test] + 1) % 3
+    options = {"models": ["gcn"], "depths": [1]}
+    one, other = search(task, **options), search(replace(task, targets=wrong), **options)
+    assert one.trials == other.trials
+    assert all(same_bits(*pair) for pair in zip(one.models, other.models, strict=True))
+    assert one.test_score == pytest.approx(1 - other.test_score, abs=0.99)
+    assert one.test_score != other.test_score
+
+
+def test_the_same_search_gives_the_same_result_and_writes_nothing_without_a_folder(found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    again = search()
+    assert again.folder is None
+    assert again.trials == found.trials
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_regressions_and_splits_per_seed_are_searched_too():
+    task = small_task()
+    asked = {"objective": Regression(), "fixed_splits": (), "default_split": "stratified-20-20"}
+    numbers = replace(task, targets=task.targets.float() + 10, **asked)
+    result = search(numbers, models=["gcn"], depths=[1], settings={"epochs": 6, "hidden_channels": 4})
+    assert result.metric == "r2"
+    assert {record.recipe["data"]["split_seed"] for record in result.records} == {0}
+    assert result.test_score is not None
+
+
+def test_select_on_says_by_what_candidates_are_ranked():
+    result = search(models=["gcn"], depths=[1], settings=SETTINGS | {"select_on": "macro_f1"})
+    assert result.metric == "macro_f1"
+
+
+def test_settings_that_are_given_are_those_of_all_candidates():
+    result = search(settings=SETTINGS | {"lr": 0.123}, models=["gcn"], depths=[1])
+    assert {trial.changes.get("lr") for trial in result.trials} == {None}
+    assert result.records[0].recipe["train"]["lr"] == 0.123
+    assert result.records[0].recipe["model"]["hidden_channels"] == 8
+
+
+# Time.
+
+
+@pytest.mark.parametrize("seconds", [60, 150])
+def test_it_keeps_to_its_budget(seconds):
+    """By a clock that only training moves; epochs without end."""
+    clock = Clock()
+    begin = clock.now
+    settings = SETTINGS | {"epochs": 10_000, "patience": 10_000}
+    result = auto(small_task(), Budget(seconds, clock), **SMALL | {"settings": settings})
+    assert clock.now - begin <= 1.1 * seconds
+    assert result.records
+
+
+@pytest.mark.slow
+def test_it_keeps_to_its_budget_by_the_clock_on_the_wall():
+    """Models as they are, epochs without end."""
+    begin = time.monotonic()
+    result = auto(small_task(), "30s", device="cpu", settings={"epochs": 100_000, "patience": 100_000})
+    assert 25 < time.monotonic() - begin < 33
+    assert result.records[0].epochs_run > 1
+
+
+def test_a_budget_that_is_hardly_enough_still_gives_a_model():
+    result = search(seconds=2, settings=SETTINGS | {"epochs": 500})
+    assert len(result.records) >= 1
+    assert any("not tried" in (trial.failure or "") for trial in result.trials)
+
+
+# What goes wrong.
+
+
+def test_candidates_that_fail_are_named_and_the_others_go_on():
+    result = search(models=["gcn", "sgc"], depths=[1], settings=SETTINGS | {"lr": 1e30, "epochs": 3}, seeds=[0])
+    assert result.trials
+    assert all(trial.failure is None or "not finite" in trial.failure for trial in result.trials)
+
+
+def test_where_nothing_can_be_trained_the_first_failure_is_said():
+    with pytest.raises(
+        GraphjouleError, match="No model could be trained on small; the first failure: seed 0: the loss"
+    ):
+        search(models=["gcn"], depths=[2], seeds=[0], settings=SETTINGS | {"lr": 1e38})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"models": []}, "There is nothing to try"),
+        ({"depths": []}, "There is nothing to try"),
+        ({"models": ["gnn"]}, '"gnn" is not a model'),
+        ({"settings": {"c_min": 0.2}}, '"c_min" is not a setting of'),
+        ({"seeds": []}, "seeds are"),
+        ({"seeds": [1, 1]}, "seeds are"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, options, said):
+    with pytest.raises(GraphjouleError, match=said):
+        auto(small_task(), 5, **SMALL | options, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_fit_searches_with_auto_and_says_what_it_cannot_take():
+    options = {"settings": SETTINGS | {"epochs": 2}, "device": "cpu"}
+    result = fit("auto", small_task(), seeds=[0], budget=Budget(20, Clock()), **options)
+    assert len(result.records) == 1
+    assert {trial.model for trial in result.trials} == set(automatic.AUTO_MODELS)
+    with pytest.raises(GraphjouleError, match='`terms` cannot be given with "auto"'):
+        fit("auto", small_task(), terms=[lambda model, graph: None])
+
+
+# Kill and resume.
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("at", [5, 45])
+def test_a_search_that_was_killed_goes_on_and_finds_the_same(tmp_path, found, at):
+    """Killed while it trains: what is finished is not repeated, and the trials are those of a search in one go."""
+    out, count = tmp_path / "run", 0
+
+    def kill(progress):
+        nonlocal count
+        count += 1
+        if count == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        search(out=out, on_progress=kill)
+    before = trials_of(out / WORK_NAME) if (out / WORK_NAME / SUMMARY_NAME).exists() else []
+    begun = []
+    again = search(out=out, resume=True, on_progress=lambda p: begun.append((p.rung, p.name)))
+    assert not {(trial["rung"], trial["name"]) for trial in before} & set(begun)
+    assert trials_of(out)[: len(before)] == before
+    timeless = {"seconds", "epoch_seconds"}
+    assert [t.model_dump(exclude=timeless) for t in again.trials] == [
+        t.model_dump(exclude=timeless) for t in found.trials
+    ]
+    assert all(same_bits(*pair) for pair in zip(again.models, found.models, strict=True))
+    assert not (out / WORK_NAME).exists()
+
+
+def test_a_search_that_is_asked_to_stop_stops_and_one_that_is_over_is_not_repeated(tmp_path):
+    out, asked, options = tmp_path / "run", iter([False] * 20), {"models": ["gcn"], "depths": [1]}
+    with pytest.raises(TrainingInterrupted):
+        search(out=out, should_stop=lambda: next(asked, True), **options)
+    first = search(out=out, resume=True, **options)
+    seen = []
+    again = search(out=out, resume=True, on_progress=seen.append, **options)
+    assert seen == []
+    assert again.records == first.records
+    assert again.trials == first.trials
+
+
+def test_a_folder_is_taken_up_by_the_same_search_alone(tmp_path):
+    out = tmp_path / "run"
+    options = {"models": ["gcn"], "depths": [1], "seeds": [0]}
+    search(out=out, **options)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    for changed, said in [
+        ({}, "already holds a search for a model; pass `resume=True`"),
+        ({"resume": True, "seconds": 300}, "budget: 400 -> 300"),
+        ({"resume": True, "depths": [2]}, "was begun with something else"),
+        ({"resume": True, "task": replace(small_task(), features=small_task().features + 1)}, "data: "),
+    ]:
+        with pytest.raises(GraphjouleError, match=said):
+            search(out=out, **options | changed)
+    text = (out / SUMMARY_NAME).read_text()
+    for damaged in (
+        "{",
+        "[]",
+        text.replace('"first"', '"last"'),
+        text.replace('"name": "gcn-1"', '"name": "../gcn-1"'),
+    ):
+        (out / SUMMARY_NAME).write_text(damaged)
+        with pytest.raises(GraphjouleError, match="is damaged"):
+            search(out=out, **options, resume=True)
+    (out / SUMMARY_NAME).write_bytes(before[out / SUMMARY_NAME])
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(GraphjouleError, match=r"holds letter\.txt"):
+        search(out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_an_ensemble_is_taken_where_it_is_better_than_its_runs_are_on_average():
+    """Two runs that are wrong about different nodes, and one that is wrong about most of them."""
+    split = Split("public", None, torch.arange(9), torch.arange(9, 18), torch.arange(18, 30))
+    task = replace(small_task(), fixed_splits=(split,))
+    metric = task.objective.metrics[0]
+    truth = torch.nn.functional.one_hot(task.targets, 3).double()
+
+    def wrong_about(nodes, doubt):
+        predicted = 0.9 * truth + 0.1 / 3
+        predicted[nodes] = (1 - doubt) * truth[nodes].roll(1, dims=1) + doubt * truth[nodes]
+        return predicted
+
+    good, other, bad = wrong_about([9, 10], 0.45), wrong_about([11, 12], 0.45), wrong_about(list(range(9, 18)), 0.0)
+    assert runs_together(task, metric, {0: good, 1: other, 2: bad}, split.val) == [0, 1]
+    assert runs_together(task, metric, {0: good, 2: bad}, split.val) == [0]
+    assert runs_together(task, metric, {4: good}, split.val) == [4]

@@ -1,0 +1,95 @@
+"""The rungs, with trials that were written by hand; the whole search is in test_automatic.py."""
+
+import pytest
+import torch
+
+from graphjoule.training.budget import Budget
+from graphjoule.tuning import Trial, hide_test
+from graphjoule.tuning.halving import Halving
+from graphjoule.tuning.ranges import parse_range
+from tests.training import small_recipe, small_task
+from tests.training.test_budget import Clock
+
+NAMES = {"gcn-1": ("gcn", 1), "sgc-1": ("sgc", 1), "gcn-4": ("gcn", 4)}
+
+
+def make(tmp_path, *trials, seconds=100, **settings):
+    recipes = {name: small_recipe(*kind, **settings) for name, kind in NAMES.items()}
+    seen = hide_test(small_task(), recipes["gcn-1"], [0, 1])
+    given = (Budget(seconds, Clock()), tmp_path, torch.device("cpu"), lambda progress: None, lambda: False)
+    search = Halving(recipes, seen, [0, 1], *given)
+    search.trials = list(trials)
+    return search
+
+
+def trial(name, score, rung="first", loss=0.0, **more):
+    model, num_layers = NAMES[name.partition("-v")[0]]
+    return Trial(rung=rung, name=name, model=model, num_layers=num_layers, score=score, loss=loss, seeds=[0], **more)
+
+
+def names(trials):
+    return [each.name for each in trials]
+
+
+def test_the_score_ranks_then_the_loss_then_who_came_first(tmp_path):
+    found = trial("gcn-1", 0.5, loss=2.0), trial("sgc-1", 0.5, loss=1.0), trial("gcn-4", None, failure="it broke")
+    assert names(make(tmp_path, *found).ranked()) == ["sgc-1", "gcn-1"]
+    assert names(make(tmp_path, trial("gcn-1", 0.5), trial("sgc-1", 0.5)).ranked()) == ["gcn-1", "sgc-1"]
+
+
+def test_what_a_rung_takes_follows_from_the_rungs_before_it_alone(tmp_path):
+    before = [trial("gcn-1", 0.5), trial("sgc-1", 0.4)]
+    search = make(tmp_path, *before, trial("sgc-1", 0.9, rung="best"))
+    assert names(search.ranked(before="best")) == ["gcn-1", "sgc-1"]
+    assert names(search.ranked()) == ["sgc-1", "gcn-1"]
+
+
+def test_candidates_of_later_rungs_stand_first_and_those_without_a_result_last(tmp_path):
+    search = make(
+        tmp_path,
+        trial("gcn-4", None, failure="it broke"),
+        trial("gcn-1", 0.9),
+        trial("sgc-1", 0.5),
+        trial("sgc-1", 0.4, rung="seeds"),
+        trial("gcn-1-v1", 0.95, rung="variations"),
+    )
+    assert names(search.standings()) == ["sgc-1", "gcn-1-v1", "gcn-1", "gcn-4"]
+
+
+def test_an_epoch_is_judged_by_the_nearest_depth_of_the_same_model(tmp_path):
+    search = make(tmp_path)
+    assert search._epoch_seconds(trial("gcn-4", None)) == 0.0
+    search.trials = [trial("sgc-1", 0.5, epoch_seconds=1.0)]
+    assert search._epoch_seconds(trial("gcn-1", None)) == 1.0
+    search.trials.append(trial("gcn-1", 0.5, epoch_seconds=3.0))
+    assert search._epoch_seconds(trial("gcn-4", None)) == pytest.approx(3.0 * 6 / 3)
+
+
+def test_a_candidate_that_could_not_make_ten_epochs_is_not_begun(tmp_path):
+    search = make(tmp_path, trial("gcn-1", 0.5, epoch_seconds=9.0), trial("sgc-1", 0.5, epoch_seconds=0.1))
+    search.work.mkdir()
+    search._rung("first", [trial("gcn-4", None)])
+    assert search.trials[-1].name == "gcn-4"
+    assert search.trials[-1].failure.startswith("not tried: an epoch may take 18 s, and it had 3")
+    assert [path.name for path in search.work.iterdir()] == ["auto.json"]
+
+
+def test_variations_are_drawn_from_their_number_alone_and_never_twice(tmp_path):
+    search, again = make(tmp_path), make(tmp_path)
+    leader = trial("gcn-1", 0.5, changes={"lr": 0.02})
+    drawn = [search._draw(search.recipes["gcn-1"], leader, number) for number in range(4)]
+    assert drawn == [again._draw(again.recipes["gcn-1"], leader, number) for number in range(4)]
+    assert len({recipe.fingerprint() for _, recipe in drawn}) == 4
+    assert all(changes.keys() <= {"lr", "weight_decay", "dropout", "normalize_features"} for changes, _ in drawn)
+    assert {recipe.model.hidden_channels for _, recipe in drawn} == {8}  # which was asked for
+    search.recipes["gcn-1-v1"] = drawn[0][1]
+    assert search._draw(search.recipes["gcn-1"], leader, 0) != drawn[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [("lr=1e-3..1e-1:log", (0.001, 0.01, 0.1)), ("dropout=0..0.8", (0.0, 0.4, 0.8)), ("encoder=a,b", ("a", "b", "b"))],
+)
+def test_a_range_has_a_value_at_every_share(text, ends):
+    _, found = parse_range(text)
+    assert tuple(found.at(share) for share in (0.0, 0.5, 1.0)) == ends
