@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.measures.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
+from graphjoule.measures.diversity import (
+    effective_rank,
+    feature_correlation,
+    mean_pair_cosine,
+    rank_one_distance,
+    stable_rank,
+)
 from tests.graphs import few, normal
 
 MEASURES = [mean_pair_cosine, effective_rank, stable_rank, feature_correlation]
@@ -47,6 +53,8 @@ def test_the_ranks_are_those_of_the_singular_values(shape, rank):
     stable = float(values.square().sum() / values[0] ** 2)
     assert float(effective_rank(x)) == pytest.approx(effective, rel=1e-6)
     assert float(stable_rank(x)) == pytest.approx(stable, rel=1e-12)
+    away = float((1 - (values[0] ** 2 / values.square().sum())).clamp(min=0).sqrt())
+    assert float(rank_one_distance(x)) == pytest.approx(away, abs=1e-7)
     assert 1 - 1e-12 <= stable_rank(x) <= effective_rank(x) + 1e-9 <= len(values) + 1e-8
 
 

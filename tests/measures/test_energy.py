@@ -13,6 +13,7 @@ from graphjoule.measures.energy import (
     combinatorial_energy,
     component_energies,
     dirichlet_energy,
+    higher_energy,
     kernel_distance,
     random_walk_energy,
     rayleigh_quotient,
@@ -436,3 +437,16 @@ def test_nodes_without_edges_are_components_without_energy():
 def test_labels_that_do_not_fit_are_refused(labels):
     with pytest.raises(GraphjouleError, match="expected one integer for each of the 3 nodes"):
         class_energies(torch.ones(3, 2), path3().graph(), labels)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_a_higher_energy_is_that_of_the_dense_power(order):
+    edges, x = random_edges(12, 9, weighted=True), normal(12, 3)
+    laplacian = torch.eye(12, dtype=torch.float64) - edges.dense()
+    expected = torch.trace(x.t() @ torch.linalg.matrix_power(laplacian, order) @ x)
+    torch.testing.assert_close(higher_energy(x, edges.graph64(), order), expected, rtol=1e-11, atol=0)
+
+
+def test_an_order_below_one_is_refused():
+    with pytest.raises(GraphjouleError, match="order is 0; it must be at least 1"):
+        higher_energy(normal(3, 2), random_edges(3, 2).graph64(), 0)

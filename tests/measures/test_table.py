@@ -31,6 +31,9 @@ def bounds(name: str, x: torch.Tensor, graph) -> tuple[float, float]:
         "correlation": (0, 1),
         "combinatorial_energy": (0, 2 * float(graph.degree.max()) * square),
         "random_walk_energy": (0, 2 * float(variance / (1 + graph.degree).sum())),
+        "rank_one_distance": (0, 1),
+        "second_energy": (0, 4 * square),
+        "third_energy": (0, 8 * square),
     }[name]
 
 
@@ -38,6 +41,7 @@ def test_the_table_has_these_rows():
     assert list(MEASURES) == [
         *("energy", "norm", "rayleigh", "kernel_distance", "mad", "pair_cosine", "effective_rank", "stable_rank"),
         *("correlation", "combinatorial_energy", "random_walk_energy"),
+        *("rank_one_distance", "second_energy", "third_energy"),
     ]
     assert DEFAULT_MEASURES == ("energy", "norm", "rayleigh", "effective_rank")
     for name, measure in MEASURES.items():

@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from hypothesis import given
 from torch.func import functional_call
 
+from graphjoule import EnergyConstraint, Trace
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
+from graphjoule.measures import MEASURES
 from graphjoule.nn import MODELS, GraphModel
 from graphjoule.ops import make_key, split_key
 from tests.graphs import Edges, edge_lists, few, no_edges, normal, random_edges
@@ -324,3 +326,39 @@ def test_features_and_graphs_that_do_not_fit_are_refused_with_a_sentence(name):
 def test_a_dropout_outside_its_range_is_refused(name, dropout):
     with pytest.raises(GraphjouleError, match=rf"dropout is {dropout}; it must be in \[0, 1\)"):
         MODELS[name](5, 4, 3, 2, dropout=dropout)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "sparse"])
+def test_autocast_and_half_precision_give_nearly_the_scores_of_float32(name, is_sparse):
+    """Sparse products have no kernels in half precision: none of them may be reached."""
+    model, x = build(name, {}, seed=0).float().eval(), X.float().abs()
+    x = SparseFeatures.from_dense(x) if is_sparse else x
+    half, expected = copy.deepcopy(model).bfloat16(), model(x, EDGES.graph()).detach()
+    tolerance = 0.05 * float(expected.abs().max())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = model(x, EDGES.graph())
+    assert (scores.dtype, expected.dtype) == (torch.float32, torch.float32)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=tolerance)
+    model.train()
+    with torch.autocast("cpu", dtype=torch.bfloat16), Trace(model) as trace, EnergyConstraint(model) as constraint:
+        (loss(model, model(x, EDGES.index)) + constraint()).backward()  # the constraint's hooks make layers run singly
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert len(trace.layers) >= 2
+    scores = half(x.to(dtype=torch.bfloat16), EDGES.graph().to(dtype=torch.bfloat16))
+    assert scores.dtype == torch.bfloat16
+    torch.testing.assert_close(scores.float(), expected, rtol=0, atol=2 * tolerance)
+    loss(half, half(x.to(dtype=torch.bfloat16), EDGES.index)).backward()
+
+
+def test_autocast_changes_neither_energies_nor_traced_outputs():
+    model = build("egnn", {}, seed=0).float().eval()
+    graph = EDGES.graph()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = model(X.float(), graph)
+        with Trace(model, graph) as trace:
+            assert model(X.float(), graph).equal(plain)
+        x = X.float()
+        inside = MEASURES["energy"].function(x, graph)
+    torch.testing.assert_close(inside, MEASURES["energy"].function(x, graph), rtol=1e-6, atol=0)
+    assert trace.layers

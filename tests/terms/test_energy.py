@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
@@ -425,3 +426,79 @@ def test_the_nodes_of_an_edge_index_are_counted_by_the_features():
     hooks = EmbeddingHooks(model, edge_index, None, 5)
     model(x)
     assert len(hooks.chain()) == 3
+
+
+def test_a_module_that_has_a_constraint_saves_its_multipliers():
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = scales(0.1)
+            self.constraint = EnergyConstraint(self.net, path3().graph64(), layers="*")
+
+    first, second, x = Module(), Module(), normal(3, 2)
+    assert not any("multipliers" in key for key in first.state_dict())
+    for module in (first, second):
+        module.net(x)
+        module.constraint()
+    first.constraint.update()
+    assert list(first.constraint.parameters()) == []  # the model is no part of it
+    state = first.state_dict()
+    assert state["constraint.multipliers"].equal(first.constraint.multipliers)
+    second.load_state_dict(state)
+    assert second.constraint().equal(first.constraint())
+    first.to(torch.bfloat16)  # multipliers add up over a training and are not rounded
+    assert first.constraint.multipliers.equal(state["constraint.multipliers"])
+    second.load_state_dict(Module().state_dict())  # of before the first update
+    assert second.constraint.multipliers is None
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        second.constraint.load_state_dict({"multiplier": torch.zeros(2, 1)})
+
+
+def test_accumulated_batches_move_the_multipliers_by_their_mean():
+    model = scales(0.1)
+    constraint = EnergyConstraint(model, path3().graph64(), layers="*")
+    gaps = []
+    for seed in range(3):
+        model(normal(3, 2, seed=seed))
+        constraint()
+        gaps.append(constraint.gaps().detach())
+    constraint.update()
+    torch.testing.assert_close(constraint.multipliers, torch.relu(torch.stack(gaps).mean(dim=0)))
+    model(normal(3, 2))
+    constraint()
+    before = constraint.multipliers
+    constraint.update()  # what was accumulated before counts no more
+    torch.testing.assert_close(constraint.multipliers, torch.relu(before + constraint.gaps().detach()))
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self, use_reentrant: bool | None) -> None:
+        super().__init__()
+        self.use_reentrant, self.layers = use_reentrant, torch.nn.ModuleList(scales(0.7, 0.1, 0.6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x) if self.use_reentrant is None else checkpoint(layer, x, use_reentrant=self.use_reentrant)
+        return x
+
+
+def gradient_of_a_checkpointed_model(use_reentrant: bool | None):
+    x, model = normal(3, 2).requires_grad_(), Checkpointed(use_reentrant)
+    with Trace(model, path3().graph64()) as trace, EnergyConstraint(model, path3().graph64(), layers="*.*") as held:
+        (model(x).sum() + held()).backward()
+        assert len(held.names()) == 4
+    return [row.name for row in trace.layers], x.grad
+
+
+def test_a_checkpoint_calls_layers_again_and_has_each_row_once_and_the_same_gradient():
+    names, gradient = gradient_of_a_checkpointed_model(use_reentrant=None)
+    assert names == ["layers.0", "layers.1", "layers.2"]
+    again, same = gradient_of_a_checkpointed_model(use_reentrant=False)
+    assert again == names
+    torch.testing.assert_close(same, gradient)
+
+
+def test_a_reentrant_checkpoint_hides_layers_from_the_constraint_and_is_warned_of():
+    with pytest.warns(UserWarning, match=r"'layers.0' runs without gradients.*take `use_reentrant=False`"):
+        names, _ = gradient_of_a_checkpointed_model(use_reentrant=True)
+    assert len(names) == 3

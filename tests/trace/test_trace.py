@@ -15,9 +15,9 @@ from graphjoule.graph import Propagation
 from graphjoule.measures import MEASURES, Measure
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import EGNN, GCN
-from graphjoule.trace import Trace
+from graphjoule.trace import LayerCollapse, Trace
 from graphjoule.trace.trace import Entry, settle
-from tests.graphs import edge_lists, few, normal, path3, random_edges
+from tests.graphs import edge_lists, few, k33, normal, path3, random_edges
 
 from . import Plain, energy, hooks, names, norm, single
 
@@ -448,3 +448,42 @@ def test_on_a_gpu_a_graph_from_the_cpu_serves_and_nothing_waits_inside_the_hooks
     assert all(entry.values["energy"].is_cuda for entry in trace._entries)
     for row, expected in zip(trace.select(call=1).layers, on_cpu.layers, strict=True):
         assert row.energy == pytest.approx(expected.energy, rel=1e-4)
+
+
+# Alarms.
+
+
+def dying(factor: float) -> torch.nn.Module:
+    class Smooth(torch.nn.Module):
+        def forward(self, x):
+            return factor * x + (1 - factor) * x.mean()
+
+    return torch.nn.Sequential(torch.nn.Identity(), Smooth(), torch.nn.Linear(1, 1).double())
+
+
+def test_a_dead_layer_warns_once_stops_or_calls():
+    graph, x = k33().graph64(), normal(6, 1)
+    with Trace(dying(0.5), graph, on_collapse="stop") as trace:  # nothing is dead
+        trace._model(x)
+    with Trace(dying(1e-6), graph, on_collapse="warn", watch="1") as trace:
+        with pytest.warns(UserWarning, match=r"^1 has collapsed in call 0: norm .*, rayleigh [\d.e-]+\.$"):
+            trace._model(x)
+        trace._model(x)  # a second warning would be an error
+    with Trace(dying(1e-6), graph, on_collapse="stop") as trace, pytest.raises(LayerCollapse, match="is stopped"):
+        trace._model(x)
+    rows = []
+    with Trace(dying(math.nan), graph, on_collapse=rows.append, watch="1") as trace:
+        trace._model(x)
+    assert [row.name for row in rows] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"on_collapse": "shout"}, "on_collapse is 'shout'; expected 'warn', 'stop' or a function"),
+        ({"on_collapse": "warn", "measures": ["norm"]}, "needs the measures norm and rayleigh; rayleigh is missing"),
+    ],
+)
+def test_an_alarm_that_cannot_be_is_refused(options, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        Trace(dying(0.5), k33().graph64(), **options)

@@ -6,6 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,6 +26,23 @@ def csr_tensor(rowptr: Tensor, col: Tensor, value: Tensor, shape: tuple[int, int
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse (CSR|invariant)", category=UserWarning)
         return torch.sparse_csr_tensor(rowptr, col, value, size=shape, check_invariants=False)
+
+
+def csr_matmul(matrix: Tensor, x: Tensor) -> Tensor:
+    """``A X`` for a torch CSR matrix; of half precision computed in float32, for which every device has a kernel."""
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return torch.mm(matrix.float(), x.float()).to(x.dtype)
+    return torch.mm(matrix, x)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """A block in which `torch.autocast` is off for the device of a tensor.
+
+    Autocast would hand sparse products to kernels that do not exist in half precision, and energies are differences of
+    numbers that agree in their first digits.
+    """
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def csr_product(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
@@ -151,7 +169,8 @@ def linear_map(
 ) -> Tensor:
     """A function that is linear in ``x``, with a gradient of which autograd cannot know that it is cheap.
 
-    It works under `torch.vmap`, where all runs are one call, and has derivatives of any order.
+    It works under `torch.vmap`, where all runs are one call, has derivatives of any order, and keeps the dtype of
+    `x` under `torch.autocast`.
 
     Args:
         x: what the function is linear in.
@@ -166,10 +185,11 @@ def linear_map(
         >>> x.grad
         tensor([1., 2.])
     """
-    if is_plain():
-        return function(x, *given)
-    out: Tensor = _LinearMap.apply(x, function, adjoint, *given)  # type: ignore[no-untyped-call]
-    return out
+    with full_precision(x):
+        if is_plain():
+            return function(x, *given)
+        out: Tensor = _LinearMap.apply(x, function, adjoint, *given)  # type: ignore[no-untyped-call]
+        return out
 
 
 @with_signature

@@ -17,6 +17,7 @@ from graphjoule.graph.csr import (
     csr_product,
     csr_tensor,
     each_run,
+    full_precision,
     is_plain,
     linear_map,
     row_of_entries,
@@ -104,6 +105,10 @@ class Laplacian:
         """
         scaled = self.scaled(normalised=normalised)
         return _quadratic_form(x, lambda run: self._form(run, scaled), lambda run: self._product(run, scaled))
+
+    def product(self, x: Tensor) -> Tensor:
+        """``(I - P) X`` in float64, without cancelling where features are almost smooth."""
+        return _self_adjoint(x, lambda run: self._product(run.double(), self.scaled()))
 
     def without_kernel(self, x: Tensor) -> Tensor:
         """Features less their orthogonal projection onto `scale` on each component, in float64."""
@@ -363,10 +368,11 @@ def _self_adjoint(x: Tensor, function: OfOneRun) -> Tensor:
 
 def _quadratic_form(x: Tensor, form: OfOneRun, product: OfOneRun) -> Tensor:
     """``<X, M X>`` of every run's features from a `form` that is as exact as can be; its gradient is ``2 M X``."""
-    if is_plain():
-        return each_run(form, x)
-    out: Tensor = _QuadraticForm.apply(x, form, product)  # type: ignore[no-untyped-call]
-    return out
+    with full_precision(x):
+        if is_plain():
+            return each_run(form, x)
+        out: Tensor = _QuadraticForm.apply(x, form, product)  # type: ignore[no-untyped-call]
+        return out
 
 
 @with_signature

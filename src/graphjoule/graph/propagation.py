@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import Rows, csr_tensor, entries_of_rows, row_of_entries, row_starts
+from graphjoule.graph.csr import Rows, csr_matmul, csr_tensor, entries_of_rows, row_of_entries, row_starts
 from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, merge_edges
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes
@@ -196,7 +196,7 @@ class Propagation(Nodes):
         Args:
             x: features of all nodes that the columns name, shape ``[num_columns, channels]``.
         """
-        return torch.mm(self.matrix, x)
+        return csr_matmul(self.matrix, x)
 
     def mixed(self, a: float, alpha: float) -> Tensor:
         """The entries of ``a P + alpha I``, which has the pattern of ``P``, to be read only.

@@ -81,6 +81,28 @@ def stable_rank(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     return squared.sum(dim=-1) / torch.where(largest == 0, 1, largest)
 
 
+def rank_one_distance(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
+    r"""How far node features are from the nearest matrix of rank one, relative to their size.
+
+    .. math:: \min_{u, v} \frac{\| X - u v^\top \|}{\|X\|} = \sqrt{1 - s_1^2 / \|X\|_F^2}
+
+    by the theorem of Eckart and Young (1936). Zero where all channels are multiples of one, which no energy sees: the
+    rank collapse of Roth and Liebig (2024), whose measure takes the largest row and column instead of the best ones.
+    Below 1, and 0 for ``X = 0``; what is below about 1e-7 is rounding and counts as zero.
+
+    Arguments and result are those of `mean_pair_cosine`.
+
+    Example:
+        >>> round(float(rank_one_distance(torch.eye(2))), 6), float(rank_one_distance(torch.ones(3, 3)))
+        (0.707107, 0.0)
+    """
+    squared = _squared_singular_values(x, nodes)
+    total = squared.sum(dim=-1)
+    rest = squared.sort(dim=-1).values[..., :-1].sum(dim=-1)
+    share = torch.where(rest == 0, 1, rest / torch.where(total == 0, 1, total))
+    return torch.where(rest == 0, 0, share.sqrt())
+
+
 def feature_correlation(x: Tensor, nodes: Nodes = ALL_NODES) -> Tensor:
     r"""Mean absolute Pearson correlation of the channels (Jin et al. 2022): how much they repeat each other.
 

@@ -81,6 +81,37 @@ def random_walk_energy(x: Tensor, graph: Propagation | Tensor, *, edge_weight: T
     return combinatorial_energy(x, graph) / graph.global_sum((1 + graph.degree).sum())
 
 
+def higher_energy(x: Tensor, graph: Propagation | Tensor, order: int = 2) -> Tensor:
+    r"""Energy of a higher order: high frequencies weigh more, and low ones, the last to fade, less.
+
+    .. math:: \operatorname{tr}(X^\top (I - P)^k X) = \sum_i \lambda_i^k \| u_i^\top X \|^2 \in [0, 2^k \|X\|^2)
+
+    for the eigenvalues and eigenvectors of ``I - P``. Order 1 is `dirichlet_energy`, order 2 is ``||(I - P) X||^2``, by
+    how much one propagation changes the features (Zhou and Schoelkopf 2005, iterated Laplacians). It costs `order`
+    products.
+
+    Args:
+        x: node features, shape ``[..., num_nodes, channels]``.
+        graph: a `Propagation`, or an ``edge_index`` with both directions of each edge.
+        order: ``k``, at least 1.
+
+    Returns:
+        Float64 numbers, shape ``[...]``.
+
+    Example:
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> x = torch.tensor([[3.0], [1.0]])
+        >>> [round(float(higher_energy(x, edge_index, order)), 9) for order in (1, 2, 3)]
+        [2.0, 2.0, 2.0]
+    """
+    if order < 1:
+        raise GraphjouleError(f"order is {order}; it must be at least 1.")
+    graph = graph_of(x, graph)
+    for _ in range(order // 2):
+        x = graph.laplacian.product(x)
+    return graph.laplacian.form(x) if order % 2 else graph.global_sum(x.double().square().sum(dim=(-2, -1)))
+
+
 def rayleigh_quotient(x: Tensor, graph: Propagation | Tensor, *, edge_weight: Tensor | None = None) -> Tensor:
     r"""Energy of node features relative to their size: the mean eigenvalue of ``I - P`` that they are made of.
 

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.measures.distances import neighbour_mad
-from graphjoule.measures.diversity import effective_rank, feature_correlation, mean_pair_cosine, stable_rank
+from graphjoule.measures.diversity import (
+    effective_rank,
+    feature_correlation,
+    mean_pair_cosine,
+    rank_one_distance,
+    stable_rank,
+)
 from graphjoule.measures.energy import (
     combinatorial_energy,
     dirichlet_energy,
     frobenius_norm,
+    higher_energy,
     kernel_distance,
     random_walk_energy,
     rayleigh_quotient,
 )
+from graphjoule.measures.information import group_distance_ratio, instance_information_gain
 
 
 @dataclass(frozen=True)
@@ -140,8 +149,64 @@ for _row in (
         "half the mean squared change of the features over one step of the random walk",
         "Levin and Peres 2017, chapter 13",
     ),
+    Measure(
+        "rank_one_distance",
+        rank_one_distance,
+        "sqrt(1 - s_1^2 / ||X||^2), s_1 the largest singular value of X, and 0 for X = 0",
+        "[0, 1)",
+        "how far the features are from one direction that all channels repeat",
+        "Eckart and Young 1936; Roth and Liebig 2024",
+    ),
+    Measure(
+        "second_energy",
+        higher_energy,
+        "tr(X^T (I - P)^2 X) = ||(I - P) X||^2",
+        "[0, 4 ||X||^2)",
+        "how much one propagation changes the features",
+        "Zhou and Schoelkopf 2005",
+    ),
+    Measure(
+        "third_energy",
+        partial(higher_energy, order=3),
+        "tr(X^T (I - P)^3 X)",
+        "[0, 8 ||X||^2)",
+        "how much of the features is of high frequency",
+        "Zhou and Schoelkopf 2005",
+    ),
 ):
     MEASURES[_row.name] = _row
+
+
+def _with_labels(labels: Tensor) -> Measure:
+    return Measure(
+        "group_distance_ratio",
+        lambda x, graph: group_distance_ratio(x, labels.to(x.device)),
+        "mean distance of nodes of two classes / mean distance of nodes of one class",
+        "[0, inf), 1 for X = 0",
+        "how much farther apart classes are than the nodes of one class",
+        "Zhou et al. 2020 (DGN)",
+    )
+
+
+def _with_inputs(inputs: Tensor) -> Measure:
+    return Measure(
+        "instance_information_gain",
+        lambda x, graph: instance_information_gain(x, inputs.to(x.device)),
+        "mean of log(m sum_j a_ij b_ij / (sum_j a_ij sum_j b_ij)), Gaussian kernels a of inputs and b of features",
+        "(-inf, log m], m the number of sampled nodes",
+        "what the features still say about the input features of the same node",
+        "Zhou et al. 2020 (DGN)",
+    )
+
+
+DATA_MEASURES: dict[str, Callable[[Tensor], Measure]] = {
+    "group_distance_ratio": _with_labels,
+    "instance_information_gain": _with_inputs,
+}
+"""Measures that need more than features and graph: each makes a `Measure` from the labels, or from the input features.
+
+``Trace(model, measures=["energy", DATA_MEASURES["group_distance_ratio"](labels)])`` records one.
+"""
 
 
 def measure_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -132,7 +132,8 @@ class FeatureLinear(nn.Linear):
         if isinstance(x, SparseFeatures):
             out = sparse_linear(x, self.weight.t(), p, key)
             return out if self.bias is None else out + self.bias
-        return super().forward(dropout(x, p, key))
+        # In half precision under autocast, and then back: graph layers and energies want the dtype of the parameters.
+        return super().forward(dropout(x, p, key)).to(self.weight.dtype)
 
 
 ModuleType = TypeVar("ModuleType", bound=type[nn.Module])

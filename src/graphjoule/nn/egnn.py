@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.graph.csr import full_precision
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import (
     BatchNorm,
@@ -194,12 +195,13 @@ class ResidualModel(GraphModel):
         """Encoder, layers, head."""
         h = h0 = self.encoder(x, keys[0])
         stack = self._stack()
-        if stack is None:
-            for conv, key in zip(self.convs, keys[1:-1], strict=True):
-                h = conv(h, h0, graph, key)
-        else:  # the same in one op, which fuses the arithmetic and keeps one activation per layer
-            drops = [key for key in keys[1:-1] if key is not None]
-            h = stack(h0, graph, keys=torch.stack(drops) if drops else None, segment=self._segment())
+        with full_precision(h0):  # the fused stack has no kernels in half precision, and traced or not it is the same
+            if stack is None:
+                for conv, key in zip(self.convs, keys[1:-1], strict=True):
+                    h = conv(h, h0, graph, key)
+            else:  # the same in one op, which fuses the arithmetic and keeps one activation per layer
+                drops = [key for key in keys[1:-1] if key is not None]
+                h = stack(h0, graph, keys=torch.stack(drops) if drops else None, segment=self._segment())
         scores: Tensor = self.head(h, self.output_dropout, keys[-1])
         return scores
 

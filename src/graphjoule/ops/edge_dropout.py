@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import csr_tensor, linear_map, of_all_runs
+from graphjoule.graph.csr import csr_matmul, csr_tensor, linear_map, of_all_runs
 from graphjoule.graph.nodes import Excerpt
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import keep_mask, keep_scale
@@ -157,7 +157,7 @@ def _dropped_product(
             mask = keep_mask(keys, value.shape, p, value.dtype)
             mask = mask if number is None else mask.index_select(1, number)
         runs = zip(value * mask, graph.gather_halo(x), strict=True)
-        out = torch.stack([torch.mm(csr_tensor(graph.rowptr, graph.col, v, graph.shape), run) for v, run in runs])
+        out = torch.stack([csr_matmul(csr_tensor(graph.rowptr, graph.col, v, graph.shape), run) for v, run in runs])
         return out.add_(x, alpha=entries.own * keep_scale(p)) if entries.own else out
 
     def adjoint(grad: Tensor, key: Tensor) -> Tensor:

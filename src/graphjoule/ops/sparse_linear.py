@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import csr_product, csr_tensor, linear_map, of_all_runs
+from graphjoule.graph.csr import csr_matmul, csr_product, csr_tensor, linear_map, of_all_runs
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
@@ -60,7 +60,7 @@ def _by_values(x: SparseFeatures, transposed: bool, dense: Tensor, values: Tenso
 def _csr_product(rowptr: Tensor, col: Tensor, value: Tensor, dense: Tensor) -> Tensor:
     if backend_for(dense) == "cpu":
         return csr_product(rowptr, col, value, dense)
-    return torch.mm(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(dense))), dense)
+    return csr_matmul(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(dense))), dense)
 
 
 def _by_keys(p: float, x: SparseFeatures, transposed: bool, dense: Tensor, keys: Tensor | None = None) -> Tensor:

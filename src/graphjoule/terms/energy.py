@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,10 +21,11 @@ from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
 from graphjoule.terms.settings import check_settings
 from graphjoule.terms.term import Term
+from graphjoule.trace.compiled import as_written, compile_anew, not_compiled
 from graphjoule.trace.graphs import GraphReader, Measured
 from graphjoule.trace.operators import Operator
 from graphjoule.trace.outputs import as_matrix
-from graphjoule.trace.watch import Watch, watched_modules
+from graphjoule.trace.watch import Watch, is_in_backward, watched_modules
 
 _HELD = -1.0  # the gap of a limit that holds because there is no energy on its greater side
 
@@ -188,27 +190,31 @@ class EmbeddingHooks:
         num_nodes: int | None,
         operator: str | None = None,
     ) -> None:
+        model = as_written(model)
         self._graphs = GraphReader(model, graph, num_nodes, operator)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
+        self._has_grad, self._has_input, self._has_warned = False, False, False
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         watched = watched_modules(model, layers)
         self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(self._begin, prepend=True, with_kwargs=True),
+            model.register_forward_pre_hook(not_compiled(self._begin), prepend=True, with_kwargs=True),
             *self._graphs.attach(),
             *(
-                module.register_forward_hook(partial(self._measure, name), with_kwargs=True)
+                module.register_forward_hook(not_compiled(partial(self._measure, name)), with_kwargs=True)
                 for name, module in watched.items()
             ),
-            model.register_forward_hook(self._end),
+            model.register_forward_hook(not_compiled(self._end)),
         ]
+        compile_anew()
 
     def remove(self) -> None:
         """Take all hooks off; what was measured last stays."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        compile_anew()
 
     def clear(self) -> None:
         """Forget what was measured."""
@@ -234,9 +240,11 @@ class EmbeddingHooks:
         return seen
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_in_backward():
+            return
         self._seen.clear()
         self._num_calls += 1
-        self._is_called = True
+        self._is_called, self._has_grad = True, torch.is_grad_enabled()
         self._graphs.end(has_rows=True)
         self._graphs.begin(args, kwargs)
 
@@ -249,16 +257,34 @@ class EmbeddingHooks:
         ]
         if not found or found[0].origin is self._last:
             return
+        given = self._input_like(found[0].origin, args)
+        if is_in_backward():  # a checkpoint calls the layer again: the tensors that autograd keeps, and nothing else
+            if name == self._first and self._has_input and given is not None:
+                _ = [self._log_energy(replace(each, features=given)) for each in found]
+            _ = [self._log_energy(each) for each in found]
+            return
+        if self._is_called and self._has_grad and not torch.is_grad_enabled() and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{name!r} runs without gradients, as inside `torch.utils.checkpoint(..., use_reentrant=True)`, so a "
+                "constraint cannot move it; take `use_reentrant=False`.",
+                stacklevel=2,
+            )
         self._last = found[0].origin
         if self._seen and not self._is_called and name == self._first:
             self._seen.clear()  # the model itself is not called, as where a loop calls its `encode`
         self._first = name if not self._seen else self._first
         if not self._seen:
-            plain = (x for x in args if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
-            given = next((x for x in plain if x.shape == self._last.shape and x is not self._last), None)
+            self._has_input = given is not None
             if given is not None:
                 self._add(f"input of {name}", [replace(each, features=given) for each in found])
         self._add(name, found)
+
+    @staticmethod
+    def _input_like(output: Tensor, args: Any) -> Tensor | None:
+        """The first dense input of a layer that has the shape of its output."""
+        plain = (x for x in args if isinstance(x, Tensor) and x.layout == torch.strided and x.is_floating_point())
+        return next((x for x in plain if x.shape == output.shape and x is not output), None)
 
     def _add(self, name: str, found: Sequence[Measured]) -> None:
         """One embedding: of relations, the energies add up."""
@@ -283,7 +309,7 @@ class EmbeddingHooks:
         return log_energy(x, graphs[x.dtype])
 
 
-class EnergyConstraint(Term):
+class EnergyConstraint(Term, nn.Module):
     r"""Dirichlet energy constrained learning, Proposition 1 of the paper, for any torch model.
 
     .. math::
@@ -296,6 +322,10 @@ class EnergyConstraint(Term):
 
     ``X_0`` is what goes into the first of the layers if that has the shape of what comes out, else what comes out. A
     last output of another width is class scores and left free, if there are two others.
+
+    It is a module without parameters whose one buffer, ``multipliers``, is None before the first `update`. So where it
+    is an attribute of a module, as in a ``LightningModule``, checkpoints have the multipliers; the model that it
+    watches is not a part of it.
 
     Args:
         model: any module.
@@ -338,28 +368,40 @@ class EnergyConstraint(Term):
         operator: str | None = None,
         every: int = 1,
     ) -> None:
+        super().__init__()
         check_settings(c_min, c_max, method, rho)
         self.c_min, self.c_max, self.rho, self.method = c_min, c_max, rho, METHODS[method]
         self.every = every
-        self.multipliers: Tensor | None = None
-        self._latest: Tensor | None = None
+        self.multipliers: Tensor | None
+        self.register_buffer("multipliers", None)
+        self._latest: list[Tensor] = []  # the gaps of every `constraint()` for the next update
+        self._is_updated = False
         self._hooks = EmbeddingHooks(model, graph, layers, num_nodes, operator)
 
-    def __call__(self) -> Tensor:
+    def forward(self) -> Tensor:
         """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.
 
         Raises:
             GraphjouleError: the model has not been called yet.
         """
         gaps = self.gaps()
-        self._latest = gaps.detach()
+        if self._is_updated:
+            self._latest.clear()
+        self._is_updated = False
+        self._latest.append(gaps.detach())
         return self.term(gaps, self._multipliers_like(gaps))
 
     def update(self) -> None:
-        """Move the multipliers by the gaps of the last `constraint()`; call it after the optimiser's step."""
-        if self._latest is None:
+        """Move the multipliers; call it after the optimiser's step.
+
+        They move by the mean gaps of every `constraint()` since the last update: where gradients of several batches are
+        accumulated for one step, all of them count.
+        """
+        if not self._latest:
             raise GraphjouleError("There is nothing to update by: call constraint() for the loss first.")
-        self.multipliers = self.method.updated(self._latest, self._multipliers_like(self._latest), self.rho)
+        gaps = torch.stack(self._latest).mean(dim=0)
+        self.multipliers = self.method.updated(gaps, self._multipliers_like(gaps), self.rho)
+        self._is_updated = True
 
     def gaps(self) -> Tensor:
         """All ``g`` of the last forward pass, differentiable, shape ``[..., 2, layers]``: lower limits, then upper."""
@@ -418,13 +460,19 @@ class EnergyConstraint(Term):
         numbers = torch.cat([gaps, multipliers]).t().tolist()
         return ConstraintReport(initial, tuple(LayerState(n, *row) for n, row in zip(names, numbers, strict=True)))
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The multipliers, for a checkpoint; empty before the first `update`."""
-        return {} if self.multipliers is None else {"multipliers": self.multipliers}
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Go on with the multipliers of a checkpoint, of whatever shape; with none where it was saved before them."""
+        saved = state_dict.get(f"{prefix}multipliers")
+        self.multipliers = None if saved is None else torch.empty_like(saved)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on with the multipliers of a `state_dict`."""
-        self.multipliers = state.get("multipliers")
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Multipliers stay in float64 where a module around them goes to ``bfloat16``: they add up over a training."""
+        kept = self.multipliers
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if kept is not None and self.multipliers is not None:
+            self.multipliers = kept.to(self.multipliers.device)
+        return self
 
     def detach(self) -> None:
         """Take all hooks off the model; what was measured last can still be read."""

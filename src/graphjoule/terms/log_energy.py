@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.csr import full_precision, is_plain, with_signature
 from graphjoule.graph.laplacian import Kernel
 from graphjoule.ops.propagate import plain_product
 
@@ -114,7 +114,8 @@ def log_energy(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor]:
         >>> round(float(value.exp()), 6), bool(is_nil)
         (2.0, False)
     """
-    value, is_nil, _, _ = _LogEnergy.apply(x, graph)  # type: ignore[no-untyped-call]
+    with full_precision(x):
+        value, is_nil, _, _ = _LogEnergy.apply(x, graph)  # type: ignore[no-untyped-call]
     return value, is_nil
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -18,13 +19,14 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.csr import full_precision, is_plain, with_signature
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 from graphjoule.measures.energy import ratio
+from graphjoule.trace.compiled import as_written, uncompiled
 from graphjoule.trace.graphs import GraphReader, Measured
 from graphjoule.trace.outputs import as_matrix, describe_output
 from graphjoule.trace.view import LayerTrace, TraceView, some
-from graphjoule.trace.watch import Watch, watched_modules
+from graphjoule.trace.watch import Watch, is_in_backward, watched_modules
 
 _MOST_WAITING = 4096  # entries on a device: each number takes a block of 512 bytes there until it is read back
 
@@ -40,6 +42,7 @@ class Trace(TraceView):
     By default all modules whose output is node features are watched, but for the parts of a layer (see
     `graphjoule.trace.watch.layer_modules`). A tensor is then recorded once: a module that returns its input unchanged,
     such as dropout in evaluation mode, has no row, and what a module returns from its last part has the module's name.
+    What `torch.compile` made runs as it is written inside the block, so that no row is missing.
     Modules asked for by name or type have a row at each of their calls. Where a call of the model uses a module again,
     as one activation for all layers, rows are numbered: "act", "act#2". A trace without rows ends in a warning.
 
@@ -56,6 +59,10 @@ class Trace(TraceView):
         gradients: record the norm of the loss's gradient by every output, ``||dL/dX||``, and by the parameters of every
             module, when a backward pass comes inside the block.
         every: record each `every`-th call of the model only; the others cost nothing.
+        on_collapse: what to do when a layer dies, which is looked at after each recorded call and waits for the device:
+            "warn" once per layer, "stop" with a `LayerCollapse`, or a function that is called with its row. A layer is
+            dead where its rows are not finite, all zero, or have a ``rayleigh`` below 1e-6, with neighbours that agree
+            to three digits; "norm" and "rayleigh" must be among the measures.
 
     Example:
         >>> from graphjoule.nn import GCN
@@ -79,11 +86,13 @@ class Trace(TraceView):
         by_graph: bool = False,
         gradients: bool = False,
         every: int = 1,
+        on_collapse: str | Callable[[LayerTrace], None] | None = None,
     ) -> None:
         if every < 1:
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
         if not isinstance(model, nn.Module):
             raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
+        model = as_written(model)
         if gradients and isinstance(graph, Propagation):
             graph.require_whole("A trace with `gradients=True`")
         if isinstance(measures, str):
@@ -95,7 +104,15 @@ class Trace(TraceView):
         self._is_default = watch is None
         self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph)
         self._gradients, self._every = gradients, every
+        missing = [name for name in ("norm", "rayleigh") if name not in self.measures]
+        if on_collapse is not None and missing:
+            raise GraphjouleError(f"on_collapse needs the measures norm and rayleigh; {missing[0]} is missing.")
+        if not (on_collapse is None or on_collapse in ("warn", "stop") or callable(on_collapse)):
+            raise GraphjouleError(f"on_collapse is {on_collapse!r}; expected 'warn', 'stop' or a function of a row.")
+        self._on_collapse, self._num_looked = on_collapse, 0
+        self._dead: set[str] = set()
         self._is_open = False
+        self._uncompiled = ExitStack()
         self._call = -1
         self._part_call, self._first_part = -1, ""
         self._mark: int | str | None = None
@@ -145,8 +162,11 @@ class Trace(TraceView):
     def __enter__(self) -> Self:
         """Start watching."""
         self._is_open = True
+        self._uncompiled.enter_context(uncompiled())
         self._handles.append(self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True))
         self._attach()
+        if self._on_collapse is not None:
+            self._handles.append(self._model.register_forward_hook(self._look))
         if self._gradients:  # where several watched modules have a parameter, it counts for each
             for name, module in self._watched.items():
                 for key, parameter in module.named_parameters():
@@ -160,6 +180,7 @@ class Trace(TraceView):
     ) -> None:
         """Stop watching."""
         self._is_open = False
+        self._uncompiled.close()
         self._detach()
         for handle in self._handles:
             handle.remove()
@@ -214,6 +235,8 @@ class Trace(TraceView):
         self._layer_handles.clear()
 
     def _record(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if is_in_backward():
+            return  # a checkpoint computes the layer again
         found = self._graphs.measured(name, module, args, kwargs, output)
         if not found:
             if not self._entries:
@@ -237,6 +260,25 @@ class Trace(TraceView):
             _show(each.features, self, entry, each)
             if each.operator is None:
                 entry.add_up([entries[k] for k in each.adds], self.measures)
+
+    def _look(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        """Sound the alarm for the dead layers of this call."""
+        entries, self._num_looked = self._entries[self._num_looked :], len(self._entries)
+        settle(entries)
+        for row in (row for entry in entries for row in entry.rows()):
+            if row.part is not None or not has_collapsed(row):
+                continue
+            if callable(self._on_collapse):
+                self._on_collapse(row)
+                continue
+            says = f"{row.name} has collapsed in call {row.call}: " + ", ".join(
+                f"{name} {row.values[name]:.3g}" for name in ("norm", "rayleigh")
+            )
+            if self._on_collapse == "stop":
+                raise LayerCollapse(f"{says}; the training is stopped as `on_collapse='stop'` asks.")
+            if row.name not in self._dead:
+                self._dead.add(row.name)
+                warnings.warn(f"{says}.", stacklevel=2)
 
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
         """Whether this very tensor has its row already, which then takes the name of the outermost module giving it.
@@ -274,14 +316,15 @@ class Trace(TraceView):
         operator = measured.operator
         entry.operator = "symmetric" if operator is None else operator.name
         own = {} if operator is None else {"energy": operator.energy, "rayleigh": operator.rayleigh}
-        for measure in self._measures:
-            if measure.name in own and measure is MEASURES.get(measure.name):
-                entry.values[measure.name] = own[measure.name](x)
-            elif isinstance(measured.graph, Propagation):
-                entry.values[measure.name] = measure.function(x, measured.graph)
-            elif measure.name not in ("energy", "rayleigh"):
-                with suppress(GraphjouleError):  # it needs edges among these nodes, and there are none
-                    entry.values[measure.name] = measure.function(x, measured.graph)  # type: ignore[arg-type]
+        with full_precision(x):
+            for measure in self._measures:
+                if measure.name in own and measure is MEASURES.get(measure.name):
+                    entry.values[measure.name] = own[measure.name](x)
+                elif isinstance(measured.graph, Propagation):
+                    entry.values[measure.name] = measure.function(x, measured.graph)
+                elif measure.name not in ("energy", "rayleigh"):
+                    with suppress(GraphjouleError):  # it needs edges among these nodes, and there are none
+                        entry.values[measure.name] = measure.function(x, measured.graph)  # type: ignore[arg-type]
 
     def _await_gradient(self, entry: Entry, x: Tensor, num_nodes: int, to_front: Callable[[Tensor], Tensor]) -> None:
         """Hang a hook on `x` that computes ``||dL/dX||``; `to_front` moves the run axis to the front.
@@ -312,6 +355,19 @@ class Trace(TraceView):
         rows = "one row per node" if nodes is None else f"{nodes} rows, one per node of the graph"
         outputs = some([f"{name} {shapes}" for name, shapes in self._missed.items()], "; ")
         return f"no output is node features, floating-point with {rows}; the outputs were: {outputs}"
+
+
+class LayerCollapse(GraphjouleError):  # noqa: N818 - what happened, not a wrong input
+    """A layer died while a `Trace` with ``on_collapse="stop"`` watched it."""
+
+
+_DEAD_RAYLEIGH = 1e-6  # below float32's rounding of a difference of neighbours that agree to three digits, squared
+
+
+def has_collapsed(row: LayerTrace) -> bool:
+    """Whether a layer is dead: not finite, all zero, or with neighbours that agree to three digits."""
+    norm, rayleigh = row.values["norm"], row.values["rayleigh"]
+    return not (math.isfinite(norm) and norm > 0 and rayleigh >= _DEAD_RAYLEIGH)
 
 
 Number = Tensor | list[float]  # one per run: on the device, or read back

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
+import torch
 from torch import nn
 
 from graphjoule.errors import GraphjouleError
@@ -74,6 +75,15 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 yield from descend(child, f"{prefix}{name}.")
 
     return descend(model, "")
+
+
+def is_in_backward() -> bool:
+    """Whether a backward pass is at work: `torch.utils.checkpoint` calls layers again there, for what it did not keep.
+
+    Where torch does not say, the answer is no.
+    """
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and int(task()) != -1
 
 
 def _down_to_layers(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,0 +1,76 @@
+"""Every row of the table in docs/loops.md is run by a test: those that no other file has are here."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from graphjoule import EnergyConstraint, Trace
+from graphjoule.nn import GCN
+from tests.forked import context
+from tests.graphs import normal, path3
+
+ROOT = Path(__file__).parents[1]
+ROWS = {
+    "a plain loop": "terms/test_energy.py::test_a_deep_network_that_loses_its_energy_is_brought_within_its_limits",
+    "`torch.compile`": "trace/test_compiled.py::test_a_constraint_holds_a_compiled_model",
+    "`torch.autocast`": "nn/test_contract.py::test_autocast_and_half_precision_give_nearly_the_scores_of_float32",
+    "`model.bfloat16()`": "nn/test_contract.py::test_autocast_and_half_precision_give_nearly_the_scores_of_float32",
+    "gradient accumulation": "terms/test_energy.py::test_accumulated_batches_move_the_multipliers_by_their_mean",
+    "`torch.utils.checkpoint`": "terms/test_energy.py::test_a_checkpoint_calls_layers_again_and_has_each_row_once",
+    "checkpoints of a module": "terms/test_energy.py::test_a_module_that_has_a_constraint_saves_its_multipliers",
+    "Lightning": "trace/test_lightning.py::test_energies_are_logged_and_multipliers_are_in_the_checkpoint",
+    "loaders of PyG": "trace/test_graphs.py::test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch",
+    "DistributedDataParallel": "test_loops.py::test_two_processes_train_one_model_with_trace_and_constraint",
+    "`torch.export`": "training/test_export.py::test_a_program_says_what_the_model_says_on_any_graph",
+}
+
+
+def test_every_row_of_the_page_has_a_test():
+    page = (ROOT / "docs" / "loops.md").read_text()
+    rows = dict(re.findall(r"^\| ([^|]+) \| (yes|not tested) \|", page, flags=re.MULTILINE))
+    assert {row for row, works in rows.items() if works == "yes"} == ROWS.keys()
+    assert [row for row, works in rows.items() if works != "yes"] == ["FullyShardedDataParallel"]
+    for place in ROWS.values():
+        path, name = place.split("::")
+        assert f"def {name}" in (ROOT / "tests" / path).read_text(), place
+
+
+def _train(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = GCN(4, 4, 2, num_layers=3, dropout=0.0)
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    x, y = normal(3, 4, seed=rank, dtype=torch.float32), torch.tensor([0, 1, 0])
+    with Trace(model) as trace, EnergyConstraint(model, layers=["convs.*"]) as constraint:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (F.cross_entropy(wrapped(x, path3().index), y) + constraint()).backward()
+            optimizer.step()
+            constraint.update()
+    own = constraint.multipliers.clone()
+    dist.all_reduce(constraint.multipliers)
+    found = {"rows": len(trace.layers), "weights": model.state_dict(), "own": own, "sum": constraint.multipliers}
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_with_trace_and_constraint(tmp_path):
+    processes = [context().Process(target=_train, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    assert first["rows"] == second["rows"] == 9
+    for name, weight in first["weights"].items():
+        assert weight.equal(second["weights"][name])
+    torch.testing.assert_close(first["sum"], first["own"] + second["own"])
+    assert first["sum"].equal(second["sum"])

@@ -1,0 +1,81 @@
+"""Hooks on what `torch.compile` made: every row that the plain model has, and the same constraint."""
+
+import sys
+
+import pytest
+import torch
+
+from graphjoule import EnergyConstraint, Trace
+from graphjoule.nn import EGNN
+from graphjoule.trace.compiled import as_written, compile_anew, not_compiled, uncompiled
+from tests.graphs import normal, path3
+
+EDGES, X = path3().index, normal(3, 4, dtype=torch.float32)
+pytestmark = [  # the compiler has several of its own
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+MODELS = [
+    lambda: torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3))),
+    pytest.param(lambda: EGNN(4, 4, 2, num_layers=2).eval(), marks=pytest.mark.slow),
+]
+any_model = pytest.mark.parametrize("make", MODELS, ids=["linear", "egnn"])
+
+
+def compiled(model: torch.nn.Module) -> torch.nn.Module:
+    torch.compiler.reset()
+    return torch.compile(model, backend="eager")
+
+
+def call(model: torch.nn.Module, like: torch.nn.Module) -> torch.Tensor:
+    return model(X, EDGES) if isinstance(like, EGNN) else model(X)
+
+
+@any_model
+def test_a_compiled_model_has_the_rows_of_the_plain_one_and_is_compiled_again_after_the_block(make):
+    model = make()
+    with Trace(model, EDGES) as plain:
+        call(model, model)
+    fast = compiled(model)
+    call(fast, model)  # code that was compiled before sees no new hook
+    for watched in (fast, model):
+        with Trace(watched, EDGES) as trace:
+            call(fast, model)
+        assert [row.name for row in trace.layers] == [row.name for row in plain.layers]
+        assert [row.values for row in trace.layers] == [row.values for row in plain.layers]
+    calls = []
+    function = torch.compile(lambda x: x + 1, backend=lambda graph, _: calls.append(1) or graph.forward)
+    with Trace(model, EDGES):
+        function(X)
+        call(model, model)
+    assert not calls
+    function(X)
+    assert calls
+
+
+@any_model
+@pytest.mark.parametrize("is_called", [True, False])
+def test_a_constraint_holds_a_compiled_model(make, is_called):
+    model = make()
+    with EnergyConstraint(model, EDGES, c_min=0.9) as constraint:
+        call(model, model)
+        expected = constraint()
+    fast = compiled(model)
+    if is_called:
+        call(fast, model)
+    with EnergyConstraint(fast, EDGES, c_min=0.9) as constraint:
+        for _ in range(2):
+            call(fast, model)
+            torch.testing.assert_close(constraint(), expected)
+        constraint().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+    call(fast, model)
+
+
+def test_nothing_is_compiled_where_nothing_was(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    model = torch.nn.Linear(2, 2)
+    assert as_written(model) is model
+    assert not_compiled(model.forward) == model.forward
+    with uncompiled():
+        compile_anew()
