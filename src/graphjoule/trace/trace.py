@@ -266,7 +266,7 @@ class Trace(TraceView):
         entries, self._num_looked = self._entries[self._num_looked :], len(self._entries)
         settle(entries)
         for row in (row for entry in entries for row in entry.rows()):
-            if row.part is not None or not has_collapsed(row):
+            if row.part or not has_collapsed(row):
                 continue
             if callable(self._on_collapse):
                 self._on_collapse(row)
