@@ -14,8 +14,9 @@ from graphjoule.graph import Propagation
 from graphjoule.tasks import Task
 from graphjoule.tasks.objective import Classification
 
-# The same examples at every run, so that only a change makes a test fail; HYPOTHESIS_PROFILE=default looks for others.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples at every run, so that only a change makes a test fail; HYPOTHESIS_PROFILE=default looks for
+# others and for more.
+settings.register_profile("repeatable", derandomize=True, max_examples=40)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Started in the background or under nohup, this process ignores signals, and so would all that tests start.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphjoule.graph import Propagation
 
-few = settings(deadline=None, max_examples=25)  # torch is slow at first touch, and two cores are shared
+few = settings(deadline=None, max_examples=15)  # torch is slow at first touch, and two cores are shared
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,6 +180,7 @@ def test_a_member_that_is_no_array_is_refused(save, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_physics_is_never_dense(data_root):
     code = f"""
 import graphjoule.tasks as tasks, graphjoule.tasks.bag_of_words

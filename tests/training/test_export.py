@@ -156,6 +156,7 @@ def test_edges_are_valid_where_propagation_takes_them(edges):
         assert EdgeList(edges.index, edges.weight, x).is_valid()
 
 
+@pytest.mark.slow
 def test_features_are_normalised_within_where_the_recipe_says_so(tmp_path):
     export_model(new_model("gcn"), TASK, tmp_path / "m.onnx", normalize_features=True)
     edges = random_edges(weighted=True)

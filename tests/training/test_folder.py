@@ -98,7 +98,8 @@ def test_a_finished_training_leaves_its_records_models_and_settings_and_nothing_
 # Killed at any moment, then resumed.
 
 
-def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tmp_path, task, finished):
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tmp_path, task, finished, every):
     """Every file operation in turn is the one before which the process dies."""
     operations = ("write_json", "write_text", "write_tensors", "write_evaluation", "save_model", "append_record")
     died_before = []
@@ -119,7 +120,7 @@ def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tm
             monkeypatch.setattr(folder, name, watch(name, getattr(folder, name)))
         monkeypatch.setattr(RunFolder, "drop_checkpoint", watch("drop_checkpoint", RunFolder.drop_checkpoint))
 
-    for moment in range(100):
+    for moment in range(0, 100, every):
         path = tmp_path / str(moment)
         with monkeypatch.context() as patch:
             number(patch, moment)
@@ -130,8 +131,9 @@ def test_killed_at_any_write_a_training_resumes_to_the_same_bits(monkeypatch, tm
                 pass
         resume(task, path)
         assert_same_training(path, finished)
-    assert {*operations, "drop_checkpoint"} == set(died_before)
-    assert len(died_before) > 15
+    assert set(died_before) <= {*operations, "drop_checkpoint"}
+    assert len(died_before) > 15 / every
+    assert every > 1 or {*operations, "drop_checkpoint"} == set(died_before)
 
 
 def test_killed_again_and_again_a_training_still_ends_with_the_same_bits(tmp_path, task, finished):

@@ -34,6 +34,9 @@ MEASURE_NAMES = (  # the keys of `graphjoule.MEASURES`, which needs torch
     "correlation",
     "combinatorial_energy",
     "random_walk_energy",
+    "rank_one_distance",
+    "second_energy",
+    "third_energy",
 )
 DEFAULT_MEASURES = "energy,norm,rayleigh,effective_rank"
 _MOST_BROKEN = 5  # layers outside their limits that are named

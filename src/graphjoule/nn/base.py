@@ -133,7 +133,8 @@ class FeatureLinear(nn.Linear):
             out = sparse_linear(x, self.weight.t(), p, key)
             return out if self.bias is None else out + self.bias
         # In half precision under autocast, and then back: graph layers and energies want the dtype of the parameters.
-        return super().forward(dropout(x, p, key)).to(self.weight.dtype)
+        out = super().forward(dropout(x, p, key))
+        return out if out.dtype == self.weight.dtype else out.to(self.weight.dtype)
 
 
 ModuleType = TypeVar("ModuleType", bound=type[nn.Module])
