@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from graphjoule.graph.features import normalize_rows
+from graphjoule.measures import MEASURES
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import MODELS
 from graphjoule.tasks import load_task
@@ -115,7 +116,7 @@ def test_measures_and_modules_can_be_chosen(here):
     assert all(set(row) == {"name", "channels", "mad", "norm"} for row in state["layers"])
     assert state["limits"] is None
     every = json.loads(run("trace", "gcn:2", "--measures", "all", "--json").out)
-    assert len(every["states"]["at initialisation"]["layers"][0]) == 2 + 11
+    assert len(every["states"]["at initialisation"]["layers"][0]) == 2 + len(MEASURES)
 
 
 @pytest.mark.parametrize("name", MODELS)

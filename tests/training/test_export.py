@@ -166,7 +166,8 @@ def test_features_are_normalised_within_where_the_recipe_says_so(tmp_path):
     torch.testing.assert_close(Onnx(tmp_path / "m.onnx")(x, *inputs_of(edges)), want, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_targets", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_targets", [1, 2])
 def test_a_regression_gives_numbers_in_the_unit_of_the_targets(tmp_path, num_targets):
     task, recipe = small_regression(num_targets=num_targets), small_recipe("gcn")
     (model,) = fit(recipe, task, device="cpu").models
