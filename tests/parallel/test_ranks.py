@@ -115,6 +115,7 @@ def test_a_process_that_hangs_is_ended(monkeypatch):
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_a_process_that_is_asked_to_stop_may_take_longer_to_save_than_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["graphjoule.parallel.ranks"], "_GRACE_SECONDS", 0.2)
     script = (

@@ -193,6 +193,7 @@ def test_where_no_limit_binds_the_optimum_is_the_free_one():
     assert report.max_slackness == report.max_violation == 0
 
 
+@pytest.mark.slow
 def test_a_deep_network_that_loses_its_energy_is_brought_within_its_limits():
     edges = random_edges(40, 80, seed=1)
     graph, x, y = edges.graph64(), normal(40, 5), torch.arange(40) % 2

@@ -323,6 +323,7 @@ def test_sixty_four_layers_leave_in_a_minute(tmp_path):
     torch.testing.assert_close(Onnx(tmp_path / "m.onnx")(x, *inputs_of(edges)), want, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "torch"])
 def test_a_program_of_directed_edges_follows_them(tmp_path, format):
     task = replace(TASK, graph=DirectedPropagation.of(torch.tensor([[0], [1]]), num_nodes=TASK.num_nodes))

@@ -395,6 +395,7 @@ def test_trainings_whose_workers_are_killed_are_each_recorded_once(tmp_path):
         assert any(one["params"] == row.params and one["value"] == row.value for one in evaluations(tmp_path))
 
 
+@pytest.mark.slow
 @FORKS
 def test_where_there_are_no_locks_a_pulse_tells_the_same(tmp_path):
     storage = kill_workers(tmp_path, 8, 2, 2, "pulse", "cheap")

@@ -148,6 +148,7 @@ def test_run_cases_refuses_what_it_cannot_do(options, sentence):
         run_cases(["digits-2"], "cpu", 0.0, **options)
 
 
+@pytest.mark.slow
 def test_a_generated_case_is_measured_with_its_runs_and_its_record_comes_back(tmp_path):
     seen = []
     records = run_cases(["nodes-1k"], "cpu", 0.0, runs=2, on_case=seen.append)
