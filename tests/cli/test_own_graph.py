@@ -1062,6 +1062,14 @@ def test_every_objective_is_for_graphs_too(molecules, label, options):
     assert len(rows_of(molecules / "run" / "predictions.csv")) == 30
 
 
+def test_models_are_tried_on_many_graphs_without_a_comparison(molecules):
+    asked = ("auto", *THREE, "--label", "level", "--models", "gcn", "--depths", "1", "--budget", "3s", "--seeds", "1")
+    result = run(*asked, "--set", "epochs=3", "--device", "cpu", "--out", "best")
+    assert result.code == 0, result.err
+    assert "What is the graph worth?" not in result.out
+    assert "--worth compares with models of nodes" in run(*asked, "--worth").err
+
+
 def test_a_mean_over_atoms_is_learnt_and_found_in_graphs_without_a_label(molecules):
     options = ("--label", "price", "--features", "element", "--objective", "regression", "--pooling", "mean")
     quick = ("--model", "gcn", "--layers", "1", "--epochs", "150", "--set", "dropout=0", "--set", "lr=0.05")

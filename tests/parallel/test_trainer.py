@@ -218,9 +218,7 @@ def part_scores(group, folder, recipe):
     return scores_of(load_part(folder, group.rank, group), recipe)
 
 
-@pytest.mark.parametrize(
-    "model", ["egnn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gcn", "pairnorm"))]
-)
+@pytest.mark.parametrize("model", ["egnn", "gcn", "pairnorm"])
 @pytest.mark.slow
 def test_cora(world, tmp_path, data_root, model):
     task, recipe = load_task("cora", data_root), load_recipe(model, "cora", 4, {})

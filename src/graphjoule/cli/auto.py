@@ -19,7 +19,7 @@ from graphjoule.cli.terminal import (
     parse_seeds,
     show_auto,
 )
-from graphjoule.cli.train import Job, check_place, data_name, named_folder, print_result, warn_of_accuracy
+from graphjoule.cli.train import Job, check_place, compares, data_name, named_folder, print_result, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.nn.table import MODELS
 from graphjoule.training.budget import in_words
@@ -108,7 +108,7 @@ def try_models(
     hint: str = "",
 ) -> None:
     """Search a graph for so many seconds, print the ranking and what came out; `hint` is said before it begins."""
-    numbers = parse_seeds(seeds or _SEEDS)
+    numbers, is_compared = parse_seeds(seeds or _SEEDS), compares(source, worth)
     source.check()
     for model in models or ("",):  # what can be refused by names alone is refused before torch is imported
         load_recipe(model, source.name, max(depths), overrides)
@@ -159,7 +159,7 @@ def try_models(
     recipe = Recipe.from_fields(result.records[0].recipe)
     options: dict[str, Any] = {"seeds": numbers, "device": device, "out": folder, "resume": resume}
     options |= {"checkpoint_every": checkpoint_every, "source": source, "is_json": is_json}
-    options["is_compared"] = source.is_own if worth is None else worth
+    options["is_compared"] = is_compared
     more = {
         "model": recipe.model.name,
         "layers": recipe.model.num_layers,

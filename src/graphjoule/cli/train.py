@@ -198,13 +198,7 @@ def train(
         return
     model = DEFAULT_MODEL if model is None else model
     numbers = parse_seeds(seeds or "1")
-    if worth and parts is not None:
-        raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
-
-    if worth and source.graphs is not None:
-        raise GraphjouleError(
-            f"--worth compares with models of nodes, but --graphs is {source.graphs}; leave one of the two out."
-        )
+    is_compared = compares(source, worth, parts)
 
     # What can be refused by names and numbers alone is refused before torch is imported.
     source.check()
@@ -247,7 +241,7 @@ def train(
         budget=seconds,
         is_open=recipe_file is None,
         explain=explain,
-        is_compared=(source.is_own and source.graphs is None and parts is None) if worth is None else worth,
+        is_compared=is_compared,
     )
     if is_alone:
         task = source.load()
@@ -309,6 +303,17 @@ def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
             recipe = recipe.model_copy(update={"data": data})
         recipe = with_choices_of(recipe, stored)
     folder.check(recipe, resume=resume)
+
+
+def compares(source: GraphSource, worth: bool | None, parts: Path | None = None) -> bool:
+    """Whether to compare with simpler models: those of one's own nodes, unless somebody says otherwise."""
+    if worth and parts is not None:
+        raise GraphjouleError(f"--worth needs the whole graph, but --parts is {parts}; leave one of the two out.")
+    if worth and source.graphs is not None:
+        raise GraphjouleError(
+            f"--worth compares with models of nodes, but --graphs is {source.graphs}; leave one of the two out."
+        )
+    return (source.is_own and source.graphs is None and parts is None) if worth is None else worth
 
 
 def check_place(path: Path, *, resume: bool) -> None:
