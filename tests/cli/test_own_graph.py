@@ -1037,6 +1037,12 @@ def test_many_graphs_go_the_whole_way(molecules, caplog):
     page = html.unescape((molecules / "page.html").read_text())
     assert "30 graphs; 24 labelled graphs of 2 classes: high, low." in page
     (command,) = {text for text in re.findall(r"graphjoule (train [^<]*)", page) if "--graphs" in text}
+    for read in ("run/run.json", "run/records.jsonl", "run/model-seed-0.safetensors", "atoms.csv"):
+        said = run("predict", "run", *THREE, "--force", "--out", read)
+        assert (said.code, said.err) == (
+            2,
+            f"graphjoule: --out is {read}, which this command reads; name another file.\n",
+        )
     repeated = run(*shlex.split(command), "--device", "cpu", "--out", "repeated")
     assert (repeated.code, repeated.err) == (0, "")
     assert rows_of(molecules / "repeated" / "predictions.csv") == rows

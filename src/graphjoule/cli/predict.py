@@ -84,6 +84,10 @@ def predict(
         raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / 'predictions.csv'}.")
     if out.exists() and not force:
         raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
+    inputs = [each for each in (nodes, edges, graphs, run) if each is not None and each.exists()]
+    is_of_run = out.exists() and run.is_dir() and out.parent.samefile(run) and out.suffix != ".csv"
+    if out.exists() and (is_of_run or any(map(out.samefile, inputs))):
+        raise GraphjouleError(f"--out is {out}, which this command reads; name another file.")
     if nodes is not None and npz is not None:
         raise GraphjouleError("--nodes and --npz contradict each other: give one.")
     if edges is not None and nodes is None:
