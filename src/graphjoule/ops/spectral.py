@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _SQUARINGS = 14  # the bound is at most channels^(1 / 4 / 2^14) times too large: 1.00007 for 64 channels
-_BETWEEN = 3  # squarings from one division to the next: a norm of 1 becomes channels^-4 at the least, far from underflow
+_BETWEEN = 3  # squarings from one division to the next: a norm of 1 becomes channels^-4 at the least
 
 
 @torch.no_grad()
