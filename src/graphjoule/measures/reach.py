@@ -13,8 +13,8 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.csr import csr_tensor
 
-# Of the gradients of probes that are computed together: what stays in a CPU's cache (one by one, probes on Cora take half
-# the time of eight at once), and enough to keep a GPU busy.
+# Of the gradients of probes that are computed together: what stays in a CPU's cache (one by one, probes on Cora take
+# half the time of eight at once), and enough to keep a GPU busy.
 _BYTES_AT_ONCE = {"cpu": 2**22, "cuda": 2**31}
 _DEFAULT_PROBES = 128  # a standard error of about 5 % of the mean reach on Cora
 
