@@ -21,6 +21,7 @@ from reproduction.bench.plot import plot_all
 from reproduction.pages import Results, fill_page, read_results
 from reproduction.pages.drawings import drawn_with
 from reproduction.pages.tables import DOCUMENTS, with_tables
+from reproduction.pages.wave import pulse_picture, ring_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("reproduction/RESULTS.md", "reproduction/CONSTRAINT.md")
@@ -61,8 +62,9 @@ def data_text(data: dict[str, Any]) -> str:
 
 
 def other_files(root: Path = ROOT) -> dict[str, bytes]:
-    """The tables in README and the other pages, and the pictures of the benchmarks."""
+    """The tables in README and the other pages, and the pictures of the benchmarks and of the wave."""
     files = {name: with_tables((root / name).read_text()).encode() for name in DOCUMENTS}
+    files |= {"docs/images/wave-rings.png": ring_picture(), "docs/images/wave-pulse.png": pulse_picture()}
     with tempfile.TemporaryDirectory() as folder:
         for name in BENCH_CURVES:
             plot_all(root / f"reproduction/results/bench/{name}.jsonl", Path(folder))
