@@ -223,11 +223,12 @@ class Recipe(BaseModel):
         groups = parameter_groups(self.model.name)
         if set(decay) != set(groups):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
-        if self.train.clusters is not None and "energy" in self.terms:
-            raise GraphjouleError(
-                "terms.energy and train.clusters exclude each other: the energy of a layer needs the whole graph, and "
-                "a step on clusters sees a part of it. Leave out one of them."
-            )
+        for term, what in (("energy", "the energy of a layer needs"), ("consistency", "its warm-up and its mean need")):
+            if self.train.clusters is not None and term in self.terms:
+                raise GraphjouleError(
+                    f"terms.{term} and train.clusters exclude each other: {what} the whole graph, and a step on "
+                    "clusters sees a part of it. Leave out one of them."
+                )
         return self
 
     def with_split_of(self, task: "Task") -> Self:

@@ -69,6 +69,8 @@ class TrainingLoss(nn.Module):
 
         States are an argument because each run has its own; what becomes of them is for the caller to decide.
         """
+        for name in states or {}:
+            x = self.terms[name].view(x, key)
         output = self.task.readout(self.model(x, graph, key=key), self.model.output_center)[index]
         losses = self.losses(output, target)
         added, seen = losses.new_zeros(()), {}
@@ -151,6 +153,7 @@ class SeedBatch:
             if not isinstance(self.terms[name], Term):
                 raise GraphjouleError(f"{name} returned {type(self.terms[name]).__name__}; expected a Term.")
         self._train_loss = TrainingLoss(self.model, task, self.factors[0], self.terms).train()
+        self._views = max(term.views for term in self.terms.values())
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
         self.buffers = {
@@ -300,8 +303,35 @@ class SeedBatch:
             return self._mean_loss(losses, index) + self._share(added), seen
 
         rows = self.parameters, self.buffers, self.factors, self.train_index, keys, self.states
-        result: tuple[Tensor, dict[str, Tensor]] = _each_run(loss, *rows)
+        result: tuple[Tensor, dict[str, Tensor]]
+        result = _each_run(loss, *rows) if self._views == 1 else self._of_views(loss, *rows)
         return result
+
+    def _of_views(self, loss: Callable[..., Any], *rows: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean loss over several views of every run, with what they add together."""
+        *before, keys, states = rows
+        keys = fold_in(keys[:, None], torch.arange(self._views, dtype=torch.int32, device=keys.device))
+        if self.model.is_stackable:  # the views of a run are runs with the same parameters
+            repeated, states_of = [_nested(self._per_view, each) for each in before], _nested(self._per_view, states)
+            sizes = keys.shape[:2]
+            found = _each_run(loss, *repeated, keys.flatten(0, 1), states_of)
+            losses, seen = _nested(lambda rows: rows.unflatten(0, sizes), found)
+            for name, buffer in self.buffers.items():  # each view has moved its copy of a batch norm's statistics
+                moved = repeated[1][name].unflatten(0, sizes)
+                buffer.copy_(moved.mean(dim=1) if buffer.is_floating_point() else moved[:, 0])
+        else:
+            found = [_each_run(loss, *before, keys[:, view], states) for view in range(self._views)]
+            losses = torch.stack([each for each, _ in found], dim=1)
+            seen = {name: torch.stack([each[name] for _, each in found], dim=1) for name in states}
+        added = losses.mean(dim=1)
+        for name, term in self.terms.items():
+            value, seen[name] = _each_run(term.joined, states[name], seen[name])
+            added = added + value
+        return added, seen
+
+    def _per_view(self, rows: Tensor) -> Tensor:
+        """Every row as often as there are views."""
+        return rows[:, None].expand(-1, self._views, *rows.shape[1:]).flatten(0, 1)
 
     def _mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
         return self._node_sums(losses[:, None], index)[0] / self._counts[0]
