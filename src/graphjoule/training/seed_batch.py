@@ -102,6 +102,7 @@ class SeedBatch:
         parameters: of every run in one row, shape ``[runs, size]``.
         moment1: Adam's mean of the gradient, shape ``[runs, size]``.
         moment2: Adam's mean of its square, shape ``[runs, size]``.
+        averages: exponential averages of the parameters, where `train.average` asks for them; else empty.
         best_parameters: those of the selected epoch, shape ``[runs, size]``.
         buffers: of the model, by name, each with the run axis first.
         best_buffers: those of the selected epoch.
@@ -160,6 +161,7 @@ class SeedBatch:
             name: torch.stack([m.get_buffer(name) for m in models]) for name, _ in self.model.named_buffers()
         }
         self.moment1, self.moment2 = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
+        self.averages = self.parameters[:, : 0 if recipe.train.average is None else None].clone()
         self.best_parameters = self.parameters.clone()
         self.best_buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
@@ -242,6 +244,9 @@ class SeedBatch:
         step = self.epoch + 1
         adam_step(self.parameters, gradient, self.moment1, self.moment2, step, self.lr, self.weight_decay, active)
         self._hold_weights(active)
+        if (decay := self.recipe.train.average) is not None:  # of the first steps a shorter one, or they would linger
+            rate = 1 - ((1 + step) / (10 + step)).clamp(max=decay)
+            self.averages.add_((self.parameters - self.averages).mul_(rate.to(self.parameters)))
         for name, state in self.states.items():
             if state.numel():  # of a run that has stopped it stays as it is
                 updated = self.terms[name].updated(state, seen[name].detach(), step)
@@ -344,6 +349,11 @@ class SeedBatch:
         """The sum over nodes of ``[n, k]``."""
         return values.sum(dim=0)
 
+    @property
+    def _judged(self) -> Tensor:
+        """What is validated and may be selected: the averages of the parameters where there are any."""
+        return self.averages if self.averages.numel() else self.parameters
+
     @torch.no_grad()
     def _validate(self) -> Tensor:
         """Loss and watched metrics of every run on its validation nodes, shape ``[runs, 1 + metrics]``."""
@@ -354,7 +364,7 @@ class SeedBatch:
             return loss, *self._pieces(self.watched, output, self._targets(index))
 
         with self._random_numbers():
-            found = _each_run(pieces, self.parameters, self.buffers, self.factors, self.val_index)
+            found = _each_run(pieces, self._judged, self.buffers, self.factors, self.val_index)
         return self._finish(self.watched, self._counts[1], *found).to(self.curve.dtype)
 
     def _pieces(
@@ -407,7 +417,7 @@ class SeedBatch:
         return out
 
     def _keep_best(self, improved: Tensor) -> None:
-        self.best_parameters.copy_(torch.where(improved[:, None], self.parameters, self.best_parameters))
+        self.best_parameters.copy_(torch.where(improved[:, None], self._judged, self.best_parameters))
         for name, buffer in self.buffers.items():
             kept = self.best_buffers[name]
             kept.copy_(torch.where(improved.view(-1, *[1] * (buffer.dim() - 1)), buffer, kept))
@@ -542,6 +552,8 @@ class SeedBatch:
             state |= {f"draws.{kind}": g.get_state()[None] for kind, g in self.draws.generators.items()}
         if self.factors.numel():
             state["factors"] = self.factors
+        if self.averages.numel():
+            state["averages"] = self.averages
         for table in ("buffers", "best_buffers", "states"):
             state |= {f"{table}.{name}": value for name, value in getattr(self, table).items() if value.numel()}
         return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
@@ -556,7 +568,7 @@ class SeedBatch:
         new = {name: value.to(self.train_index.device, copy=True) for name, value in state.items()}
         self.seeds = new.pop("seed").tolist()
         self.states = {name: value[: len(self.seeds)] for name, value in self.states.items()}  # the empty ones
-        self.factors = self.factors[: len(self.seeds)]
+        self.factors, self.averages = self.factors[: len(self.seeds)], self.averages[: len(self.seeds)]
         self.epoch = new.pop("epoch")[0].clone()
         for name, value in new.items():
             owner, _, key = name.partition(".")
