@@ -114,9 +114,7 @@ class SparseFeatures:
         def both(old: Tensor | None, new: Tensor | None) -> Tensor | None:
             return new if old is None else old if new is None else old * new
 
-        return replace(
-            self, row_factor=both(self.row_factor, rows), column_factor=both(self.column_factor, columns)
-        )
+        return replace(self, row_factor=both(self.row_factor, rows), column_factor=both(self.column_factor, columns))
 
     def with_value(self, value: Tensor) -> SparseFeatures:
         """The same pattern with other stored values."""
