@@ -3,10 +3,11 @@
     python -m reproduction.experiments.tuned search --datasets pubmed cora --device cuda --workers 5 --seconds 400
     python -m reproduction.experiments.tuned winners --datasets pubmed cora --device cuda --workers 2 --seconds 150
     python -m reproduction.experiments.tuned ablation --datasets pubmed cora --device cuda --workers 2
+    python -m reproduction.experiments.tuned cost --device cuda --models egnn
     python -m reproduction.experiments.tuned table
 
-Every part goes on where it was stopped. ``search`` is `graphjoule.tuning.tune` per graph and network, several at once on
-one GPU (under MPS they share it); a line per trial is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the
+Every part goes on where it was stopped. ``search`` is `graphjoule.tuning.tune` per graph and network, several at once
+on one GPU (under MPS they share it); a line per trial is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the
 best of a finished search with ten seeds that were not searched with, and reads their test nodes, once:
 ``DATASET-MODEL.runs.jsonl``, with the energy of every layer and both limits in ``DATASET-MODEL.energies.jsonl``.
 """
@@ -30,8 +31,20 @@ from scipy.stats import wilcoxon
 
 from graphjoule import GraphjouleError, Trace, fit, limits, load_recipe, load_task
 from graphjoule.graph import normalize_rows
-from graphjoule.training import Recipe, append_record, describe_device, read_records, resolve_device, versions
+from graphjoule.terms import ConsistencySettings
+from graphjoule.training import (
+    CapturedStep,
+    Recipe,
+    SeedBatch,
+    append_record,
+    architecture_of,
+    describe_device,
+    read_records,
+    resolve_device,
+    versions,
+)
 from graphjoule.tuning import parse_ranges, tune, with_settings
+from reproduction.bench.measure import Side, measure_sides, paired_ratio
 
 __all__ = ["FOLDER", "PLAN", "compare", "main", "table"]
 
@@ -142,7 +155,36 @@ def ablation(dataset: str, model: str, folder: Path, device: str, end: float) ->
     return f"{len(done)} of {len(PLAN['ablation']['variants'])} variants"
 
 
-PARTS: dict[str, Callable[..., str]] = {"search": search, "winners": winners, "ablation": ablation}
+def cost(dataset: str, model: str, folder: Path, device: str, end: float) -> str:
+    """Time an epoch of ten runs with two and with four views beside the plain epoch, in turns."""
+    where = resolve_device(device)
+    task, plain = load_task(dataset).to(where), load_recipe(model, dataset, PLAN["layers"][model])
+    seeds = PLAN["winner"]["seeds"]
+    splits = [task.split(plain.data.split, seed) for seed in seeds]
+
+    def build(views: int) -> CapturedStep:
+        terms = {"consistency": ConsistencySettings(views=views)} if views > 1 else {}
+        batch = SeedBatch(architecture_of(plain), plain, task, seeds, splits, terms)
+        return CapturedStep(batch.train_epoch, where)
+
+    sides = {views: Side(f"{views} views", partial(build, views)) for views in (1, 2, 4)}
+    measure_sides(list(sides.values()), where, min(10.0, max(0.0, end - time.time())))
+    line: dict[str, Any] = {"dataset": dataset, "model": model, "layers": plain.model.num_layers, "runs": len(seeds)}
+    for views, side in sides.items():
+        ratio = paired_ratio(side, sides[1])
+        line[f"{views} views"] = {
+            "ms": round(1000 * statistics.median(side.seconds), 3),
+            "ratio": round(ratio.median, 3),
+            "quartiles": [round(ratio.low, 3), round(ratio.high, 3)],
+            "peak_bytes": side.peak_bytes,
+        }
+    line |= {"device": describe_device(where), "versions": versions()}
+    with (folder / "cost.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    return f"{line['1 views']['ms']} ms, four views {line['4 views']['ratio']} times that"
+
+
+PARTS: dict[str, Callable[..., str]] = {"search": search, "winners": winners, "ablation": ablation, "cost": cost}
 
 
 # Views of the records.

@@ -17,7 +17,7 @@ _OF_VIEW = -1  # what a view's own key is derived with; a model derives those of
 
 
 class Consistency(Term):
-    """``weight * mean_{v,i} |p_vi - sharp(mean_v p_vi)|^2`` over views ``v`` and all nodes ``i`` (GRAND, Feng et al. 2020).
+    """``weight * mean_{v,i} |p_vi - sharp(mean_v p_vi)|^2`` over views ``v`` and nodes ``i`` (GRAND, Feng et al. 2020).
 
     A view is a pass with some nodes' features, or some features of all nodes, set to zero; the loss of a training is
     the mean over its views. ``p`` are class probabilities, and ``sharp(q) = q^(1/T) / sum q^(1/T)`` is a target without
@@ -82,7 +82,8 @@ class Consistency(Term):
     def view(self, x: Features, key: Tensor) -> Features:
         """See `Term.view`: what is kept is scaled up, as dropout does."""
         along = {"nodes": 0, "features": 1}[self.drop]
-        factor = dropout(torch.ones(x.size(along), dtype=x.dtype, device=x.device), self.p, fold_in(key, _OF_VIEW))
+        own = fold_in(key, torch.full((), _OF_VIEW, dtype=torch.int32, device=key.device))  # a number would be copied
+        factor = dropout(torch.ones(x.size(along), dtype=x.dtype, device=x.device), self.p, own)
         if isinstance(x, SparseFeatures):
             return x.scaled(rows=factor) if along == 0 else x.scaled(columns=factor)
         return x * (factor[:, None] if along == 0 else factor)

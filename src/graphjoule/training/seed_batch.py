@@ -331,7 +331,7 @@ class SeedBatch:
         added = losses.mean(dim=1)
         for name, term in self.terms.items():
             value, seen[name] = _each_run(term.joined, states[name], seen[name])
-            added = added + value
+            added = added + value.to(added.dtype)
         return added, seen
 
     def _per_view(self, rows: Tensor) -> Tensor:
