@@ -121,8 +121,9 @@ def test_in_a_loop_of_ones_own_the_term_calls_the_model():
     assert model.convs[0].lin.weight.grad.abs().max() > 0
     with pytest.raises(GraphjouleError, match="There are no scores yet"):
         term.value(torch.zeros(()))
+    linear = torch.nn.Linear(3, 4)
+    Consistency(linear)
     with pytest.raises(GraphjouleError, match=r"Linear returned \[4\]; consistency needs class scores"):
-        Consistency(linear := torch.nn.Linear(3, 4))
         linear(torch.rand(3))
 
 
