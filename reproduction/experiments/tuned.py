@@ -4,12 +4,12 @@
     python -m reproduction.experiments.tuned winners --datasets pubmed cora --device cuda --workers 2 --seconds 150
     python -m reproduction.experiments.tuned ablation --datasets pubmed cora --device cuda --workers 2
     python -m reproduction.experiments.tuned cost --device cuda --models egnn
-    python -m reproduction.experiments.tuned table
 
 Every part goes on where it was stopped. ``search`` is `graphjoule.tuning.tune` per graph and network, several at once
 on one GPU (under MPS they share it); a line per trial is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the
 best of a finished search with ten seeds that were not searched with, and reads their test nodes, once:
 ``DATASET-MODEL.runs.jsonl``, with the energy of every layer and both limits in ``DATASET-MODEL.energies.jsonl``.
+``ablation`` takes one ingredient away at a time, ``cost`` times an epoch. `reproduction.pages.tuned` has the tables.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ import multiprocessing
 import statistics
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
-from scipy.stats import wilcoxon
 
 from graphjoule import GraphjouleError, Trace, fit, limits, load_recipe, load_task
 from graphjoule.graph import normalize_rows
@@ -39,19 +37,17 @@ from graphjoule.training import (
     append_record,
     architecture_of,
     describe_device,
-    read_records,
     resolve_device,
     versions,
 )
 from graphjoule.tuning import parse_ranges, tune, with_settings
 from reproduction.bench.measure import Side, measure_sides, paired_ratio
 
-__all__ = ["FOLDER", "PLAN", "compare", "main", "table"]
+__all__ = ["DATASETS", "FOLDER", "PLAN", "main", "read_lines"]
 
 PLAN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "tuned"
 DATASETS = ("pubmed", "cora", "physics")
-RANKED = ("egnn", "gcnii", "appnp")
 
 
 def start(model: str, dataset: str) -> Recipe:
@@ -187,66 +183,6 @@ def cost(dataset: str, model: str, folder: Path, device: str, end: float) -> str
 PARTS: dict[str, Callable[..., str]] = {"search": search, "winners": winners, "ablation": ablation, "cost": cost}
 
 
-# Views of the records.
-
-
-def compare(scores: Mapping[str, list[float]]) -> list[dict[str, Any]]:
-    """Every pair of networks: the mean difference, and Wilcoxon's signed rank test over seeds, corrected by Holm.
-
-    >>> rows = compare({"a": [0.8, 0.9, 0.7, 0.8, 0.9, 0.8], "b": [0.7, 0.8, 0.5, 0.75, 0.6, 0.5]})
-    >>> rows[0]["pair"], round(rows[0]["difference"], 3), round(rows[0]["p"], 5)
-    (('a', 'b'), 0.175, 0.03125)
-    """
-    rows = []
-    for one, other in combinations(scores, 2):
-        differences = [a - b for a, b in zip(scores[one], scores[other], strict=True)]
-        p = float(wilcoxon(differences).pvalue) if any(differences) else 1.0
-        rows.append({"pair": (one, other), "difference": statistics.fmean(differences), "p": p})
-    least = 0.0  # Holm: the smallest times the number of tests, the next times one less, never falling
-    for rank, row in enumerate(sorted(rows, key=lambda row: row["p"])):
-        row["p"] = least = max(least, min(1.0, row["p"] * (len(rows) - rank)))
-    return rows
-
-
-def table(folder: Path = FOLDER) -> str:
-    """Both tables as Markdown, from whatever records there are."""
-    tuned: dict[tuple[str, str], list[float]] = {}
-    lines = [
-        "| graph | network | layers | as published | as tuned | validation | ten together |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for dataset in DATASETS:
-        for model, layers in PLAN["layers"].items():
-            if not (path := folder / f"{dataset}-{model}.runs.jsonl").exists():
-                continue
-            runs = sorted(read_records(path), key=lambda record: record.seed)
-            tuned[dataset, model] = [100 * run.test["accuracy"] for run in runs]
-            old = FOLDER.parent.glob(f"*/{model}-{dataset}.jsonl.gz")
-            before = [
-                100 * record.test["accuracy"]
-                for file in sorted(old)
-                if file.parent.name in ("table1", "depth")
-                for record in read_records(file)
-                if record.num_layers == layers and record.test
-            ]
-            together = next(
-                (e["test"] for e in read_lines(folder / f"{dataset}-{model}.energies.jsonl") if "ensemble" in e), None
-            )
-            val = statistics.fmean(100 * run.val["accuracy"] for run in runs)
-            apart = "-" if together is None else f"{100 * together:.1f}"
-            cells = (dataset, model, str(layers), _spread(before), _spread(tuned[dataset, model]), f"{val:.2f}", apart)
-            lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "| graph | pair | difference | p, corrected |", "|---|---|---|---|"]
-    for dataset in DATASETS:
-        for row in compare({model: tuned[dataset, model] for model in RANKED if (dataset, model) in tuned}):
-            lines.append(f"| {dataset} | {' - '.join(row['pair'])} | {row['difference']:+.2f} | {row['p']:.3f} |")
-    return "\n".join(lines)
-
-
-def _spread(scores: list[float]) -> str:
-    return f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else "-"
-
-
 def _unit(part: str, folder: Path, device: str, end: float, threads: int, cell: tuple[str, str]) -> str:
     torch.set_num_threads(threads)
     begin = time.time()
@@ -258,9 +194,9 @@ def _unit(part: str, folder: Path, device: str, end: float, threads: int, cell: 
 
 
 def main() -> None:
-    """Run a part, or print the tables."""
+    """Run a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=(*PARTS, "table"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--datasets", nargs="+", default=DATASETS, choices=DATASETS)
     parser.add_argument("--models", nargs="+", default=list(PLAN["layers"]), choices=list(PLAN["layers"]))
     parser.add_argument("--device", default="auto")
@@ -268,9 +204,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after these nothing more is begun")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     args = parser.parse_args()
-    if args.part == "table":
-        print(table(args.folder))
-        return
     args.folder.mkdir(parents=True, exist_ok=True)
     end = min(time.time() + args.seconds, 1e12)
     models = PLAN["ablation"]["models"] if args.part == "ablation" else args.models

@@ -12,6 +12,7 @@ from pathlib import Path
 from graphjoule.studies import Variant, find_study
 from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
+from reproduction.pages.tuned import ablation_table, cost_table, ranking_table, tuned_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "reproduction/results"
@@ -233,11 +234,18 @@ TABLES = {
     "depth": depth_table,
     "million": million_table,
     "overhead": overhead_table,
+    "tuned": tuned_table,
+    "ranking": ranking_table,
+    "ablation": ablation_table,
+    "views": cost_table,
 }
-DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md")
+DOCUMENTS = (
+    *("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md"),
+    "docs/consistency.md",
+)
 
 
 def with_tables(text: str) -> str:
     """The text with every table in it made anew."""
-    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
-    return pattern.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
