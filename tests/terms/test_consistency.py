@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -7,6 +9,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.nn import GCN, MODELS
 from graphjoule.ops import fold_in, make_key
+from graphjoule.tasks import Regression
 from graphjoule.terms import Consistency, ConsistencySettings
 
 from ..training import double_precision, make_batch, small_recipe, small_task
@@ -141,6 +144,17 @@ def test_in_a_loop_of_ones_own_the_term_calls_the_model():
 def test_bad_settings_are_refused_with_a_sentence(options, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
         Consistency(GCN(3, 4, 2, num_layers=2), **options)
+
+
+def test_what_has_no_classes_of_nodes_is_refused():
+    numbers = replace(small_task(), objective=Regression(), targets=torch.rand(30))
+    settings = {"terms.consistency.views": 2, "select_on": "loss"}
+    with pytest.raises(GraphjouleError, match=r"`terms.consistency` compares the classes of nodes, and 'small' asks"):
+        fit(small_recipe(**settings), numbers)
+    with pytest.raises(GraphjouleError, match=r"terms.consistency and train.clusters exclude each other"):
+        small_recipe(**settings, **{"clusters.parts": 2})
+    with pytest.raises(GraphjouleError, match=r"train.average and train.clusters exclude each other"):
+        small_recipe(average=0.9, **{"clusters.parts": 2})
 
 
 @pytest.mark.gpu

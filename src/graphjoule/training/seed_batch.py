@@ -70,7 +70,7 @@ class TrainingLoss(nn.Module):
         States are an argument because each run has its own; what becomes of them is for the caller to decide.
         """
         for name in states or {}:
-            x = self.terms[name].view(x, key)
+            x = x if key is None else self.terms[name].view(x, key)
         output = self.task.readout(self.model(x, graph, key=key), self.model.output_center)[index]
         losses = self.losses(output, target)
         added, seen = losses.new_zeros(()), {}
@@ -318,11 +318,10 @@ class SeedBatch:
         keys = fold_in(keys[:, None], torch.arange(self._views, dtype=torch.int32, device=keys.device))
         if self.model.is_stackable:  # the views of a run are runs with the same parameters
             repeated, states_of = [_nested(self._per_view, each) for each in before], _nested(self._per_view, states)
-            sizes = keys.shape[:2]
             found = _each_run(loss, *repeated, keys.flatten(0, 1), states_of)
-            losses, seen = _nested(lambda rows: rows.unflatten(0, sizes), found)
+            losses, seen = _nested(self._by_run, found)
             for name, buffer in self.buffers.items():  # each view has moved its copy of a batch norm's statistics
-                moved = repeated[1][name].unflatten(0, sizes)
+                moved = self._by_run(repeated[1][name])
                 buffer.copy_(moved.mean(dim=1) if buffer.is_floating_point() else moved[:, 0])
         else:
             found = [_each_run(loss, *before, keys[:, view], states) for view in range(self._views)]
@@ -337,6 +336,10 @@ class SeedBatch:
     def _per_view(self, rows: Tensor) -> Tensor:
         """Every row as often as there are views."""
         return rows[:, None].expand(-1, self._views, *rows.shape[1:]).flatten(0, 1)
+
+    def _by_run(self, rows: Tensor) -> Tensor:
+        """The rows of `_per_view`, shape ``[runs, views, ...]``."""
+        return rows.reshape(len(rows) // self._views, self._views, *rows.shape[1:])
 
     def _mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
         return self._node_sums(losses[:, None], index)[0] / self._counts[0]
