@@ -13,6 +13,7 @@ from pathlib import Path
 from graphjoule.studies import Variant, find_study
 from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
+from reproduction.pages.tuned import ablation_table, cost_table, ranking_table, tuned_table
 from reproduction.pages.wave import distances_table, read_cells, ring_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -255,18 +256,18 @@ TABLES = {
     "rings": ring_table,
     "distances": distances_table,
     "wave": wave_table,
+    "tuned": tuned_table,
+    "ranking": ranking_table,
+    "ablation": ablation_table,
+    "views": cost_table,
 }
 DOCUMENTS = (
-    "README.md",
-    "docs/results.md",
-    "docs/performance.md",
-    "docs/trace.md",
-    "docs/reliability.md",
-    "docs/wave.md",
+    *("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md"),
+    *("docs/wave.md", "docs/consistency.md"),
 )
 
 
 def with_tables(text: str) -> str:
     """The text with every table in it made anew."""
-    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
-    return pattern.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)

@@ -533,3 +533,25 @@ def test_the_first_step_in_single_precision_is_the_learning_rate_itself():
     gradient = torch.tensor([[3.0, -0.25]])
     adam_step(parameters, gradient, *state, torch.tensor(1), lr, decay, torch.tensor([True]))
     torch.testing.assert_close(parameters, torch.tensor([[-0.5, 0.5]]), rtol=1e-6, atol=0)
+
+
+def test_the_average_of_the_weights_is_what_is_validated_and_kept_and_a_snapshot_has_it():
+    task = small_task()
+    batch = make_batch(small_recipe(average=0.5), task, [0, 1])
+    plain = make_batch(small_recipe(), task, [0, 1])
+    average = plain.parameters.clone()
+    for epoch in range(1, 4):
+        batch.train_epoch()
+        plain.train_epoch()
+        average = average.lerp(plain.parameters, 1 - min(0.5, (1 + epoch) / (10 + epoch)))
+        torch.testing.assert_close(batch.parameters, plain.parameters)  # it changes no step
+        torch.testing.assert_close(batch.averages, average)
+    assert not batch.curve[:, :3, 1:].equal(plain.curve[:, :3, 1:])
+    last = batch.selection.state["best_epoch"] == 2
+    torch.testing.assert_close(batch.best_parameters[last], average[last])
+    again = make_batch(small_recipe(average=0.5), task, [0, 1])
+    again.restore(batch.snapshot())
+    again.train_epoch()
+    batch.train_epoch()
+    assert again.averages.equal(batch.averages)
+    assert again.curve.nan_to_num().equal(batch.curve.nan_to_num())
