@@ -18,8 +18,8 @@ from pathlib import Path
 from graphjoule.studies import find_study, plan_study, work
 from graphjoule.tasks import load_task
 
-KILLS = 4
-SETTINGS = {"hidden_channels": 8, "epochs": 30, "patience": 30}
+KILLS = 3
+SETTINGS = {"hidden_channels": 8, "epochs": 15, "patience": 15}
 
 
 load = cache(load_task)

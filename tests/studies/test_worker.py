@@ -328,7 +328,7 @@ def killed(tmp_path_factory):
 
 def test_a_study_killed_again_and_again_ends_with_the_records_of_one_never_killed(killed):
     folder, told = killed
-    assert told["killed"][:-1] == [-signal.SIGKILL] * 4
+    assert told["killed"][:-1] == [-signal.SIGKILL] * 3
     assert told["codes"][:2] == [0, 0]
     assert recorded_facts(folder / "killed") == recorded_facts(folder / "whole")
     for cell in (folder / "whole").glob("digits-*"):

@@ -17,7 +17,7 @@ from graphjoule.training.seed_batch import Layout, adam_step
 
 from . import double_precision, largest_difference, make_batch, same_bits, small_recipe, small_task
 
-EPOCHS = 6
+EPOCHS = 4
 BATCH_NORM = {
     "egnn": {"batch_norm": True, "encoder": "mlp"},
     # Without decay: the bias before a batch norm has no gradient but rounding, which Adam and decay amplify together.
