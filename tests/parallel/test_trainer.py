@@ -397,7 +397,7 @@ def step_bytes(group, folder, recipe):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
-    task = CitationGraph(3000, 12_000, num_features=32).task("synthetic")
+    task = CitationGraph(6000, 24_000, num_features=32).task("synthetic")
     recipe = small_recipe("egnn", LAYERS, hidden_channels=WIDTH)
     write_partition(task, size, tmp_path, "blocks")
     for peak, sizes, received in world.run(step_bytes, size, str(tmp_path), recipe):
@@ -406,7 +406,7 @@ def test_a_step_needs_what_the_formula_says(world, tmp_path, size):
         expected = part.step_bytes() - 4 * 4 * part.parameters
         assert peak == pytest.approx(expected, rel=0.15)
         assert received == part.received_bytes()
-        assert part.nodes == pytest.approx(3000 / size, abs=1)
+        assert part.nodes == pytest.approx(6000 / size, abs=1)
 
 
 def test_what_the_page_tells_of_an_untouched_malloc_is_what_was_recorded():
