@@ -1,10 +1,11 @@
-"""What two tables say before anything is built from them."""
+"""What a user hears about tables before anything trains."""
 
 import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
-from graphjoule.tasks.own_graph import OTHER_OPERATORS, TableOptions, check_tables, read_nodes
+from graphjoule.tasks.own_graph import TableOptions, read_nodes
+from graphjoule.tasks.table_report import OTHER_OPERATORS, check_tables
 
 NODES = """id,age,city,note,code,zip_code,price
 a,34,Rome,likes long walks at night,1,7,1.5

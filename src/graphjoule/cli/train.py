@@ -259,7 +259,7 @@ def warn_of_accuracy(task: Task, recipe: Recipe) -> None:
     """Say that accuracy chooses or is shown although nearly all labels are of one class."""
     from graphjoule.tasks.metrics import ACCURACY, MICRO_F1
     from graphjoule.tasks.objective import Classification
-    from graphjoule.tasks.own_graph import doubt_of_accuracy
+    from graphjoule.tasks.table_report import doubt_of_accuracy
 
     asked = task.objective
     if not isinstance(asked, Classification) or asked.watched(recipe.train.select_on)[-1] not in (ACCURACY, MICRO_F1):
