@@ -103,6 +103,7 @@ def search(
         trials += DESIGNED[: num_trials + 1]
     elif depth > 8:
         trials = []
+    trials = [trial.suited_to(whole) for trial in trials]
     found = train_trials(task, trials, seeds, depth, epochs, patience)
     about = {"kind": "trial", "task": name, "depth": depth}
     records: list[dict[str, Any]] = [
