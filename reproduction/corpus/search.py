@@ -14,7 +14,8 @@ import json
 import multiprocessing
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,8 +24,9 @@ from typing import Any
 import torch
 
 from graphjoule import GraphjouleError, Task, fit
+from graphjoule.graph import SparseFeatures
 from graphjoule.training import recipe_for
-from reproduction.corpus.tasks import JUDGING, LEARNING, SCORED_BY_AUC, load
+from reproduction.corpus.tasks import LEARNING, LEARNING_MORE, SCORED_BY_AUC, VERDICT, load
 from reproduction.corpus.trials import EPOCHS, PATIENCE, Trial, draw_trials, train_trials
 
 NUM_TRIALS, SEEDS, FIT_SEEDS = 40, (0, 1), 10
@@ -77,7 +79,37 @@ SECOND = [  # variations of what the first round found, longer
     replace(_NUMBERS, c_min=0.8, beta=0.4, gamma=20.0, weight_decay=3e-3),
     replace(_NUMBERS, c_min=0.1, beta=0.05),
 ]
-TRIAL_SEED = {"learn": 0, "judge": 1}
+_NARROW = [(0.8, 0.2), (0.5, 0.25), (0.3, 0.175)]  # c_min and beta of a reach of 1, 2 and 4 steps; 8 is the default
+THIRD = {  # by whether a row counts few of many things, such as words: one change of what rules give, and some of two
+    True: [
+        Trial(),
+        *(Trial(c_min=c_min, beta=beta) for c_min, beta in _NARROW),
+        *(Trial(lr=0.002, hidden_channels=256, c_min=c_min, beta=beta) for c_min, beta in [(0.2, 0.1), *_NARROW]),
+        *(Trial(lr=0.002, weight_decay=5e-3, c_min=c_min, beta=beta) for c_min, beta in [(0.9, 0.45), *_NARROW]),
+        *(Trial(lr=lr) for lr in (0.002, 0.01)),
+        *(Trial(weight_decay=decay) for decay in (5e-5, 5e-3)),
+        *(Trial(gamma=gamma, srelu_init=0.0) for gamma in (0.02, 1.0)),
+        *(Trial(dropout=first, output_dropout=0.4) for first in (0.4, 0.75)),
+        _BAG,
+    ],
+    False: [
+        _NUMBERS,
+        *(replace(_NUMBERS, c_min=c_min, beta=beta) for c_min, beta in [*_NARROW, (0.1, 0.05), (0.05, 0.025)]),
+        *(replace(_NUMBERS, weight_decay=decay) for decay in (5e-5, 5e-3)),
+        *(
+            replace(_NUMBERS, gamma=gamma, srelu_init=shift)
+            for gamma, shift in [(0.02, 0.0), (0.02, -1.0), (0.1, -10.0)]
+        ),
+        *(replace(_NUMBERS, dropout=first, output_dropout=last) for first, last in [(0.7, 0.5), (0.5, 0.2)]),
+        replace(_NUMBERS, lr=0.003),
+        replace(_NUMBERS, lr=0.003, encoder="mlp"),
+        replace(_NUMBERS, lr=0.005, hidden_channels=256),
+        replace(_NUMBERS, gamma=20.0, srelu_init=-10.0, c_min=0.9, beta=0.45),
+        replace(_NUMBERS, gamma=20.0, srelu_init=-10.0, c_min=0.5, beta=0.25),
+    ],
+}
+TRIAL_SEED = {"learn": 0, "more": 0, "judge": 1}
+HALVES = {"learn": tuple(LEARNING), "more": tuple(LEARNING_MORE), "judge": VERDICT}
 DATA, FOUND = "settings from the data", "best of the search"
 
 
@@ -98,9 +130,12 @@ def search(
     task = whole.to(device)
     epochs, patience, trials = EPOCHS, PATIENCE, draw_trials(NUM_TRIALS, TRIAL_SEED[half])[:num_trials]
     if again:
-        epochs, patience, trials = 600, 100, SECOND[:num_trials] if depth == 8 else []
+        epochs, patience, trials = 600, 100, SECOND[:num_trials] if depth == 8 and half == "learn" else []
     elif half == "learn":
         trials += DESIGNED[: num_trials + 1]
+    elif half == "more":
+        epochs, patience = 600, 100
+        trials += THIRD[isinstance(whole.features, SparseFeatures)][:num_trials]
     elif depth > 8:
         trials = []
     trials = [trial.suited_to(whole) for trial in trials]
@@ -228,10 +263,29 @@ def _unit(job: tuple[str, int, str, str, int, tuple[int, ...], bool]) -> list[di
         return [{"kind": "failure", "task": job[0], "depth": job[1], "why": str(error)[:300]}]
 
 
+def _done(jobs: Sequence[Any], workers: int, end: float) -> Iterator[list[dict[str, Any]]]:
+    """The records of every job as it ends. Nothing is begun after `end`, or after a GPU has failed.
+
+    What runs is let end: a process that is killed while it shares a GPU can break the others' work there.
+    """
+    left, running, is_broken = list(jobs), set(), False
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        while left or running:
+            while left and len(running) < workers and time.monotonic() < end and not is_broken:
+                running.add(pool.submit(_unit, left.pop(0)))
+            if not running:
+                print("stopped; the same command goes on", flush=True)
+                return
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for records in (future.result() for future in ended):
+                is_broken |= "CUDA error" in records[-1].get("why", "") or "[CUDA]" in records[-1].get("why", "")
+                yield records
+
+
 def main() -> None:
     """Run what the file does not have yet, and print the ledger."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.corpus.search", description=__doc__)
-    parser.add_argument("--half", choices=("learn", "judge"), required=True)
+    parser.add_argument("--half", choices=tuple(HALVES), required=True)
     parser.add_argument("--out", type=Path, required=True, help="records, JSON lines")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
@@ -246,8 +300,7 @@ def main() -> None:
     parser.add_argument("--ledger", action="store_true", help="train nothing, print the ledger")
     parser.add_argument("--csv", type=Path, help="write the trials of the file into a table")
     given = parser.parse_args()
-    half = LEARNING if given.half == "learn" else JUDGING
-    names = given.tasks.split(",") if given.tasks else list(half)
+    names = given.tasks.split(",") if given.tasks else HALVES[given.half]
     done = {(record["task"], record["depth"]) for record in read(given.out) if record["kind"] == "time"}
     jobs = [
         (name, depth, given.half, given.device, given.trials, tuple(range(given.seeds)), given.again)
@@ -258,17 +311,13 @@ def main() -> None:
     begin = time.monotonic()
     if jobs and not given.ledger and given.csv is None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(given.workers) as pool, given.out.open("a", encoding="utf-8") as file:
-            for records in pool.imap_unordered(_unit, jobs):
+        with given.out.open("a", encoding="utf-8") as file:
+            for records in _done(jobs, given.workers, begin + given.limit):
                 file.writelines(json.dumps(record) + "\n" for record in records)
                 file.flush()
                 last = records[-1]
                 said = f"{last['all']:.1f} s" if last["kind"] == "time" else last["why"]
                 print(f"{time.monotonic() - begin:6.0f} s  {last['task']}, {last['depth']} layers: {said}", flush=True)
-                if time.monotonic() - begin > given.limit:
-                    print("out of time; the same command goes on", flush=True)
-                    break
     if given.csv is not None:
         given.csv.write_text(table(read(given.out)), encoding="utf-8")
     if text := ledger(read(given.out)):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -57,21 +58,9 @@ def test_the_table_has_means_in_points():
 @pytest.fixture
 def quick(monkeypatch):
     """Two epochs, and no processes of its own."""
-
-    class Here:
-        def __init__(self, count):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        imap_unordered = staticmethod(map)
-
     monkeypatch.setattr(trials, "EPOCHS", 2)
-    monkeypatch.setattr(search.multiprocessing, "get_context", lambda kind: type("Context", (), {"Pool": Here}))
+    monkeypatch.setattr(search, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(search.torch, "set_num_threads", lambda number: None)
 
 
 def test_a_second_call_goes_on_and_a_broken_line_is_made_again(quick, tmp_path, monkeypatch, capsys):
@@ -87,3 +76,18 @@ def test_a_second_call_goes_on_and_a_broken_line_is_made_again(quick, tmp_path, 
     search.main()
     assert sum(record["kind"] == "time" for record in search.read(out)) == 1
     assert "karate, 2 layers" in capsys.readouterr().out
+
+
+def test_nothing_is_begun_after_the_limit_or_after_a_gpu_has_failed(quick, monkeypatch, capsys):
+    begun = []
+
+    def unit(job):
+        begun.append(job)
+        return [{"kind": "failure", "task": "iris", "depth": 2, "why": "CUDA error: out of luck"}]
+
+    monkeypatch.setattr(search, "_unit", unit)
+    assert list(search._done(["a", "b"], 1, end=0.0)) == []
+    assert begun == []
+    assert len(list(search._done(["a", "b", "c"], 1, end=float("inf")))) == 1
+    assert begun == ["a"]
+    assert "the same command goes on" in capsys.readouterr().out
