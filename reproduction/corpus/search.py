@@ -10,23 +10,20 @@ where the first one was stopped.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from graphjoule import GraphjouleError, Task, fit
 from graphjoule.graph import SparseFeatures
 from graphjoule.training import recipe_for
-from reproduction.corpus.tasks import LEARNING, LEARNING_MORE, SCORED_BY_AUC, VERDICT, load
+from reproduction.corpus.jobs import read_records, run_jobs
+from reproduction.corpus.ledger import DATA, FOUND, score_name, settings_ledger
+from reproduction.corpus.tasks import LEARNING, LEARNING_MORE, VERDICT, load
 from reproduction.corpus.trials import EPOCHS, PATIENCE, Trial, draw_trials, train_trials
 
 NUM_TRIALS, SEEDS, FIT_SEEDS = 40, (0, 1), 10
@@ -110,12 +107,6 @@ THIRD = {  # by whether a row counts few of many things, such as words: one chan
 }
 TRIAL_SEED = {"learn": 0, "more": 0, "judge": 1}
 HALVES = {"learn": tuple(LEARNING), "more": tuple(LEARNING_MORE), "judge": VERDICT}
-DATA, FOUND = "settings from the data", "best of the search"
-
-
-def score_name(task: str) -> str:
-    """The metric of a task."""
-    return "roc_auc" if task in SCORED_BY_AUC else "accuracy"
 
 
 def search(
@@ -189,48 +180,6 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-# The ledger.
-
-
-def ledger(records: Iterable[Mapping[str, Any]]) -> str:
-    """What settings from the data are worth against the best of a search, in points, task by task."""
-    mean: dict[tuple[str, int, str], float] = {}
-    for record in records:
-        if record["kind"] == "fit" and record["scores"]:
-            scores = record["scores"][f"test_{score_name(record['task'])}"]
-            mean[record["task"], record["depth"], record["what"]] = 100 * statistics.fmean(scores)
-    if not mean:
-        return ""
-    tasks = list(dict.fromkeys(task for task, _, _ in mean))
-    depths = sorted({depth for _, depth, _ in mean})
-    lines = ["| task | " + " | ".join(f"data, {d} | search, {d} | difference" for d in depths) + " | 32 - 2 |"]
-    lines.append("|---" * (2 + 3 * len(depths)) + "|")
-    below: dict[Any, dict[str, float]] = {}
-    for task in tasks:
-        cells = []
-        for depth in depths:
-            data, found = (mean.get((task, depth, what)) for what in (DATA, FOUND))
-            cells += ["" if data is None else f"{data:.2f}", "" if found is None else f"{found:.2f}"]
-            if data is None or found is None:
-                cells.append("")
-            else:
-                below.setdefault(depth, {})[task] = data - found
-                cells.append(f"{data - found:+.2f}")
-        deep, flat = (mean.get((task, depth, DATA)) for depth in (32, 2))
-        cells.append("" if deep is None or flat is None else f"{deep - flat:+.2f}")
-        if deep is not None and flat is not None:
-            below.setdefault("32 - 2", {})[task] = deep - flat
-        lines.append(f"| {task} | {' | '.join(cells)} |")
-    for what, found in below.items():
-        worst = min(found, key=lambda task: found[task])
-        told = f"depth {what}, data - search" if isinstance(what, int) else f"data, depth {what}"
-        lines.append(
-            f"{told}: mean {statistics.fmean(found.values()):+.2f} points over {len(found)} tasks, worst "
-            f"{found[worst]:+.2f} ({worst})"
-        )
-    return "\n".join(lines)
-
-
 def table(records: Iterable[Mapping[str, Any]]) -> str:
     """The trials as CSV, means over seeds in points; their settings are those of `draw_trials` and then `DESIGNED`."""
     lines = ["task,depth,trial,selected_by,val_score,test_score,test_macro_f1"]
@@ -243,43 +192,11 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, without a last line that a kill cut short."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def _unit(job: tuple[str, int, str, str, int, tuple[int, ...], bool]) -> list[dict[str, Any]]:
-    torch.set_num_threads(1)
     try:
         return search(*job)
     except (GraphjouleError, RuntimeError) as error:  # no data here, or no memory: said, and left for the next call
         return [{"kind": "failure", "task": job[0], "depth": job[1], "why": str(error)[:300]}]
-
-
-def _done(jobs: Sequence[Any], workers: int, end: float) -> Iterator[list[dict[str, Any]]]:
-    """The records of every job as it ends. Nothing is begun after `end`, or after a GPU has failed.
-
-    What runs is let end: a process that is killed while it shares a GPU can break the others' work there.
-    """
-    left, running, is_broken = list(jobs), set(), False
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        while left or running:
-            while left and len(running) < workers and time.monotonic() < end and not is_broken:
-                running.add(pool.submit(_unit, left.pop(0)))
-            if not running:
-                print("stopped; the same command goes on", flush=True)
-                return
-            ended, running = wait(running, return_when=FIRST_COMPLETED)
-            for records in (future.result() for future in ended):
-                is_broken |= "CUDA error" in records[-1].get("why", "") or "[CUDA]" in records[-1].get("why", "")
-                yield records
 
 
 def main() -> None:
@@ -301,26 +218,18 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="write the trials of the file into a table")
     given = parser.parse_args()
     names = given.tasks.split(",") if given.tasks else HALVES[given.half]
-    done = {(record["task"], record["depth"]) for record in read(given.out) if record["kind"] == "time"}
+    done = {(record["task"], record["depth"]) for record in read_records(given.out) if record["kind"] == "time"}
     jobs = [
         (name, depth, given.half, given.device, given.trials, tuple(range(given.seeds)), given.again)
         for depth in map(int, given.depths.split(","))
         for name in names
         if (name, depth) not in done
     ]
-    begin = time.monotonic()
-    if jobs and not given.ledger and given.csv is None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        with given.out.open("a", encoding="utf-8") as file:
-            for records in _done(jobs, given.workers, begin + given.limit):
-                file.writelines(json.dumps(record) + "\n" for record in records)
-                file.flush()
-                last = records[-1]
-                said = f"{last['all']:.1f} s" if last["kind"] == "time" else last["why"]
-                print(f"{time.monotonic() - begin:6.0f} s  {last['task']}, {last['depth']} layers: {said}", flush=True)
+    if not given.ledger and given.csv is None:
+        run_jobs(_unit, jobs, given.out, given.workers, given.limit)
     if given.csv is not None:
-        given.csv.write_text(table(read(given.out)), encoding="utf-8")
-    if text := ledger(read(given.out)):
+        given.csv.write_text(table(read_records(given.out)), encoding="utf-8")
+    if text := settings_ledger(read_records(given.out)):
         print(text)
 
 
