@@ -181,7 +181,10 @@ def _rounded(value: Any) -> Any:
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> str:
-    """The trials as CSV, means over seeds in points; their settings are those of `draw_trials` and then `DESIGNED`."""
+    """The trials as CSV, means over seeds in points.
+
+    Their settings are those of `draw_trials`, then of `DESIGNED`, or of `THIRD` for the tasks that were added.
+    """
     lines = ["task,depth,trial,selected_by,val_score,test_score,test_macro_f1"]
     for record in records:
         if record["kind"] == "trial":
