@@ -6,13 +6,15 @@ A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; what stands
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from graphjoule.studies import Variant, find_study
 from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
+from reproduction.corpus import jobs, ledger
 from reproduction.pages.tuned import ablation_table, cost_table, ranking_table, tuned_table
 from reproduction.pages.wave import distances_table, read_cells, ring_table
 
@@ -242,6 +244,11 @@ def endurance_table() -> str:
     return "\n".join(["| what | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())])
 
 
+def corpus_table(made: Callable[[list[dict[str, Any]]], str], file: str) -> str:
+    """A ledger of the corpus, from its records where they are there."""
+    return made(jobs.read_records(RESULTS / "corpus" / file)) or "Not run yet."
+
+
 TABLES = {
     "faults": faults_table,
     "fuzz": fuzz_table,
@@ -260,10 +267,19 @@ TABLES = {
     "ranking": ranking_table,
     "ablation": ablation_table,
     "views": cost_table,
+    "corpus_verdict": partial(corpus_table, ledger.settings_ledger, "judge.jsonl.gz"),
+    "corpus_part": partial(corpus_table, ledger.settings_ledger, "judge-part.jsonl.gz"),
+    "corpus_auto": partial(corpus_table, ledger.auto_ledger, "auto.jsonl.gz"),
 }
 DOCUMENTS = (
-    *("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md"),
-    *("docs/wave.md", "docs/consistency.md"),
+    "README.md",
+    "docs/results.md",
+    "docs/performance.md",
+    "docs/trace.md",
+    "docs/reliability.md",
+    "docs/wave.md",
+    "docs/consistency.md",
+    "reproduction/corpus/README.md",
 )
 
 
