@@ -139,12 +139,46 @@ def test_only_the_seeds_that_are_asked_for_count():
     assert (found.seeds, found.outcome.n) == ((3, 5), 2)
 
 
-def test_of_a_run_that_is_recorded_twice_the_newest_counts_whatever_the_order():
-    old = runs(50.0, 0.4, created="2026-01-01T00:00:00+00:00")
-    new = runs(85.7, 0.4, created="2026-02-01T00:00:00+00:00")
-    for records in (old + new, new + old):
-        assert row(records).outcome.n == 10
-        assert row(records).outcome.mean == pytest.approx(85.7)
+def test_a_run_that_is_recorded_twice_counts_once_and_the_record_with_its_curve_is_kept():
+    bare, drawn = runs(85.7, 0.4), runs(85.7, 0.4, curve={"val_loss": [1.0]}, seconds=9.0)
+    for records in (bare + drawn, drawn + bare):
+        found = Collection(records)
+        assert row(records).outcome.n == len(list(found)) == 10
+        assert all(record.curve for record in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"test": {"accuracy": 0.1}}, r"has the test \{'accuracy': 0.853\} and \{'accuracy': 0.1\}"),
+        ({"epochs_run": 11}, "has the epochs_run 10 and 11"),
+        ({"created": "2027-01-01T00:00:00+00:00", "selected_epoch": 7}, "has the selected_epoch None and 7"),
+    ],
+)
+def test_two_records_of_one_run_that_differ_are_an_error_whichever_is_newer(tmp_path, changes, words):
+    one = runs(85.7, 0.4)[0]
+    other = one.model_copy(update=changes)
+    with pytest.raises(GraphjouleError, match=f"^Two records of one run differ: egnn with 64 layers.*seed 0.*{words}"):
+        Collection([one, other])
+    write(tmp_path / "a.jsonl", [one])
+    write(tmp_path / "b.jsonl.gz", [other])
+    with pytest.raises(GraphjouleError, match=r"a\.jsonl and .*b\.jsonl\.gz\)\. Find out which is true"):
+        read_collection([tmp_path])
+
+
+def test_runs_of_two_backends_or_devices_are_kept_apart_and_not_chosen_between():
+    gpu = runs(85.7, 0.4, device="NVIDIA H200", backend="triton")
+    plain = runs(84.0, 0.4, device="NVIDIA H200", backend="reference")
+    threads = runs(85.7, 0.4, device="NVIDIA H200 (2 threads)", backend="triton")
+    assert len(list(Collection(gpu + plain))) == 20
+    with pytest.raises(
+        GraphjouleError, match="NVIDIA H200 by the backend triton and on NVIDIA H200 by the backend ref"
+    ):
+        row(gpu + plain)
+    assert row(gpu + threads).outcome.n == 10  # the number of threads makes no other device
+    mixed = row(gpu[:5] + plain[5:])
+    assert mixed.note == "runs of 2 kinds: NVIDIA H200 (reference), NVIDIA H200 (triton)"
+    assert row(gpu).note == ""
 
 
 def test_a_record_of_settings_that_are_no_longer_known_is_left_out():

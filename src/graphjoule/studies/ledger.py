@@ -134,7 +134,7 @@ class LedgerRow:
         select_on: the validation measure that chooses the epoch.
         devices: what the runs were trained on.
         others: other readings of the reference under which the verdict is another one.
-        note: why it was not run, where it is known; else empty.
+        note: why it was not run, where it is known, or which kinds of device and backend its runs mix; else empty.
     """
 
     cell: Cell
@@ -203,10 +203,17 @@ def make_ledger(
                 cell.recipe.train.select_on,
                 tuple(sorted({record.device for record in records})),
                 tuple(other for other in others if other.outcome.verdict != outcome.verdict),
-                "data not available here" if cell.dataset in unavailable and not records else "",
+                _note(records, is_unavailable=cell.dataset in unavailable),
             )
         )
     return rows
+
+
+def _note(records: Sequence[Record], *, is_unavailable: bool) -> str:
+    if not records:
+        return "data not available here" if is_unavailable else ""
+    kinds = {f"{record.device_kind} ({record.backend or 'backend not recorded'})" for record in records}
+    return f"runs of {len(kinds)} kinds: {', '.join(sorted(kinds))}" if len(kinds) > 1 else ""
 
 
 def other_protocols(
