@@ -107,7 +107,10 @@ def study(
             check_free(out)
         ensure_folder(out)
         load, known = cache(lambda dataset: load_task(dataset, data_root)), read()
-        plan = plan_study(cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies)
+        protocol = chosen.protocol.cited(chosen.name, overrides)
+        plan = plan_study(
+            cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies, protocol=protocol
+        )
         unavailable = list(plan.unavailable)
         for dataset, why in plan.unavailable.items():
             commands = study_commands(chosen, [cell for cell in cells if cell.dataset == dataset], numbers)

@@ -77,7 +77,7 @@ class Collection:
         for split in {theirs.data.split: None for theirs in self._recipes.values()}:
             if recipe.data.split in ("default", split):
                 for seed, kinds in self._runs.get(_with_split(recipe, split).fingerprint(), {}).items():
-                    (record, source), *others = kinds.values()
+                    (record, _), *others = kinds.values()
                     if others:
                         sources = {at for _, at in kinds.values()} - {""}
                         raise GraphjouleError(

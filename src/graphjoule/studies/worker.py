@@ -50,6 +50,7 @@ class Job:
         folder: where the runs are recorded.
         seeds: one run each.
         has_energies: whether the energies of the models are measured too.
+        protocol: the rules that the records cite.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Job:
     folder: RunFolder
     seeds: tuple[int, ...]
     has_energies: bool = False
+    protocol: str | None = None
 
     @property
     def energies_path(self) -> Path:
@@ -131,6 +133,7 @@ def plan_study(
     *,
     elsewhere: Collection | None = None,
     has_energies: bool = False,
+    protocol: str | None = None,
 ) -> Plan:
     """Find out what is left to do.
 
@@ -141,6 +144,7 @@ def plan_study(
         load: makes the task of a dataset; a `GraphjouleError` says that its data cannot be loaded.
         elsewhere: runs that are recorded in other places and not repeated here.
         has_energies: whether energies are measured; that takes the models, so `elsewhere` does not count then.
+        protocol: the rules that the records cite, see `Protocol.cited`.
 
     Raises:
         GraphjouleError: The data of the only dataset cannot be loaded, or a recipe cannot be made.
@@ -161,7 +165,7 @@ def plan_study(
                 if key not in found:
                     # The fingerprint in the name makes one recipe one folder, whichever study asks for it.
                     folder = RunFolder(out / f"{dataset}-{cell.model}-{cell.num_layers}-{key[:10]}")
-                    job = Job(cell.name, recipe, folder, tuple(seeds), has_energies)
+                    job = Job(cell.name, recipe, folder, tuple(seeds), has_energies, protocol)
                     # What the folder itself holds stays among the seeds: runs that were killed go on together.
                     known = recorded.of(recipe).keys() & set(job.missing())
                     found[key] = replace(job, seeds=tuple(seed for seed in seeds if seed not in known))
@@ -330,6 +334,7 @@ def work(
                     checkpoint_every=checkpoint_every,
                     on_progress=on_epoch,
                     should_stop=lambda: stop.requested,
+                    protocol=job.protocol,
                 )
             if job.lacks_energies():
                 _write_energies(job, task, result, device)

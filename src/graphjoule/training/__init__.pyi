@@ -17,10 +17,10 @@ from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
 from .loop import TrainingInterrupted as TrainingInterrupted
 from .loop import deferred_interrupt as deferred_interrupt
-from .recipe import Recipe as Recipe
-from .recipe import load_recipe as load_recipe
 from .provenance import source_sha256 as source_sha256
 from .provenance import versions as versions
+from .recipe import Recipe as Recipe
+from .recipe import load_recipe as load_recipe
 from .records import Record as Record
 from .records import Summary as Summary
 from .records import append_record as append_record

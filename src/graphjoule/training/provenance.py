@@ -1,4 +1,4 @@
-"""Which code made a record: versions, the commit, whether its files were changed, and a hash of the files themselves."""
+"""Which code made a record: versions, the commit, whether its files were changed, and a hash of the files."""
 
 from __future__ import annotations
 
