@@ -254,7 +254,7 @@ def test_reference_values_come_from_a_table_beside_the_file_or_from_the_file(tmp
         (SMALL + "has_energies = 1", "has_energies = 1 cannot be used: it should be true or false."),
         (
             SMALL + 'drawing = "pie"',
-            "drawing = 'pie' cannot be used: it should be 'depth', 'differences', 'energies', 'sides' or",
+            "drawing = 'pie' cannot be used: it should be 'depth', 'differences', 'energies'",
         ),
         (
             SMALL + "[[block]]\nsettings = { epoch = 2 }",

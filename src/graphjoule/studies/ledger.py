@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as AbstractCollection
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -176,7 +176,13 @@ def _readings(
 # Texts.
 
 
-def ledger_text(study: Study, rows: Sequence[LedgerRow], form: str = "markdown", commands: Sequence[str] = ()) -> str:
+def ledger_text(
+    study: Study,
+    rows: Sequence[LedgerRow],
+    form: str = "markdown",
+    commands: Sequence[str] = (),
+    asked: Mapping[str, Any] | None = None,
+) -> str:
     """A ledger as text; the same rows give the same text.
 
     Args:
@@ -184,16 +190,17 @@ def ledger_text(study: Study, rows: Sequence[LedgerRow], form: str = "markdown",
         rows: from `make_ledger`.
         form: a key of `FORMATS`.
         commands: what trains the cells that are not run; Markdown has a line for each.
+        asked: which part of the study it is of, so that it can be written again; JSON has it.
 
     Returns:
         The text, which ends with a line break.
     """
     if form not in FORMATS:
         raise GraphjouleError(unknown(form, FORMATS, "form of a ledger"))
-    return FORMATS[form](study, rows, commands)
+    return FORMATS[form](study, rows, commands, asked or {})
 
 
-def _markdown(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+def _markdown(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str], asked: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{number} {verdict}" for verdict, number in _count_verdicts(rows).items())
     metrics = ", ".join(f"test {m.name}{' in percent' if m.is_share else ''}" for m in _metrics(rows))
     about = f"Numbers: {metrics}, ± sample standard deviation." if metrics else ""
@@ -275,7 +282,7 @@ def _count_verdicts(rows: Sequence[LedgerRow]) -> dict[str, int]:
     return dict(Counter(sorted(row.outcome.verdict for row in rows)).most_common())
 
 
-def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str], asked: Mapping[str, Any]) -> str:
     text = io.StringIO()
     lines = [{"study": study.name, **row.fields()} for row in rows]
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["study"], lineterminator="\n")
@@ -284,20 +291,21 @@ def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> st
     return text.getvalue()
 
 
-def _json(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+def _json(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str], asked: Mapping[str, Any]) -> str:
     content = {
         "study": study.name,
         "title": study.title,
         "reference": study.reference.source,
         "rule": rule(study.reference, study.protocol),
         "protocol": study.protocol.cited(study.name, {}),
+        **({"asked": asked} if asked else {}),
         "verdicts": _count_verdicts(rows),
         "rows": [row.fields() for row in rows],
     }
     return json_text(content, indent=2) + "\n"
 
 
-FORMATS: Final[dict[str, Callable[[Study, Sequence[LedgerRow], Sequence[str]], str]]] = {
+FORMATS: Final[dict[str, Callable[[Study, Sequence[LedgerRow], Sequence[str], Mapping[str, Any]], str]]] = {
     "markdown": _markdown,
     "csv": _csv,
     "json": _json,

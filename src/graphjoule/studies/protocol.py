@@ -1,4 +1,4 @@
-"""The protocol of a study: the rules that are written before its runs, and the name by which every record cites them."""
+"""The protocol of a study: the rules that are written before its runs, and how every record cites them."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class Protocol(Table):
     def sha256(self) -> str:
         """A hash of all of it."""
         return hashlib.sha256(json_text(self.model_dump()).encode()).hexdigest()
+
+    def text(self, study: str) -> str:
+        """The content of a file that holds it for readers of the records, `graphjoule verify` among them."""
+        return json_text({"study": study, "sha256": self.sha256, "protocol": self.model_dump()}, indent=2) + "\n"
 
     def cited(self, study: str, overrides: Mapping[str, Any]) -> str:
         """How a record names it; settings of the user's own are named too, for they may break it.

@@ -59,8 +59,8 @@ class Variant(Table):
 
     component: str = ""
     value: str = ""
-    settings: dict[str, Any] = {}
-    at_most: dict[str, float] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
+    at_most: dict[str, float] = Field(default_factory=dict)
 
 
 class Sweep(Table):

@@ -25,20 +25,22 @@ def rule(reference: Reference, protocol: Protocol = Protocol()) -> str:  # noqa:
     name, level, runs = f"the {reference.name}", f"{protocol.level:g}", reference.runs
     split = (
         f" On {', '.join(reference.one_split)} all runs of {name} had one split, so its mean scatters like that of one "
-        "split: there the error is s sqrt(1/n + 1), with the spread between our splits as the estimate of it; where ours had one "
-        "split too, both splits count."
+        "split: there the error is s sqrt(1/n + 1), with the spread between our splits as the estimate of it; where "
+        "ours had one split too, both splits count."
         if reference.one_split
         else ""
     )
     margin = "1 point (of other metrics none)" if protocol.margin is None else f"{protocol.margin:g}"
     return (
         f"Equal: the difference of the means is within the margin of {margin} by two one-sided t-tests (TOST) at the "
-        f"level {level}, for each cell by itself. Better or worse: not equal, and the means differ by a two-sided t-test at the level {level} "
-        "after Holm's correction for the number of cells of the ledger. Undecided: neither. "
+        f"level {level}, for each cell by itself. Better or worse: not equal, and the means differ by a two-sided "
+        f"t-test at the level {level} after Holm's correction for the number of cells of the ledger. Undecided: "
+        "neither. "
         f"{name.capitalize()} gives no spread, so its mean of {runs} runs is taken to scatter like ours: the error is "
         f"s sqrt(1/n + 1/{runs}) with n - 1 degrees of freedom, where s is our sample standard deviation.{split} "
         f"{reference.rounding:g}, which {name} may have rounded away, counts against either verdict. The p value is "
-        "that of the difference after the correction, the interval that of the difference without it. Failed runs are in no mean."
+        "that of the difference after the correction, the interval that of the difference without it. Failed runs are "
+        "in no mean."
     )
 
 
