@@ -78,9 +78,7 @@ def read_placed(paths: Iterable[Path]) -> tuple[list[Placed], Check]:
                     continue
                 found.append(Placed(record, place, recipe))
                 if run_id(recipe, record.seed, record.split_sha256) != record.run_id:
-                    check.problems.append(
-                        f"{place}: run_id {record.run_id} is not that of its settings, seed and split."
-                    )
+                    check.problems.append(f"{place}: its run_id is not that of its settings, seed and split.")
                 named = (record.model, record.dataset, record.num_layers, record.split)
                 if named != (recipe.model.name, recipe.data.name, recipe.model.num_layers, recipe.data.split):
                     check.problems.append(f"{place}: model, dataset, depth or split are not those of its recipe.")
