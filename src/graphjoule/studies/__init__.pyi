@@ -27,6 +27,7 @@ from .verdict import LEVEL as LEVEL
 from .verdict import Outcome as Outcome
 from .verdict import judge as judge
 from .verdict import rule as rule
+from .worker import Job as Job
 from .worker import Pace as Pace
 from .worker import Plan as Plan
 from .worker import StudyProgress as StudyProgress

@@ -21,7 +21,13 @@ from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import measure_energies, read_energies
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
-from graphjoule.training import Progress, deferred_interrupt, describe_device, resolve_device
+from graphjoule.training import (
+    Progress,
+    TrainingInterrupted,
+    deferred_interrupt,
+    describe_device,
+    resolve_device,
+)
 from graphjoule.training.budget import in_words
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -281,6 +287,7 @@ def work(
     pace: Pace | None = None,
     checkpoint_every: int = 50,
     on_progress: Callable[[StudyProgress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, str]:
     """Train what the plan lacks; safe to kill at any moment and to run in several processes at once.
 
@@ -294,13 +301,14 @@ def work(
         pace: what is known about the time of runs; it learns from the runs trained here.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called at the beginning and end of every job and about once an epoch.
+        should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
 
     Returns:
         The sentence of every job that could not be finished, by its name.
 
     Raises:
         GraphjouleError: A file could not be written.
-        TrainingInterrupted: Ctrl-C; the state is saved.
+        TrainingInterrupted: Ctrl-C, or `should_stop` said so; the state is saved.
     """
     pace = pace or Pace(describe_device(resolve_device(device)))
     refused: dict[str, str] = {}
@@ -333,7 +341,7 @@ def work(
                     resume=True,
                     checkpoint_every=checkpoint_every,
                     on_progress=on_epoch,
-                    should_stop=lambda: stop.requested,
+                    should_stop=lambda: stop.requested or should_stop(),
                     protocol=job.protocol,
                 )
             if job.lacks_energies():
@@ -355,6 +363,8 @@ def work(
     while pending:
         held = []
         for job in pending:
+            if should_stop():
+                raise TrainingInterrupted("Stopped between two recipes")
             with job.lock() as is_ours:
                 if not is_ours:
                     held.append(job)
