@@ -227,9 +227,10 @@ def check_protocols(paths: Iterable[Path], placed: Sequence[Placed], known: Mapp
     for file in (file for path in paths if path.is_dir() for file in sorted(path.rglob(PROTOCOLS))):
         try:
             content = json.loads(file.read_text())
-            found[Protocol.model_validate(content["protocol"]).cited(content["study"], {})] = Protocol.model_validate(
-                content["protocol"]
-            )
+            protocol = Protocol.model_validate(content["protocol"])
+            found[protocol.cited(content["study"], {})] = protocol
+            if protocol.sha256 != content["sha256"]:
+                check.problems.append(f"{file}: its hash is not that of its words.")
         except (OSError, ValueError, KeyError, TypeError) as error:
             check.problems.append(f"{file}: is not a protocol: {type(error).__name__}.")
     missing: Counter[str] = Counter()
@@ -240,11 +241,10 @@ def check_protocols(paths: Iterable[Path], placed: Sequence[Placed], known: Mapp
             continue
         check.count += 1
         cited, _, changed = one.record.protocol.partition(", but with ")
-        protocol = found.get(cited)
-        if protocol is None:
+        if cited not in found:
             missing[cited] += 1
         elif one.recipe is not None and "select_on" not in changed:
-            rule = protocol.rule_of(one.record.dataset)
+            rule = found[cited].rule_of(one.record.dataset)
             if rule not in (None, one.recipe.train.select_on):
                 check.problems.append(f"{one.place}: selected by {one.recipe.train.select_on}, {cited} says {rule}.")
     check.problems += [f"{number} records cite {cited}, which is not here." for cited, number in missing.items()]
