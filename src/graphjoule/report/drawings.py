@@ -480,7 +480,8 @@ def _difference_drawings(evidence: Evidence) -> list[Drawing]:
     """Our mean less the reference's value with its 95 % interval, a panel per dataset, or none where nothing is run."""
     panels = []
     for dataset, rows in _by_dataset(evidence.rows).items():
-        lines, names = [], []
+        lines: list[Line] = []
+        names: list[str] = []
         for row in rows:
             found, width = row.outcome, row.outcome.half_width
             if found.difference is None or width is None:

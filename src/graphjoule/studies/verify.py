@@ -149,11 +149,11 @@ def check_data(placed: Sequence[Placed]) -> Check:
             drawn = record.seed if data.split_seed is None else data.split_seed
             key = (record.dataset, record.split, drawn if record.split.startswith(("per-class", "random")) else None)
             facts.append((key, record.split_sha256))
-        for key, value in facts:
+        for what, value in facts:
             if value:
-                expected, place = known.setdefault((*key, data.normalize_features), (value, one.place))
+                expected, place = known.setdefault((*what, data.normalize_features), (value, one.place))
                 if value != expected:
-                    named = ", ".join(str(part) for part in key if part is not None)
+                    named = ", ".join(str(part) for part in what if part is not None)
                     check.problems.append(f"{one.place}: {named} has another hash than in {place}.")
     check.count = len(known)
     return check

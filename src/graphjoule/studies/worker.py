@@ -21,13 +21,7 @@ from graphjoule.studies.collection import Collection
 from graphjoule.studies.energies import measure_energies, read_energies
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
-from graphjoule.training import (
-    Progress,
-    TrainingInterrupted,
-    deferred_interrupt,
-    describe_device,
-    resolve_device,
-)
+from graphjoule.training import Progress, deferred_interrupt, describe_device, resolve_device
 from graphjoule.training.budget import in_words
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe
@@ -302,6 +296,7 @@ def work(
         checkpoint_every: epochs between two checkpoints.
         on_progress: called at the beginning and end of every job and about once an epoch.
         should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
+            Between two jobs it ends the call.
 
     Returns:
         The sentence of every job that could not be finished, by its name.
@@ -364,7 +359,7 @@ def work(
         held = []
         for job in pending:
             if should_stop():
-                raise TrainingInterrupted("Stopped between two recipes")
+                return refused
             with job.lock() as is_ours:
                 if not is_ours:
                     held.append(job)
