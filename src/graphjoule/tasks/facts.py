@@ -74,6 +74,11 @@ class TaskFacts(BaseModel):
     is_directed: bool = False
     num_edge_types: int = 1
 
+    @property
+    def unit(self) -> str:
+        """What is predicted: "node" or "graph"."""
+        return "node" if self.num_graphs is None else "graph"
+
     @model_validator(mode="before")
     @classmethod
     def _from_before(cls, fields: Any) -> Any:

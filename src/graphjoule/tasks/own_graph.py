@@ -500,6 +500,8 @@ class EdgeTable:
         zeros = 0 if self.weight is None else int((self.weight == 0).sum())
         merged = "counted once" if self.weight is None else "weights added"
         said = [f"weights from {self.columns['weight']!r}"] if self.columns["weight"] else []
+        if said and self.weight is not None and self.weight.size:
+            said[0] += f" ({self.weight.min():.4g} to {self.weight.max():.4g}, where a node itself weighs 1)"
         if self.types:
             kinds = shorten([f"{name} {count:,}" for name, count in self.types.items()])
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
@@ -761,7 +763,8 @@ def _is_known(targets: np.ndarray) -> np.ndarray:
 def warnings_of_names(names: Sequence[str]) -> list[str]:
     """One line if two classes or labels may have been meant to be one."""
     found = alike(names)
-    return [f"the labels {found[0]!r} and {found[1]!r} are two, and differ in case or accents alone"] if found else []
+    how = "are two, and differ in case, accents or invisible signs alone"
+    return [f"the labels {found[0]!r} and {found[1]!r} {how}"] if found else []
 
 
 def doubt_of_accuracy(names: Sequence[str], counts: Sequence[int]) -> list[str]:
