@@ -516,5 +516,5 @@ def _finished(path: Path) -> tuple[RunFolder, dict[int, Record]]:
         raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
     finished = {seed: record for seed, record in folder.records().items() if record.status == "done"}
     if not finished:
-        raise GraphjouleError(f"No run in {path} has finished; train it first, or go on with `resume=True`.")
+        raise GraphjouleError(f"No run in {path} has finished; train it to the end first.")
     return folder, finished

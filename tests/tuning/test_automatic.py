@@ -297,6 +297,7 @@ def test_a_folder_is_taken_up_by_the_same_search_alone(tmp_path):
         "[]",
         text.replace('"first"', '"last"'),
         text.replace('"name": "gcn-1"', '"name": "../gcn-1"'),
+        "[" * 100_000,
     ):
         (out / SUMMARY_NAME).write_text(damaged)
         with pytest.raises(GraphjouleError, match="is damaged"):
