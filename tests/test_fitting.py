@@ -23,6 +23,7 @@ from graphjoule.graph.features import normalize_rows
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 from graphjoule.nn import GCN, MODELS
 from graphjoule.ops import fold_in, make_key, propagate
+from graphjoule.studies.retrain import BOUND, FIRST_EPOCHS
 from graphjoule.tasks import Split, Task, load_task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification
@@ -1100,3 +1101,23 @@ def test_models_that_follow_directions_train_on_them_and_the_others_refuse():
     recipe = load_recipe("dropedge", "arrows", 2, {"epochs": 2})
     with pytest.raises(GraphjouleError, match="DropEdge needs one undirected graph"):
         fit(recipe, types, device="cpu")
+
+
+# The same twice: what a record is worth.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_on_one_kind_of_gpu_the_same_seeds_give_the_same_records_to_the_bit(name):
+    task, recipe = load_task("digits"), load_recipe(name, "digits", 8, {"epochs": 60})
+    first, second = (fit(recipe, task, range(3), device="cuda") for _ in range(2))
+    for one, other in zip(first.records, second.records, strict=True):
+        assert facts(one) == facts(other)  # curves and scores: a kernel that adds in any order shows here by its model
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_a_seed_of_the_gpu_repeated_on_the_cpu_agrees_until_rounding_grows(name):
+    task, recipe = load_task("digits"), load_recipe(name, "digits", 8, {"epochs": FIRST_EPOCHS})
+    (gpu,), (cpu,) = (fit(recipe, task, [0], device=device).records for device in ("cuda", "cpu"))
+    assert gpu.curve["train_loss"] == pytest.approx(cpu.curve["train_loss"], rel=BOUND)

@@ -23,7 +23,7 @@ from graphjoule.cli.terminal import (
 from graphjoule.cli.train import Job, check_place, compares, data_name, named_folder, print_result, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.nn.table import MODELS
-from graphjoule.training.budget import in_words
+from graphjoule.training.budget import Budget, in_words
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from graphjoule.tuning.halving import Trial
 
 _SHOWN = 10  # candidates in the table at the end
+_COMPARING, _LEAST_COMPARING = 0.15, 5.0  # of the budget, and seconds; never more than a third of it
 _MODELS, _DEPTHS, _SEEDS = "gcn,appnp,gcnii,resgcn,egnn", "2,8,32", "5"
 
 
@@ -109,7 +110,10 @@ def try_models(
     hint: str = "",
 ) -> None:
     """Search a graph for so many seconds, print the ranking and what came out; `hint` is said before it begins."""
+    whole = Budget(seconds)  # from here on: reading the files and importing torch are part of what the user waits for
     numbers, is_compared = parse_seeds(seeds or _SEEDS), compares(source, worth)
+    comparing = min(max(_COMPARING * seconds, _LEAST_COMPARING), seconds / 3) if is_compared else 0.0
+    of_search = whole.part(seconds - comparing)
     source.check()
     for model in models or ("",):  # what can be refused by names alone is refused before torch is imported
         load_recipe(model, source.name, max(depths), overrides)
@@ -138,10 +142,10 @@ def try_models(
         f"{in_words(seconds)} in all; kept in {folder}{hint}",
         err=True,
     )
-    with show_auto(source.name, seconds) as show, deferred_interrupt() as stop:
+    with show_auto(source.name, of_search.seconds) as show, deferred_interrupt() as stop:
         result = search(
             task,
-            seconds,
+            of_search,
             models=models,
             depths=depths,
             seeds=numbers,
@@ -167,7 +171,8 @@ def try_models(
         "num_tried": len(result.trials),
         "ranking": str(folder / RANKING_NAME),
     }
-    print_result(Job(recipe=recipe, **options), task, result, more)
+    # A search that goes on has spent its time in an earlier call.
+    print_result(Job(recipe=recipe, **options), task, result, more, whole.part(comparing if resume else whole.left))
 
 
 def ranking_lines(result: AutoResult, folder: Path) -> list[str]:

@@ -31,7 +31,7 @@ from graphjoule.cli.terminal import (
     parse_seeds,
     show_progress,
 )
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, harmless
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from graphjoule.parallel.group import Group
     from graphjoule.tasks import Task
     from graphjoule.training import Progress
+    from graphjoule.training.budget import Budget
     from graphjoule.training.comparison import Comparison
 
 
@@ -488,7 +489,9 @@ def named_folder(name: str, is_ours: Callable[[Path], bool], *, resume: bool) ->
     return runs / (name if number == 1 else f"{name}-{number}")
 
 
-def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None) -> None:
+def print_result(
+    job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None, budget: Budget | None = None
+) -> None:
     """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished.
 
     Args:
@@ -496,6 +499,7 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         task: on what.
         result: what came out.
         more: what else to say in JSON.
+        budget: of the comparison; None is as long as it takes.
     """
     from graphjoule.training.folder import RunFolder
 
@@ -532,12 +536,12 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         lines.append(f"predictions: {path}")
     if summary.n and (evaluation := RunFolder(folder).evaluation()) is not None:
         fields["warnings"] = evaluation.warnings()
-        lines += [f"warning: {warning}" for warning in fields["warnings"]]
+        lines += [f"warning: {harmless(warning)}" for warning in fields["warnings"]]
     if job.is_compared and summary.n:
         from graphjoule.tuning.worth import assess
 
         typer.echo("\n".join(lines), err=job.is_json)  # the comparison takes its time
-        comparison = assess(task, result, device=job.device)
+        comparison = assess(task, result, device=job.device, budget=budget)
         fields["worth"] = comparison.model_dump(mode="json") | {"sentences": comparison.sentences()}
         lines = worth_lines(comparison)
     typer.echo("\n".join(lines), err=job.is_json)
