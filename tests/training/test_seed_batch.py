@@ -17,7 +17,7 @@ from graphjoule.training.seed_batch import Layout, adam_step
 
 from . import double_precision, largest_difference, make_batch, same_bits, small_recipe, small_task
 
-EPOCHS = 6
+EPOCHS = 4
 BATCH_NORM = {
     "egnn": {"batch_norm": True, "encoder": "mlp"},
     # Without decay: the bias before a batch norm has no gradient but rounding, which Adam and decay amplify together.
@@ -209,7 +209,7 @@ def test_a_seed_of_a_baseline_alone_and_among_several_agree(model):
     together = trained(recipe, small_task(sparse=True), [3, 1, 2])
     for row, seed in enumerate([3, 1, 2]):
         alone = trained(recipe, small_task(sparse=True), [seed])
-        torch.testing.assert_close(alone.curve[0, :6], together.curve[row, :6], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(alone.curve[0, :EPOCHS], together.curve[row, :EPOCHS], rtol=1e-3, atol=1e-4)
         assert largest_difference(alone.current_model(0), together.current_model(row)) < 1e-3
 
 
@@ -345,15 +345,15 @@ def test_the_constraint_keeps_the_energies_that_training_would_lose():
     task = small_task()
     broken = {}
     for name, recipe in (
-        ("free", small_recipe("gcn", 8, epochs=60, dropout=0.0, lr=0.01)),
+        ("free", small_recipe("gcn", 8, epochs=30, dropout=0.0, lr=0.01)),
         (
             "held",
             constrained(
-                "gcn", 8, epochs=60, dropout=0.0, lr=0.01, **{"terms.energy.c_min": 0.5, "terms.energy.c_max": 2.0}
+                "gcn", 8, epochs=30, dropout=0.0, lr=0.01, **{"terms.energy.c_min": 0.5, "terms.energy.c_max": 2.0}
             ),
         ),
     ):
-        runs = trained(recipe, task, [0, 1], epochs=60)
+        runs = trained(recipe, task, [0, 1], epochs=30)
         broken[name] = 0
         for row in range(2):
             model = runs.current_model(row)

@@ -50,6 +50,7 @@ class Trainer:
         records: what is done, by seed.
         models: of the runs of this call, by seed.
         budget: wall time after which runs end with what they have; groups that train one after the other share it.
+        protocol: what the records name as the rules of the runs.
     """
 
     architecture: Architecture
@@ -67,6 +68,7 @@ class Trainer:
     records: dict[int, Record] = field(default_factory=dict)
     models: dict[int, GraphModel] = field(default_factory=dict)
     budget: Budget | None = None
+    protocol: str | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -313,6 +315,7 @@ class Trainer:
             task_sha256=self.facts.sha256,
             objective=self.task.objective.name,
             failure=result.failure,
+            protocol=self.protocol,
             device=self.describe_device(),
             backend=self.backend,
             runs_at_once=runs_at_once,
