@@ -21,6 +21,7 @@ from graphjoule.studies import STUDIES, ledger_text
 from reproduction.bench.plot import plot_all
 from reproduction.pages import Results, fill_page, read_results
 from reproduction.pages.drawings import drawn_with
+from reproduction.pages.numbers import with_numbers
 from reproduction.pages.tables import DOCUMENTS, with_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,7 +41,7 @@ def all_results(root: Path = ROOT) -> Results:
 
 def results_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     """The pages of results, the numbers behind their pictures, and the ledgers as data."""
-    files = {page: fill_page((root / page).read_text(), results).encode() for page in PAGES}
+    files = {page: with_numbers(fill_page((root / page).read_text(), results), results).encode() for page in PAGES}
     for name, rows in results.ledgers.items():
         for form in ("csv", "json"):
             files[f"reproduction/data/{name}.{form}"] = ledger_text(STUDIES[name], rows, form).encode()
@@ -62,9 +63,14 @@ def data_text(data: dict[str, Any]) -> str:
     return "{" + ",\n".join([*fields, f'"charts": [\n{charts}\n]']) + "}\n"
 
 
-def other_files(root: Path = ROOT) -> dict[str, bytes]:
+def documents(results: Results, root: Path = ROOT) -> dict[str, str]:
+    """README and the other pages, with their tables and numbers."""
+    return {name: with_numbers(with_tables((root / name).read_text()), results) for name in DOCUMENTS}
+
+
+def other_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     """The tables in README and the other pages, and the pictures of the benchmarks."""
-    files = {name: with_tables((root / name).read_text()).encode() for name in DOCUMENTS}
+    files = {name: text.encode() for name, text in documents(results, root).items()}
     with tempfile.TemporaryDirectory() as folder:
         for name in BENCH_CURVES:
             plot_all(root / f"reproduction/results/bench/{name}.jsonl", Path(folder))
@@ -77,13 +83,13 @@ def texts() -> dict[str, str]:
 
     The versions that drew a picture are left as they stand beside its numbers: they are not numbers of a record.
     """
-    found = {name: content.decode() for name, content in results_files(all_results()).items()}
+    results = all_results()
+    found = {name: content.decode() for name, content in results_files(results).items()}
     for name in [name for name in found if name.startswith("reproduction/data/") and name.endswith(".json")]:
         there = ROOT / name
         if there.is_file() and "drawn_with" in (content := json.loads(found[name])):
             found[name] = data_text({**content, "drawn_with": json.loads(there.read_text()).get("drawn_with")})
-    found |= {name: with_tables((ROOT / name).read_text()) for name in DOCUMENTS}
-    return found | {SUMS_FILE: sums_text(ROOT)}
+    return found | documents(results) | {SUMS_FILE: sums_text(ROOT)}
 
 
 def sums_text(root: Path) -> str:
@@ -101,7 +107,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something differs")
     check = parser.parse_args().check
     results = all_results()
-    files = results_files(results) | pictures(results) | other_files() | {SUMS_FILE: sums_text(ROOT).encode()}
+    files = results_files(results) | pictures(results) | other_files(results) | {SUMS_FILE: sums_text(ROOT).encode()}
     differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
     for name in differing:
         print(name)
