@@ -23,6 +23,7 @@ from reproduction.pages import Results, fill_page, read_results
 from reproduction.pages.drawings import drawn_with
 from reproduction.pages.numbers import with_numbers
 from reproduction.pages.tables import DOCUMENTS, with_tables
+from reproduction.pages.wave import pulse_picture, ring_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("reproduction/RESULTS.md", "reproduction/CONSTRAINT.md")
@@ -30,7 +31,7 @@ MORE_RECORDS = ("protocols",)
 """Folders in reproduction/results/ with runs of the studies, besides those that are called like a study."""
 UNAVAILABLE = ("arxiv",)
 """Datasets that could not be had where the records were made."""
-SUMS_FILE = "reproduction/results/SHA256SUMS"
+SUMS = "SHA256SUMS"
 BENCH_CURVES = ("h200-curves", "cpu-curves")
 
 
@@ -69,8 +70,9 @@ def documents(results: Results, root: Path = ROOT) -> dict[str, str]:
 
 
 def other_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
-    """The tables in README and the other pages, and the pictures of the benchmarks."""
+    """The tables in README and the other pages, and the pictures of the benchmarks and of the wave."""
     files = {name: text.encode() for name, text in documents(results, root).items()}
+    files |= {"docs/images/wave-rings.png": ring_picture(), "docs/images/wave-pulse.png": pulse_picture()}
     with tempfile.TemporaryDirectory() as folder:
         for name in BENCH_CURVES:
             plot_all(root / f"reproduction/results/bench/{name}.jsonl", Path(folder))
@@ -89,16 +91,17 @@ def texts() -> dict[str, str]:
         there = ROOT / name
         if there.is_file() and "drawn_with" in (content := json.loads(found[name])):
             found[name] = data_text({**content, "drawn_with": json.loads(there.read_text()).get("drawn_with")})
-    return found | documents(results) | {SUMS_FILE: sums_text(ROOT)}
+    return found | documents(results) | sums()
 
 
-def sums_text(root: Path) -> str:
-    """The hash of every file in reproduction/results/, as ``sha256sum`` writes them."""
-    folder = root / Path(SUMS_FILE).parent
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != Path(SUMS_FILE).name)
-    return "".join(
-        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
-    )
+def sums(root: Path = ROOT) -> dict[str, str]:
+    """The hashes of all files in every folder of reproduction/results/, as ``sha256sum`` writes them."""
+    found = {}
+    for folder in sorted(path for path in (root / "reproduction/results").iterdir() if path.is_dir()):
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+        lines = (f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files)
+        found[f"reproduction/results/{folder.name}/{SUMS}"] = "".join(lines)
+    return found
 
 
 def main() -> None:
@@ -107,7 +110,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something differs")
     check = parser.parse_args().check
     results = all_results()
-    files = results_files(results) | pictures(results) | other_files(results) | {SUMS_FILE: sums_text(ROOT).encode()}
+    files = results_files(results) | pictures(results) | other_files(results)
+    files |= {name: text.encode() for name, text in sums().items()}
     differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
     for name in differing:
         print(name)

@@ -285,10 +285,10 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
 
 
 def reweighted(task: Task, recipe: Recipe) -> Task:
-    """The task with the weights of classes and the focal loss that the recipe asks for."""
+    """The task with the weights of classes, the focal loss and the smoother labels that the recipe asks for."""
     weights, gamma = recipe.train.class_weights, recipe.train.focal_gamma
     given: Any = tuple(weights) if isinstance(weights, list) else weights
-    objective = task.objective.reweighted(given, gamma)
+    objective = task.objective.reweighted(given, gamma, recipe.train.label_smoothing)
     return task if objective == task.objective else replace(task, objective=objective)
 
 
