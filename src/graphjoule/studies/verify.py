@@ -19,7 +19,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text, reason
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
-from graphjoule.training.provenance import source_sha256
+from graphjoule.training.provenance import source_of_commit, source_sha256
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import FORMAT, Record, read_records, run_id
 
@@ -205,7 +205,10 @@ def check_code(placed: Sequence[Placed]) -> Check:
         if versions.get("tree") == "changed":
             check.problems.append(f"{one.place}: made by files that differ from the commit it names.")
     check.count = len(placed)
-    for (version, commit, _, source, torch), number in kinds.most_common():
+    for (version, commit, tree, source, torch), number in kinds.most_common():
+        committed = source_of_commit(commit) if commit and source and tree != "changed" else None
+        if committed not in (None, source):
+            check.problems.append(f"{number} records name commit {commit[:12]}, whose files have another hash.")
         same = " (the files that are here)" if source == source_sha256() else ""
         code = f"files {source[:12]}{same}" if source else "files not recorded"
         check.notes.append(
