@@ -29,7 +29,8 @@ FACTS = {"epochs_run": 3, "selected_epoch": 1, "curve": CURVE, "val": {"loss": 0
 def record(seed=0, **changes):
     fields = {**FACTS, "device": "NVIDIA H200", "backend": "triton", "task_sha256": "d", **changes}
     made = made_up(CELL, seed, 0.8, **fields)
-    return made.model_copy(update={"versions": {**made.versions, "tree": "clean"}})
+    code = {name: text for name, text in made.versions.items() if name not in ("commit", "tree")}  # of this checkout
+    return made.model_copy(update={"versions": code})
 
 
 def placed(folder, *records):
