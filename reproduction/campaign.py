@@ -2,6 +2,8 @@
 
     python -m reproduction.campaign --plan                      # what is left and how long it takes, trains nothing
     python -m reproduction.campaign --device cuda --seconds 540 # goes on where the last call ended, for nine minutes
+    python -m reproduction.campaign --save DONE.tar.gz          # what is done, without models, to go on elsewhere
+    python -m reproduction.campaign --load DONE.tar.gz
     python -m reproduction.campaign --collect NEW               # packs the records for reproduction/results/
 
 All runs go to runs/campaign/. Several processes share one GPU; killed or out of time, the same command goes on. Exit
@@ -15,6 +17,7 @@ import gzip
 import statistics
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +107,8 @@ def main() -> None:
     parser.add_argument("--pace", default="NVIDIA H200", help="device whose records --plan judges the time by")
     parser.add_argument("--steps", help=f"some of {', '.join(step.name for step in STEPS)}")
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--save", type=Path, metavar="FILE")
+    parser.add_argument("--load", type=Path, metavar="FILE")
     parser.add_argument("--collect", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     names = args.steps.split(",") if args.steps else None
@@ -112,6 +117,11 @@ def main() -> None:
     try:
         if args.plan:
             print(plan_text(args.out, args.pace, names))
+        elif args.save:
+            save(args.out, args.save)
+        elif args.load:
+            with tarfile.open(args.load) as archive:
+                archive.extractall(args.out, filter="data")
         elif args.collect:
             collect(args.out, args.collect)
         elif args.workers > 1:
@@ -260,6 +270,17 @@ def train(out: Path, device: str, should_stop: Callable[[], bool], names: Sequen
     left = sum(len(job.missing()) + job.lacks_energies() for job in plan.jobs)
     print(f"{left} runs or energies are left." if left or refused else "Nothing is left.")
     return 3 if left or not winners(out) else 0
+
+
+def save(out: Path, file: Path) -> None:
+    """Write everything that is done to an archive, without models; a recipe that is half done begins again."""
+    with tarfile.open(file, "w:gz") as archive:
+        folders = [job.folder.path for job in (*search_plan(out).jobs, *campaign_plan(out).jobs) if job.is_done()]
+        files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix != ".safetensors"]
+        for path in [*sorted(out.glob("*.protocol.json")), *files]:
+            if path.is_file():
+                archive.add(path, path.relative_to(out).as_posix())
+    print(f"{file}: {len(folders)} recipes are done.")
 
 
 def collect(out: Path, folder: Path) -> None:

@@ -19,6 +19,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text, reason
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
+from graphjoule.tasks.objective import OBJECTIVES
 from graphjoule.training.provenance import source_of_commit, source_sha256
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import FORMAT, Record, read_records, run_id
@@ -173,8 +174,8 @@ def check_selection(placed: Sequence[Placed]) -> Check:
             without += 1
             continue
         check.count += 1
-        is_loss = rule in ("loss", "mae", "rmse")
-        scores = [inf if value is None else value if is_loss else -value for value in curve]
+        higher = {metric.name for metric in OBJECTIVES[record.objective].metrics if metric.is_higher_better}
+        scores = [inf if value is None else -value if rule in higher else value for value in curve]
         if record.selected_epoch >= len(scores) or len(scores) != record.epochs_run:
             check.problems.append(f"{one.place}: its curve has {len(scores)} epochs, it ran {record.epochs_run}.")
             continue
