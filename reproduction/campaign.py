@@ -187,9 +187,10 @@ def winners(out: Path) -> dict[str, Variant]:
     return {rival: variant for rival, (_, variant) in found.items()}
 
 
-def campaign_plan(out: Path, names: Sequence[str] | None = None) -> Plan:
-    """All runs of all steps that are left, each recipe once; the constraint's once its search is done."""
+def jobs_by_step(out: Path, names: Sequence[str] | None = None) -> dict[str, list[Job]]:
+    """The recipes of all steps, each in the first step that has it; the constraint's once its search is done."""
     jobs: dict[Path, Job] = {}
+    steps: dict[Path, str] = {}
     for step in STEPS:
         if names is not None and step.name not in names:
             continue
@@ -207,8 +208,15 @@ def campaign_plan(out: Path, names: Sequence[str] | None = None) -> Plan:
             known = jobs.get(job.folder.path)
             has_energies = job.has_energies or (known is not None and known.has_energies)
             jobs[job.folder.path] = replace(known or job, has_energies=has_energies)
-    num_runs = sum(len(job.seeds) for job in jobs.values())
-    return Plan(list(jobs.values()), num_runs, num_runs - sum(len(job.missing()) for job in jobs.values()))
+            steps.setdefault(job.folder.path, step.name)
+    return {name: [job for path, job in jobs.items() if steps[path] == name] for name in dict.fromkeys(steps.values())}
+
+
+def campaign_plan(out: Path, names: Sequence[str] | None = None) -> Plan:
+    """All runs of all steps that are left."""
+    jobs = [job for several in jobs_by_step(out, names).values() for job in several]
+    num_runs = sum(len(job.seeds) for job in jobs)
+    return Plan(jobs, num_runs, num_runs - sum(len(job.missing()) for job in jobs))
 
 
 def _with_winner(cell: Cell, best: dict[str, Variant]) -> Cell:
@@ -224,16 +232,15 @@ def replace_settings(variant: Variant, found: Variant) -> Variant:
 def plan_text(out: Path, device: str, names: Sequence[str] | None = None) -> str:
     """What is left and about how long it takes on a device, by the records of earlier runs on it."""
     pace = Pace(device, [record for record in earlier_records(out) if not was_capped(record)])
-    search, plan = search_plan(out), campaign_plan(out, names)
-    estimate = pace.estimate([*search.jobs, *plan.jobs])
+    steps = {"search": search_plan(out).jobs, **jobs_by_step(out, names)}
+    estimate = pace.estimate([job for jobs in steps.values() for job in jobs])
     lines = [
-        f"{search.num_runs - search.num_recorded} runs of the search and {plan.num_runs - plan.num_recorded} of "
-        f"{plan.num_runs} runs of the studies are left; by the records of earlier runs on {device}: {estimate} of "
-        "runs, which four processes that share an H200 did 3.5 times as fast."
+        f"{estimate.num_runs} runs are left; by the records of earlier runs on {device}: {estimate} of runs, which four "
+        "processes that shared an H200 did 3.5 times as fast."
     ]
-    for dataset in DATASETS:
-        left = pace.estimate([job for job in plan.jobs if job.recipe.data.name == dataset])
-        lines.append(f"- {dataset}: {left.num_runs} runs, {in_words(left.seconds)}")
+    for name, jobs in steps.items():
+        left = pace.estimate(jobs)
+        lines.append(f"- {name}: {left.num_runs} runs, {in_words(left.seconds)} of runs")
     if not winners(out):
         lines.append("- constraint: its cells are planned once the search is done")
     return "\n".join(lines)

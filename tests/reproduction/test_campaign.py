@@ -87,6 +87,8 @@ def test_both_rivals_have_as_many_tries_and_the_plan_says_how_long(small, monkey
     assert tries.count("constraint") == tries.count("orthogonal penalty") == 18
     monkeypatch.setattr(campaign, "earlier_records", lambda out: [])
     text = campaign.plan_text(small, "NVIDIA H200")
-    assert "3 runs of the search and 1 of 1 runs of the studies are left" in text
+    assert text.startswith("4 runs are left; ")
+    assert "- search: 3 runs, " in text
+    assert "- table1: 1 runs, " in text
     assert "how long it takes is not known" in text
     assert load_task("digits").name == "digits"
