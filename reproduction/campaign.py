@@ -235,8 +235,8 @@ def plan_text(out: Path, device: str, names: Sequence[str] | None = None) -> str
     steps = {"search": search_plan(out).jobs, **jobs_by_step(out, names)}
     estimate = pace.estimate([job for jobs in steps.values() for job in jobs])
     lines = [
-        f"{estimate.num_runs} runs are left; by the records of earlier runs on {device}: {estimate} of runs, which four "
-        "processes that shared an H200 did 3.5 times as fast."
+        f"{estimate.num_runs} runs are left; by the records of earlier runs on {device}: {estimate} of runs, which "
+        "four processes that shared an H200 did 3.5 times as fast."
     ]
     for name, jobs in steps.items():
         left = pace.estimate(jobs)
