@@ -297,9 +297,8 @@ def collect(out: Path, folder: Path) -> None:
         for line, record in zip(path.read_bytes().splitlines(), read_records(path), strict=True):
             study = (record.protocol or "none").partition(":")[0]
             files.setdefault(f"{study}/{record.model}-{record.dataset}.jsonl.gz", []).append(line)
-    for energies in sorted(out.rglob("energies.json")):
-        dataset = energies.parent.name.split("-")[0]
-        files.setdefault(f"energies/{dataset}.jsonl.gz", []).append(energies.read_bytes().strip())
+        if (energies := path.parent / "energies.json").is_file():
+            files.setdefault(f"{study}/energies-{record.dataset}.jsonl.gz", []).append(energies.read_bytes().strip())
     for protocol in sorted(out.glob("*.protocol.json")):
         files[f"protocols/{protocol.name}"] = [protocol.read_bytes().rstrip(b"\n")]
     for name, lines in files.items():
