@@ -21,6 +21,7 @@ from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import export
 from graphjoule.training.export import EdgeList, export_model, exported_program
+from graphjoule.training.hub import export_to_hub
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
 from . import small_recipe, small_regression, small_task
@@ -313,6 +314,11 @@ def test_files_say_what_they_are_and_nothing_of_the_machine(written):
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(GraphjouleError, match="format is 'tflite'; the choices are: onnx, torch"):
         export_model(new_model("sgc"), TASK, tmp_path / "m", format="tflite")
+    broken = new_model("sgc")
+    next(broken.parameters()).data[0] = torch.nan  # the program would say NaN, and the largest of these is class 0
+    for write in (exported_program, lambda model, data: export_to_hub(tmp_path / "hub", model, None, None, data)):
+        with pytest.raises(GraphjouleError, match=r"not finite \(the first is .*\), so its training blew up"):
+            write(broken, TASK.facts())
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(GraphjouleError, match="needs onnx and onnxscript, which are not installed: pip install 'graph"):
         export_model(new_model("sgc"), TASK, tmp_path / "m.onnx")
