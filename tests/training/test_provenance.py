@@ -11,7 +11,7 @@ import torch
 
 from graphjoule import __version__
 from graphjoule.training import provenance
-from graphjoule.training.provenance import commit, source_sha256, tree, versions
+from graphjoule.training.provenance import commit, source_of_commit, source_sha256, tree, versions
 
 CODE = {"commit", "tree"}  # of a checkout alone
 
@@ -40,7 +40,7 @@ def test_pyg_need_not_be_installed(monkeypatch):
 
 
 def forget():
-    for known in (commit, tree, source_sha256):
+    for known in (commit, tree, source_sha256, source_of_commit):
         known.cache_clear()
 
 
@@ -130,6 +130,16 @@ def test_a_changed_file_of_the_package_is_told_and_one_beside_it_is_not(place):
     write(place / "src/graphjoule/a.py", "a = 2\n")
     assert versions()["tree"] == "changed"
     assert source_sha256() != before
+    assert source_of_commit(commit()) == before  # a commit can be held against what it is said to be
+    assert source_of_commit("0" * 40) is None
+
+
+def test_a_copy_without_git_may_say_its_commit(place, monkeypatch):
+    monkeypatch.setenv("GRAPHJOULE_COMMIT", HASH)
+    assert (commit(), tree()) == (HASH, None)
+    forget()
+    write(place / ".git/HEAD", "f" * 40)
+    assert commit() == "f" * 40
 
 
 def test_the_hash_of_the_source_is_that_of_names_and_contents_alone(place):
