@@ -89,7 +89,7 @@ def test_a_folder_that_holds_something_is_left_alone(run, tmp_path):
 
 
 def test_a_killed_export_is_written_again(run, tmp_path):
-    before, task, folder = run
+    before, task, _ = run
     given = load(before), small_recipe("gcn"), RunFolder(before).records()[1], task.facts()
     (tmp_path / "README.md").write_text("half a car")
     (tmp_path / UNFINISHED).touch()
