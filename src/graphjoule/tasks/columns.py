@@ -8,6 +8,7 @@ not JSON. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -132,18 +133,17 @@ def _text_finding(table: Table, name: str, column: pa.ChunkedArray, missing: int
         words = _split(column)
         if len(pc.list_flatten(words)) > 3 * known:
             return _free_text(name, words, missing)
+    is_like_dates = not is_category and pc.all(pc.match_substring_regex(_known(column), _LIKE_A_DATE)).as_py()
+    odd = ", like dates, but not all in one of the forms 2026-01-31, 31.1.2026 and 1/31/2026" if is_like_dates else ""
     if 2 * different > known and different > FEW_VALUES and not is_category:
-        why = f"left out: {different:,} different values in {known:,} rows"
-        if pc.all(pc.match_substring_regex(_known(column), _LIKE_A_DATE)).as_py():
-            why += ", like dates, but not all in one of the forms 2026-01-31, 31.1.2026 and 1/31/2026"
-        return Finding(name, "names", missing, why)
+        return Finding(name, "names", missing, f"left out: {different:,} different values in {known:,} rows{odd}")
     if different <= MOST_CATEGORIES or is_category:
-        kept, becomes = by_count.keys(), f"one feature for each of {different:,} categories"
+        kept, becomes = by_count.keys(), f"one feature for each of {counted(different, 'category', 'categories')}"
     else:
         kept = dict(sorted(by_count.items(), key=lambda item: (-item[1], item[0]))[:MOST_CATEGORIES]).keys()
         becomes = f"one feature for each of the {MOST_CATEGORIES} most frequent of {different:,} categories"
     encoder = CategoryColumn(name=name, categories=tuple(sorted(kept)))
-    return Finding(name, "category", missing, becomes + ("; missing has none" if missing else ""), encoder)
+    return Finding(name, "category", missing, becomes + odd + ("; missing has none" if missing else ""), encoder)
 
 
 def _free_text(name: str, words: pa.ListArray, missing: int) -> Finding:
@@ -554,6 +554,11 @@ def _ask(table: Table, name: str, different: list[str], known: int) -> None:
         raise GraphjouleError(
             f"{table.path}: the column {name!r} has labels such as {_shown(several)}; say `objective=multilabel` if "
             "that is several labels of one node, or `objective=classification` if it is one class."
+        )
+    if all(re.match(_LIKE_A_DATE, value) for value in different):
+        raise GraphjouleError(
+            f"{table.path}: the column {name!r} has dates such as {_shown(different[0])}; write numbers, such as days, "
+            "to predict a time with `objective=regression`, or say `objective=classification` to take each for a class."
         )
     missing = next((value for value in different if value.lower() in _MISSING - {"none"}), None)
     if missing is not None:

@@ -382,15 +382,21 @@ def read_graphs(
     return _graph_table(table, columns, asked), replace(options, graphs=found)
 
 
-def split_parts(graphs: NodeTable, is_known: np.ndarray) -> list[np.ndarray] | None:
+def split_parts(graphs: NodeTable, is_known: np.ndarray, test_fraction: float = 0.0) -> list[np.ndarray] | None:
     """The graphs that train, validate and test by a column of their table; None if there is no such column.
 
     Args:
         graphs: the table.
         is_known: which graphs have a target; the others are to be predicted, whatever their part is.
+        test_fraction: share of the graphs to hold back, if that was asked for, which such a column contradicts.
     """
     if SPLIT_COLUMN not in graphs.values or SPLIT_COLUMN in (graphs.columns.id, *graphs.columns.labels):
         return None
+    if test_fraction:
+        raise GraphjouleError(
+            f"`test_fraction` is {test_fraction}, but the column 'split' of {graphs.table.path} says who tests; leave "
+            "one out."
+        )
     column = graphs.values[SPLIT_COLUMN]
     found = positions(pc.utf8_lower(column), SPLIT_PARTS)
     wrong = np.flatnonzero((found < 0) & ~np.asarray(column.is_null()))
@@ -503,7 +509,7 @@ class EdgeTable:
         if said and self.weight is not None and self.weight.size:
             said[0] += f" ({self.weight.min():.4g} to {self.weight.max():.4g}, where a node itself weighs 1)"
         if self.types:
-            kinds = shorten([f"{name} {count:,}" for name, count in self.types.items()])
+            kinds = shorten([f"{name or 'blank'} {count:,}" for name, count in self.types.items()])
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}): {how}")
         said += [f"{counted(self.untyped, 'row')} of a type the model does not know left out"] if self.untyped else []
@@ -674,7 +680,11 @@ class TableReport:
 
 
 def check_tables(
-    nodes: str | Path, edges: str | Path | None, options: TableOptions, graphs: str | Path | None = None
+    nodes: str | Path,
+    edges: str | Path | None,
+    options: TableOptions,
+    graphs: str | Path | None = None,
+    test_fraction: float = 0.0,
 ) -> TableReport:
     """Read two tables, or three, as a training would, and say what becomes of them.
 
@@ -683,7 +693,9 @@ def check_tables(
         edges: the table of edges; None if nearest neighbours are to be linked.
         options: which column is what.
         graphs: the table of graphs, if these are predicted.
+        test_fraction: share of the labels to hold back.
     """
+    check_one_graph(edges, options.knn)
     units = None
     if graphs is not None:
         units, options = read_graphs(graphs, nodes, edges, options)
@@ -696,8 +708,14 @@ def check_tables(
         objective, names = labelled.find_objective(options)
         targets = labelled.targets(objective, names)
         about_target = _about_target(labelled, objective, names, targets)
-        if units is not None:
-            split_parts(units, _is_known(targets))
+        is_split = units is not None and split_parts(units, _is_known(targets), test_fraction) is not None
+        has_classes = objective in ("classification", "binary", "ordinal")
+        most = np.bincount(targets[targets >= 0]).max() if has_classes else _is_known(targets).sum()
+        if most < 2 and not is_split:
+            raise GraphjouleError(
+                f"{labelled.table.path}: {'no class has two labels' if has_classes else 'there is one known target'}; "
+                "expected two, so that one can train and one validate."
+            )
         more = warnings_of_names(names)
         if objective in ("classification", "binary"):
             more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
@@ -720,13 +738,19 @@ def check_tables(
     return TableReport(about_nodes, read.findings, about_target, about_edges, warnings, tuple(problems))
 
 
+def check_one_graph(edges: str | Path | None, knn: int | None) -> None:
+    """Refuse to link nodes in two ways."""
+    if edges is not None and knn is not None:
+        raise GraphjouleError(f"`knn` is {knn} and `edges` is {edges}; give one of them, the graph comes from one.")
+
+
 def about_graphs(graphs: NodeTable, nodes: NodeTable) -> str:
     """How many graphs there are, what they are called by, and how many nodes they have."""
     assert nodes.graph is not None
     sizes = np.bincount(nodes.graph)
     return (
         f"of {counted(len(graphs.ids), 'graph')} called by {graphs.columns.id!r} in {graphs.table.path}, "
-        f"{sizes.min():,} to {sizes.max():,} nodes each"
+        f"{f'{sizes.min():,} to ' if sizes.min() < sizes.max() else ''}{counted(int(sizes.max()), 'node')} each"
     )
 
 
@@ -789,7 +813,7 @@ def warnings_of(findings: Sequence[Finding]) -> list[str]:
     for finding in findings:
         if finding.becomes.startswith("left out"):
             said.append(f"{finding.name!r} is {finding.becomes}")
-        elif "is a code" in finding.becomes:
+        elif "is a code" in finding.becomes or "like dates" in finding.becomes:
             said.append(f"{finding.name!r} is a {finding.kind}: {finding.becomes}")
         elif finding.kind == "number" and re.search(r"(^|[_ ])(id|no|number|code|zip)$", finding.name.lower()):
             said.append(f"{finding.name!r} is taken for a number, whatever its name says")

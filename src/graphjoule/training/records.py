@@ -39,6 +39,11 @@ FORMAT: Final = 2
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
+    return dict(_versions())
+
+
+@cache  # to ask for each record leaks: importlib keeps a list of a folder's packages for every time that it was changed
+def _versions() -> dict[str, str]:
     found = {
         "graphjoule": __version__,
         **({"commit": ours} if (ours := commit()) else {}),
