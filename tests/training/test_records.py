@@ -477,6 +477,13 @@ def test_a_small_file_that_unpacks_to_a_huge_line_is_refused_before_it_is_in_mem
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
 
+def test_packages_are_looked_up_once(monkeypatch):
+    """importlib keeps what it found for every time that a folder was changed: a slow leak where each record asks."""
+    before = versions()
+    monkeypatch.setattr(metadata, "version", lambda name: pytest.fail(f"{name} is looked up again"))
+    assert versions() == before
+
+
 def test_versions_name_everything_that_can_change_a_result():
     found = versions()
     assert set(found) - {"commit"} == {"graphjoule", "python", "torch", "torch_geometric", "numpy"}
@@ -492,6 +499,7 @@ def test_pyg_need_not_be_installed(monkeypatch):
         return "1.0"
 
     monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(records, "_installed", records._installed.__wrapped__)
     assert set(versions()) - {"commit"} == {"graphjoule", "python", "torch", "numpy"}
 
 

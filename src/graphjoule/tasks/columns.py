@@ -37,6 +37,8 @@ MOST_WORDS = 200
 """Words of a column of free text that become features: those in most rows."""
 MOST_CLASSES = 50
 """From more different numbers than these it is not guessed whether they are classes or measurements."""
+FAR = 1_000
+"""Deviations from the mean that no value of a training graph with fewer nodes than a million can have."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LIKE_A_NUMBER = r"^[^\w]{0,3}\d{1,3}([ ,.']?\d{3})*([.,]\d*)?\s*[^\w]{0,2}$"  # 1,5 or $1,200 or 12 %
 _MISSING = {"na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "?", "-"}
@@ -209,6 +211,8 @@ def encode(
         read = _numbers(table, column.name, values[column.name], column)
         assert read is not None
         numbers[:, index] = _standardise(table, column, read[0])
+        if num_far := int((np.abs(numbers[:, index]) > FAR).sum()):
+            said.append(f"{counted(num_far, 'value')} of {column.name!r} far from all that the model was trained on")
         is_missing = np.isnan(read[0])
         if column.has_missing:
             marks.append(is_missing[:, None].astype(dtype))

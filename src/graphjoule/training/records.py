@@ -39,21 +39,22 @@ FORMAT: Final = 2
 
 def versions() -> dict[str, str]:
     """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
-    return dict(_versions())
-
-
-@cache  # to ask for each record leaks: importlib keeps a list of a folder's packages for every time that it was changed
-def _versions() -> dict[str, str]:
     found = {
         "graphjoule": __version__,
         **({"commit": ours} if (ours := commit()) else {}),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
-        "numpy": metadata.version("numpy"),
+        "numpy": _installed("numpy"),
+        "torch_geometric": _installed("torch-geometric"),  # there where a model of the user's own is one of its
     }
-    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
-        found["torch_geometric"] = metadata.version("torch-geometric")
-    return found
+    return {name: version for name, version in found.items() if version}
+
+
+@cache  # to ask for each record leaks: importlib keeps the packages of a folder for every time that it was changed
+def _installed(package: str) -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return ""
 
 
 @cache
