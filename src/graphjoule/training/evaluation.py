@@ -480,7 +480,7 @@ def read_evaluation(path: str | os.PathLike[str]) -> Evaluation:
     tensors, given = read_tensors(path, "evaluation")
     try:
         about = _About.model_validate(given)
-        parts = {
+        parts: dict[str, PartEvaluation] = {
             name: PartEvaluation(
                 num_nodes=number,
                 **{key.removeprefix(f"{name}."): x for key, x in tensors.items() if key.startswith(f"{name}.")},
@@ -494,7 +494,7 @@ def read_evaluation(path: str | os.PathLike[str]) -> Evaluation:
             _check_planes(planes, parts)
         for part in parts.values():
             _check_part(part, objective)
-        return Evaluation(about.seed, about.select_on, about.score, objective, about.unit, dict(parts), planes)
+        return Evaluation(about.seed, about.select_on, about.score, objective, about.unit, parts, planes)
     except (KeyError, TypeError, ValueError) as error:
         raise GraphjouleError(
             f"{path} does not hold an evaluation this version of graphjoule knows: {' '.join(str(error).split())}. "
