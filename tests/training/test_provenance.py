@@ -26,6 +26,13 @@ def test_versions_name_everything_that_can_change_a_result():
     assert type(found["torch"]) is str  # torch's own is a subclass that JSON writers may not know
 
 
+def test_packages_are_looked_up_once(monkeypatch):
+    """importlib keeps what it found for every time that a folder was changed: a slow leak where each record asks."""
+    before = versions()
+    monkeypatch.setattr(metadata, "version", lambda name: pytest.fail(f"{name} is looked up again"))
+    assert versions() == before
+
+
 def test_pyg_need_not_be_installed(monkeypatch):
     def version(package):
         if package == "torch-geometric":
@@ -33,6 +40,7 @@ def test_pyg_need_not_be_installed(monkeypatch):
         return "1.0"
 
     monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(provenance, "_installed", provenance._installed.__wrapped__)
     assert set(versions()) - CODE == {"graphjoule", "source", "python", "torch", "numpy"}
 
 

@@ -28,17 +28,24 @@ def versions() -> dict[str, str]:
     Versions of packages by the package; ``source``, the hash of our own files; and where there is a checkout, its
     ``commit`` and ``tree``, which is "clean" or "changed": what counts are the files of the package, not those beside.
     """
-    ours = {"commit": commit(), "tree": tree(), "source": source_sha256()}
     found = {
         "graphjoule": __version__,
-        **{name: value for name, value in ours.items() if value},
+        "commit": commit(),
+        "tree": tree(),
+        "source": source_sha256(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
-        "numpy": metadata.version("numpy"),
+        "numpy": _installed("numpy"),
+        "torch_geometric": _installed("torch-geometric"),  # there where a model of the user's own is one of its
     }
-    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
-        found["torch_geometric"] = metadata.version("torch-geometric")
-    return found
+    return {name: version for name, version in found.items() if version}
+
+
+@cache  # to ask for each record leaks: importlib keeps the packages of a folder for every time that it was changed
+def _installed(package: str) -> str | None:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
 def _package() -> Path:
