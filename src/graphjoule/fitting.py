@@ -90,6 +90,7 @@ def fit(
     should_stop: Callable[[], bool] = lambda: False,
     group: Group | None = None,
     budget: str | float | Budget | None = None,
+    protocol: str | None = None,
 ) -> FitResult:
     """Train a model on a task by the paper's protocol; networks that can be stacked train all seeds in one program.
 
@@ -127,6 +128,7 @@ def fit(
             with the whole task. By default those that hold the graph together.
         budget: wall time such as "2min" or seconds, counted from this call: runs that have not stopped by then end
             between two epochs with what they have. By default there is none; with "auto" it is "2min".
+        protocol: what the records name as the rules that were written before the runs, see `Record.protocol`.
 
     Returns:
         Records and models of all seeds; with "auto" those of the best model, and what was tried in ``trials``.
@@ -145,7 +147,7 @@ def fit(
         ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
     """
     if model == "auto":
-        for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group)):
+        for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group), ("protocol", protocol)):
             if value:
                 raise GraphjouleError(f'`{option}` cannot be given with "auto", which tries many models; leave it out.')
         # Imported here: it is a room below, which trains through this very function.
@@ -199,7 +201,7 @@ def fit(
         listeners.should_stop,
         listeners.on_run_end,
     )
-    training.budget = deadline
+    training.budget, training.protocol = deadline, protocol
     if not training.is_first:
         listeners.callbacks.clear()
     logger.info("%s", describe_backend(where))
@@ -283,10 +285,10 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
 
 
 def reweighted(task: Task, recipe: Recipe) -> Task:
-    """The task with the weights of classes and the focal loss that the recipe asks for."""
+    """The task with the weights of classes, the focal loss and the smoother labels that the recipe asks for."""
     weights, gamma = recipe.train.class_weights, recipe.train.focal_gamma
     given: Any = tuple(weights) if isinstance(weights, list) else weights
-    objective = task.objective.reweighted(given, gamma)
+    objective = task.objective.reweighted(given, gamma, recipe.train.label_smoothing)
     return task if objective == task.objective else replace(task, objective=objective)
 
 

@@ -43,6 +43,7 @@ _COMMANDS = {
     "demo": "Train a deep EGNN and a deep GCN on embedded data, and show why one of them dies.",
     "audit": "Hold a graph against the paper's lemmas, with the corrected bounds beside them.",
     "study": "Train a study, such as the paper's table1, and compare it with its reference.",
+    "verify": "Check records, and every page and ledger that was written from them.",
     "tune": "Search settings by validation; the winner is a recipe.",
     "partition": "Cut a graph into parts for training in many processes.",
 }

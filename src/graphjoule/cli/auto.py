@@ -15,6 +15,7 @@ from graphjoule.cli.terminal import (
     Json,
     Overrides,
     Worth,
+    aligned,
     parse_budget,
     parse_seeds,
     show_auto,
@@ -119,8 +120,7 @@ def try_models(
     if out is not None:
         check_place(out, resume=resume)
 
-    from graphjoule.tasks.splits import stratified_rule
-    from graphjoule.training import deferred_interrupt, resolve_device
+    from graphjoule.training import deferred_interrupt
     from graphjoule.training.folder import RunFolder
     from graphjoule.tuning.automatic import RANKING_NAME
     from graphjoule.tuning.automatic import auto as search
@@ -129,9 +129,7 @@ def try_models(
     def is_search(path: Path) -> bool:
         return (path / WORK_NAME).is_dir() or (path / SUMMARY_NAME).is_file()
 
-    resolve_device(device)
-    if source.test_fraction is not None:
-        stratified_rule(source.test_fraction)
+    source.check_before_loading(device)
     folder = out or named_folder(f"{data_name(source.name)}-auto", is_search, resume=resume)
     first = load_recipe(models[0], source.name, depths[0], overrides)
     if not resume and not is_search(folder):  # of a search that is there, `search` says so
@@ -182,11 +180,9 @@ def ranking_lines(result: AutoResult, folder: Path) -> list[str]:
     tried = [trial for trial in result.trials if trial.score is not None]
     rows = [["", "model", "layers", "seeds", "epochs", f"val {result.metric}", "changed settings"]]
     rows += [[str(rank), *_cells(trial)] for rank, trial in enumerate(tried[:_SHOWN], 1)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{counted(len(tried), 'candidate')} tried, the best first; all of them: {folder / 'ranking.csv'}"]
-    for *cells, last in rows:
-        cells = [cell.rjust(width) for cell, width in zip(cells, widths[:-1], strict=True)]
-        lines.append("  ".join(["", *cells, last]).rstrip())
+    for (*_, changes), (*cells, _) in zip(rows, aligned(rows), strict=True):
+        lines.append("  ".join(["", *cells, changes]).rstrip())
     if num_failed := len(result.trials) - len(tried):
         lines.append(f"{counted(num_failed, 'other')} without a result; the file says why")
     if len(result.records) > 1:

@@ -79,7 +79,8 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     if source.nodes is None:
         raise GraphjouleError("There is no table to check; expected graphjoule data check NODES [EDGES].")
 
-    from graphjoule.tasks.own_graph import TableOptions, check_tables
+    from graphjoule.tasks.own_graph import TableOptions
+    from graphjoule.tasks.table_report import check_tables
 
     report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()), source.graphs)
     names = (

@@ -46,6 +46,9 @@ def _check_device(device: str) -> str:
 
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=_check_device)]
+Layers = Annotated[
+    int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
+]
 DataRoot = Annotated[
     Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
 ]
@@ -134,6 +137,16 @@ def value_text(value: Any) -> str:
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The cells of a table, those of a column all as wide as its widest, with the text at the right.
+
+    >>> aligned([["a", "bcd"], ["12", "3"]])
+    [[' a', 'bcd'], ['12', '  3']]
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
 
 
 # Progress.

@@ -156,6 +156,7 @@ def fit_temperature(objective: Objective, output: Tensor, target: Tensor) -> flo
 
     z, y = output[known].double(), target[known]
     plain = replace(objective, class_weights=None, focal_gamma=0.0)
+    plain = replace(plain, label_smoothing=0.0) if isinstance(plain, Classification) else plain
 
     def loss(log_t: float) -> float:
         return float(plain.loss(z * math.exp(-log_t), y).sum()) + log_t**2 / 2

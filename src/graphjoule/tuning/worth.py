@@ -160,7 +160,7 @@ def _shallow(recipe: Recipe, records: Sequence[Record]) -> Recipe | None:
     gcn = load_recipe("gcn", recipe.data.name, 2)
     narrower = min(1.0, (recipe.model.hidden_channels or 64) / (gcn.model.hidden_channels or 64))
     passes = max(record.epochs_run for record in records) * max(recipe.model.num_layers, 2) * narrower
-    same = ("select_on", "clusters", "class_weights", "focal_gamma")
+    same = ("select_on", "clusters", "class_weights", "focal_gamma", "label_smoothing")
     epochs = min(gcn.train.epochs, max(1, int(passes / 2)))
     train = {name: getattr(recipe.train, name) for name in same} | {"epochs": epochs}
     data = {"split": recipe.data.split, "split_seed": recipe.data.split_seed}
