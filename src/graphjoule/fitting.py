@@ -29,6 +29,7 @@ from graphjoule.training.build import (
     Builder,
     OwnModel,
     architecture_of,
+    not_finite,
     own_architecture,
     qualified_name,
     user_module,
@@ -349,13 +350,14 @@ class TrainedRuns:
         """
         check_coverage(coverage)
         calibrations = self._all_calibrations().values()
-        if doubt := min(calibrations, key=lambda each: min(each.num_known)).doubt(coverage):
+        unit = "node" if self.data is None else self.data.unit
+        if doubt := min(calibrations, key=lambda each: min(each.num_known)).doubt(coverage, unit):
             logger.warning("%s", doubt)
         if (split := self.recipe.data.split).startswith("per-class-"):
             logger.warning(
-                "the split %s has as many validation nodes of every class, so a coverage holds for nodes whose classes "
+                "the split %s has as many validation %ss of every class, so a coverage holds for %ss whose classes "
                 "are equally frequent",
-                split,
+                *(split, unit, unit),
             )
         return torch.stack([each.threshold(coverage) for each in calibrations]).mean(dim=0)
 
@@ -414,7 +416,7 @@ def mean_prediction(
             output = network.to(where).eval()(x, given.graph).double()
         if given.pooling is not None:
             output = given.pooling(output, network.output_center)
-        _check_finite(output, model, x)
+        _check_finite(output, model, x, given.unit)
         output = output if calibrations is None else calibrations[number].tempered(output)
         one = objective.prediction(output)
         total = one if total is None else total + one
@@ -423,21 +425,19 @@ def mean_prediction(
     return (total / len(models)).cpu()
 
 
-def _check_finite(scores: Tensor, model: nn.Module, x: Features) -> None:
+def _check_finite(scores: Tensor, model: nn.Module, x: Features, unit: str) -> None:
     """Refuse outputs that are not finite: the most probable class of them would be class 0, whatever the node is."""
     num_bad = int((~torch.isfinite(scores)).any(dim=-1).sum())
     if not num_bad:
         return
-    weights = (name for name, weight in model.state_dict().items() if not bool(torch.isfinite(weight).all()))
-    if (name := next(weights, None)) is not None:
+    if (name := not_finite(model)) is not None:
         cause = f"the model's weights are not finite (the first is {name}), so its training blew up"
     elif not bool(torch.isfinite(x.value if isinstance(x, SparseFeatures) else x).all()):
         cause = "the features are not finite"
     else:
         cause = "the model's weights or the features are so large that its numbers overflow"
     raise GraphjouleError(
-        f"The scores of {counted(num_bad, 'node')} of {len(scores):,} are not finite, so there is no prediction: "
-        f"{cause}."
+        f"The scores of {counted(num_bad, unit)} of {len(scores):,} are not finite, so there is no prediction: {cause}."
     )
 
 
@@ -518,5 +518,5 @@ def _finished(path: Path) -> tuple[RunFolder, dict[int, Record]]:
         raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
     finished = {seed: record for seed, record in folder.records().items() if record.status == "done"}
     if not finished:
-        raise GraphjouleError(f"No run in {path} has finished; train it first, or go on with `resume=True`.")
+        raise GraphjouleError(f"No run in {path} has finished; train it to the end first.")
     return folder, finished

@@ -21,6 +21,7 @@ from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import export
 from graphjoule.training.export import EdgeList, export_model, exported_program
+from graphjoule.training.hub import export_to_hub
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
 from . import small_recipe, small_regression, small_task
@@ -97,13 +98,17 @@ def expected(model, x, edges):
     return model(x, graph).double().softmax(dim=-1)
 
 
-def quick(*names):
-    """All models; those that are not named are slow: a program takes seconds to write."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MODELS]
+QUICK = [("egnn", "onnx"), ("gcn", "onnx"), ("gcn", "torch")]  # the others are slow: a program takes seconds to write
 
 
-@pytest.mark.parametrize("format", ["onnx", "torch"])
-@pytest.mark.parametrize("name", quick("egnn", "gcn"))
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        pytest.param(name, format, marks=() if (name, format) in QUICK else pytest.mark.slow)
+        for name in MODELS
+        for format in ("onnx", "torch")
+    ],
+)
 @few
 @given(edges=edge_lists(), seed=st.integers(0, 3))
 def test_a_program_says_what_the_model_says_on_any_graph(programs, name, format, edges, seed):
@@ -236,7 +241,10 @@ def pyg(name):
 
 
 @pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "torch"])
-@pytest.mark.parametrize("build", [partial(pyg, "GCN"), partial(pyg, "GraphSAGE"), partial(Steps, 7, 3)])
+@pytest.mark.parametrize(
+    "build",
+    [partial(pyg, "GCN"), pytest.param(partial(pyg, "GraphSAGE"), marks=pytest.mark.slow), partial(Steps, 7, 3)],
+)
 def test_modules_of_ones_own_can_leave_too(tmp_path, build, format):
     torch.manual_seed(0)
     module = build().eval()
@@ -313,6 +321,11 @@ def test_files_say_what_they_are_and_nothing_of_the_machine(written):
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(GraphjouleError, match="format is 'tflite'; the choices are: onnx, torch"):
         export_model(new_model("sgc"), TASK, tmp_path / "m", format="tflite")
+    broken = new_model("sgc")
+    next(broken.parameters()).data[0] = torch.nan  # the program would say NaN, and the largest of these is class 0
+    for write in (exported_program, lambda model, data: export_to_hub(tmp_path / "hub", model, None, None, data)):
+        with pytest.raises(GraphjouleError, match=r"not finite \(the first is .*\), so its training blew up"):
+            write(broken, TASK.facts())
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(GraphjouleError, match="needs onnx and onnxscript, which are not installed: pip install 'graph"):
         export_model(new_model("sgc"), TASK, tmp_path / "m.onnx")

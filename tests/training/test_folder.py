@@ -362,7 +362,7 @@ def test_what_a_kill_before_the_first_file_left_is_no_hindrance(tmp_path, task, 
 def test_a_damaged_run_file_is_refused(tmp_path, task, finished, text):
     path = shutil.copytree(finished, tmp_path / "run")
     (path / "run.json").write_text(text)
-    refuses(path, task, r"run\.json is missing or damaged; choose another folder")
+    refuses(path, task, r"run\.json is missing or damaged, so this folder cannot be read; train in another one")
 
 
 def test_records_without_a_run_file_are_refused(tmp_path, task, finished):

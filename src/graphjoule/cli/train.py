@@ -31,7 +31,7 @@ from graphjoule.cli.terminal import (
     parse_seeds,
     show_progress,
 )
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, harmless
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
@@ -536,7 +536,7 @@ def print_result(
         lines.append(f"predictions: {path}")
     if summary.n and (evaluation := RunFolder(folder).evaluation()) is not None:
         fields["warnings"] = evaluation.warnings()
-        lines += [f"warning: {warning}" for warning in fields["warnings"]]
+        lines += [f"warning: {harmless(warning)}" for warning in fields["warnings"]]
     if job.is_compared and summary.n:
         from graphjoule.tuning.worth import assess
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, choices, counted
@@ -621,7 +622,10 @@ def read_objective(given: Any) -> Objective:
     if not isinstance(given, dict) or given.get("name") not in list(OBJECTIVES):  # a list has no hash
         raise GraphjouleError(f"{given!r} is not an objective; expected a name among: {choices(OBJECTIVES)}.")
     own = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "name"}
+    kind = OBJECTIVES[given["name"]]
     try:
-        return OBJECTIVES[given["name"]](**own)
-    except TypeError as error:
+        kind(**own)  # refuses what it does not know, which pydantic would leave out
+        found: Objective = TypeAdapter(kind).validate_python(own)
+        return found
+    except (TypeError, ValidationError) as error:
         raise GraphjouleError(f"{given!r} is not an objective that this version knows.") from error

@@ -492,6 +492,8 @@ class EdgeTable:
         zeros = 0 if self.weight is None else int((self.weight == 0).sum())
         merged = "counted once" if self.weight is None else "weights added"
         said = [f"weights from {self.columns['weight']!r}"] if self.columns["weight"] else []
+        if said and self.weight is not None and self.weight.size:
+            said[0] += f" ({self.weight.min():.4g} to {self.weight.max():.4g}, where a node itself weighs 1)"
         if self.types:
             kinds = shorten([f"{name} {count:,}" for name, count in self.types.items()])
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]

@@ -132,7 +132,8 @@ def _is_known(targets: np.ndarray) -> np.ndarray:
 def warnings_of_names(names: Sequence[str]) -> list[str]:
     """One line if two classes or labels may have been meant to be one."""
     found = alike(names)
-    return [f"the labels {found[0]!r} and {found[1]!r} are two, and differ in case or accents alone"] if found else []
+    how = "are two, and differ in case, accents or invisible signs alone"
+    return [f"the labels {found[0]!r} and {found[1]!r} {how}"] if found else []
 
 
 def doubt_of_accuracy(names: Sequence[str], counts: Sequence[int]) -> list[str]:

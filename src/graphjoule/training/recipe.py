@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from graphjoule.errors import GraphjouleError, choices, counted, unknown
-from graphjoule.files import json_text, reason
+from graphjoule.files import json_text, parse_json, reason
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import TERMS
 
@@ -301,7 +301,7 @@ class Recipe(BaseModel):
     def from_json(cls, text: str | bytes) -> Self:
         """Read a recipe that `to_json` wrote, in this or an older version."""
         try:
-            return cls.from_fields(json.loads(text))
+            return cls.from_fields(parse_json(text))
         except ValueError as error:
             if isinstance(error, GraphjouleError):
                 raise

@@ -7,7 +7,6 @@ has come to: what is tried next follows from that list alone, so a search that w
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -21,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import FLEETING, reason, write_json
+from graphjoule.files import FLEETING, parse_json, reason, write_json
 from graphjoule.fitting import fit
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Task
@@ -173,7 +172,7 @@ class Halving:
             )
         damaged = GraphjouleError(f"{path} is damaged; choose another folder with `out`.")
         try:
-            content = json.loads(path.read_bytes())
+            content = parse_json(path.read_bytes())
             begun, self.trials = dict(content["about"]), [Trial(**fields) for fields in content["trials"]]
         except OSError as error:
             raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
