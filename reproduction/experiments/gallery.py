@@ -29,6 +29,7 @@ from graphjoule.tasks import Task
 from graphjoule.trace import reach
 from graphjoule.training import build_model, resolve_device
 from reproduction.experiments.record import Cells
+from reproduction.pages.gallery import ARCHITECTURES
 
 __all__ = ["ARCHITECTURES", "build", "main", "train"]
 
@@ -104,20 +105,6 @@ _LAYERS: dict[str, tuple[Callable[[Tensor], nn.Module], type[nn.Module], bool]] 
     "PNA": (_pna, nn.ReLU, True),
 }
 _OWN = {"APPNP": "appnp", "GCNII": "gcnii", "EGNN": "egnn"}
-ARCHITECTURES = (
-    "GCN",
-    "GAT",
-    "GATv2",
-    "GIN",
-    "SAGE",
-    "GPS",
-    "APPNP",
-    "GCNII",
-    "A-DGN",
-    "TransformerConv",
-    "PNA",
-    "EGNN",
-)
 
 
 def build(name: str, layers: int, task: Task, seed: int) -> tuple[nn.Module, tuple[Any, Any]]:

@@ -55,7 +55,9 @@ def predictors(runs: Sequence[Mapping[str, Any]], draws: int = _DRAWS) -> list[P
     drawn = []
     for _ in range(draws):
         picks = [random.integers(len(accuracy), size=len(accuracy)) for _, accuracy in graphs]
-        found = [_spearman(values[pick], accuracy[pick]) for (values, accuracy), pick in zip(graphs, picks, strict=True)]
+        found = [
+            _spearman(values[pick], accuracy[pick]) for (values, accuracy), pick in zip(graphs, picks, strict=True)
+        ]
         drawn.append(np.mean(found, axis=0))
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     rows = [Predictor(m, s, *map(float, ends)) for (s, m), *ends in zip(names, whole, low, high, strict=True)]

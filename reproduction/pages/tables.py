@@ -12,9 +12,13 @@ from pathlib import Path
 from graphjoule.studies import Variant, find_study
 from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
+from reproduction.experiments.record import read_cells
+from reproduction.pages.gallery import gallery_figures, gallery_rows, gallery_table
+from reproduction.pages.predictors import predictors_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "reproduction/results"
+GALLERY = RESULTS / "gallery/gallery.jsonl"
 TABLE1 = find_study("table1")
 CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32)}
 NAMES = {"cora": "Cora", "pubmed": "Pubmed", "physics": "Physics"}
@@ -222,7 +226,23 @@ def endurance_table() -> str:
     return "\n".join(["| what | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())])
 
 
+def gallery_picture(name: str) -> str:
+    """A picture of the gallery, with what it shows in words; nothing without records."""
+    found = [figure for figure in gallery_figures(gallery_rows(GALLERY)) if figure.name == name]
+    return "".join(f"![{figure.alt}](images/{figure.name}.png)" for figure in found) or NOT_RUN
+
+
+def predictors_rows() -> str:
+    """Rank correlations of measures with the final accuracy."""
+    runs = read_cells(RESULTS / "trace/predict.jsonl")
+    return predictors_table(runs) if runs else NOT_RUN
+
+
+NOT_RUN = "There are no records of this yet."
 TABLES = {
+    "gallery": lambda: gallery_table(gallery_rows(GALLERY)) if GALLERY.exists() else NOT_RUN,
+    **{f"gallery_{name}": partial(gallery_picture, f"gallery-{name}") for name in ("energy", "rank", "reach")},
+    "predictors": predictors_rows,
     "faults": faults_table,
     "fuzz": fuzz_table,
     "endurance": endurance_table,
@@ -234,7 +254,10 @@ TABLES = {
     "million": million_table,
     "overhead": overhead_table,
 }
-DOCUMENTS = ("README.md", "docs/results.md", "docs/performance.md", "docs/trace.md", "docs/reliability.md")
+DOCUMENTS = (
+    "README.md",
+    *(f"docs/{page}.md" for page in ("results", "performance", "trace", "reliability", "gallery", "measures")),
+)
 
 
 def with_tables(text: str) -> str:
