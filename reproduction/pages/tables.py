@@ -100,16 +100,34 @@ def all_records(path: Path) -> list[Record]:
 
 def overhead_table() -> str:
     """What a trace of the energy costs."""
-    lines = ["| model | forward pass | traced | cost | of the pass layer by layer |", "|---|---|---|---|---|"]
-    report = json.loads((RESULTS / "trace/overhead.json").read_text())
-    for model, sides in report["networks"].items():
-        plain, traced = sides["plain"]["ms"], sides["energy"]
-        low, high = (f"{100 * cost:.0f}" for cost in traced["cost_range"])
-        lines.append(
-            f"| {model} | {plain:.0f} ms | {traced['ms']:.0f} ms | {100 * traced['cost']:.0f} % ({low} to {high}) "
-            f"| {100 * traced['cost_of_layers']:.0f} % |"
-        )
+    lines = [
+        "| model | device | forward pass | traced | cost | of the pass layer by layer |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted((RESULTS / "trace").glob("overhead*.json")):
+        report = json.loads(path.read_text())
+        for model, sides in report["networks"].items():
+            plain, traced = sides["plain"]["ms"], sides["energy"]
+            low, high = (f"{100 * cost:.0f}" for cost in traced["cost_range"])
+            lines.append(
+                f"| {model} | {report['device']} | {plain:.0f} ms | {traced['ms']:.0f} ms "
+                f"| {100 * traced['cost']:.0f} % ({low} to {high}) | {100 * traced['cost_of_layers']:.0f} % |"
+            )
     return "\n".join(lines)
+
+
+def live_table() -> str:
+    """What watching every layer costs a training."""
+    lines = ["| training | looks | ratio of times | of processor times |", "|---|---|---|---|"]
+    for path in sorted((RESULTS / "trace").glob("live-*.json")):
+        report = json.loads(path.read_text())
+        where = f"{report['model']}, {report['layers']} layers, {report['dataset']}, {report['device']}"
+        for side, row in report["sides"].items():
+            if side != "plain":
+                lines.append(
+                    f"| {where}, {side} | {row['looks']:.0f} | {row['ratio']:.2f} | {row['processor_ratio']:.2f} |"
+                )
+    return "\n".join(lines) if len(lines) > 2 else NOT_RUN
 
 
 def bench_table() -> str:
@@ -243,6 +261,7 @@ TABLES = {
     "gallery": lambda: gallery_table(gallery_rows(GALLERY)) if GALLERY.exists() else NOT_RUN,
     **{f"gallery_{name}": partial(gallery_picture, f"gallery-{name}") for name in ("energy", "rank", "reach")},
     "predictors": predictors_rows,
+    "live": live_table,
     "faults": faults_table,
     "fuzz": fuzz_table,
     "endurance": endurance_table,
@@ -256,7 +275,7 @@ TABLES = {
 }
 DOCUMENTS = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("results", "performance", "trace", "reliability", "gallery", "measures")),
+    *(f"docs/{page}.md" for page in ("results", "performance", "trace", "reliability", "gallery", "measures", "loops")),
 )
 
 
