@@ -118,7 +118,7 @@ def overhead_table() -> str:
 
 def live_table() -> str:
     """What watching every layer costs a training."""
-    lines = ["| training | looks | ratio of times | of processor times |", "|---|---|---|---|"]
+    lines = ["| training | looks | ratio |", "|---|---|---|"]
     for path in sorted((RESULTS / "trace").glob("live-*.json")):
         report = json.loads(path.read_text())
         where = f"{report['model']}, {report['layers']} layers, {report['dataset']}, {report['device']}"
