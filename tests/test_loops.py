@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from graphjoule import EnergyConstraint, Trace
-from graphjoule.nn import GCN
+from graphjoule.nn import EGNN, GCN, GCNII
 from tests.forked import context
 from tests.graphs import normal, path3
 
@@ -103,3 +104,42 @@ def test_sharded_weights_have_the_energies_and_multipliers_of_whole_ones(tmp_pat
     for expected, found in zip(whole, sharded, strict=True):
         for name in ("energies", "own", "sum"):
             torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def _autocast(model, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(x, EDGES)
+
+
+def _checkpointed(model, x):
+    return checkpoint(model, x, EDGES, use_reentrant=False)
+
+
+EDGES = path3().index
+STEPS = {"plain": lambda model, x: model(x, EDGES), "autocast": _autocast, "checkpoint": _checkpointed}
+
+
+@pytest.mark.parametrize("network", [GCN, EGNN, GCNII])
+@pytest.mark.parametrize("loop", ["plain", "autocast", "bfloat16", "checkpoint", "accumulation"])
+def test_a_loop_trains_with_trace_and_constraint_on(loop, network):
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if loop == "bfloat16" else torch.float32
+    model = network(4, 4, 2, num_layers=3, dropout=0.0).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    x, y = normal(3, 4, dtype=torch.float32).to(dtype), torch.tensor([0, 1, 0])
+    per_step = 2 if loop == "accumulation" else 1
+    with Trace(model, watch=["convs.*"]) as trace, EnergyConstraint(model, layers=["convs.*"], c_min=0.9) as constraint:
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(per_step):
+                scores = STEPS.get(loop, STEPS["plain"])(model, x)
+                (F.cross_entropy(scores.float(), y) + constraint()).backward()
+            optimizer.step()
+            constraint.update()
+    assert len(trace.layers) == 3 * 3 * per_step  # no row is missing, none is there twice
+    assert all(row.energy >= 0 and row.energy < float("inf") for row in trace.layers)
+    assert constraint.multipliers.abs().sum() > 0
+    after = list(model.parameters())
+    assert all(parameter.isfinite().all() for parameter in after)
+    assert any(not old.equal(new) for old, new in zip(before, after, strict=True))

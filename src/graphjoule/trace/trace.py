@@ -205,6 +205,8 @@ class Trace(TraceView):
         return [row for entry in self._entries for row in entry.rows()]
 
     def _begin_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_in_backward():
+            return  # a checkpoint around the whole model computes it again
         self._call += 1
         self._seen.clear()
         self._uses.clear()
