@@ -79,7 +79,7 @@ def depth(job, task, given):
     with torch.no_grad(), Trace(model, task.graph, ["energy", "norm"], watch=["encoder", "convs.*"]) as trace:
         inputs = (batch.features, task.graph)
         torch.vmap(lambda flat: functional_call(model, batch.layout.unflatten(flat), inputs))(batch.parameters)
-    runs = []
+    runs, nearest = [], {"energy": [], "norm": []}
     for run, (seed, has_failed) in enumerate(zip(job["seeds"], failed, strict=True)):
         with torch.no_grad():
             for name, value in batch.layout.unflatten(batch.parameters[run]).items():
@@ -88,6 +88,10 @@ def depth(job, task, given):
         found = certify(model, task.graph, batch.features)
         rows = trace.select(run=run)
         energies = [row.energy for row in rows.layers]
+        for name, ratios in nearest.items():
+            first, *others = (getattr(row, name) for row in rows.layers)
+            limits = [getattr(layer, name) * first for layer in found.layers]
+            ratios.append([value / limit if limit else 0.0 for value, limit in zip(others, limits, strict=True)])
         runs.append(
             {
                 "seed": seed,
@@ -102,7 +106,14 @@ def depth(job, task, given):
                 "val_accuracy": max(row[2] for row in curve),
             }
         )
-    return {"runs": runs, "num_failed": sum(run["failed"] for run in runs)}
+    # Of every layer how near the run that is nearest comes to its limit: 1 is on it.
+    by_layer = {name: [round(max(layer), 5) for layer in zip(*ratios, strict=True)] for name, ratios in nearest.items()}
+    return {
+        "runs": runs,
+        "num_failed": sum(run["failed"] for run in runs),
+        "num_broken": sum(bool(run["broken"]) for run in runs),
+        "nearest_by_layer": by_layer,
+    }
 
 
 def accuracy(job, task, given):
@@ -182,7 +193,7 @@ def main():
         about = {"seconds": time.perf_counter() - started, "device": describe_device(device), "versions": versions()}
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(job | found | about) + "\n")
-        shown = {key: value for key, value in found.items() if not isinstance(value, list)}
+        shown = {key: value for key, value in found.items() if not isinstance(value, list | dict)}
         print(f"{job}: {shown}, {about['seconds']:.0f} s", flush=True)
 
 

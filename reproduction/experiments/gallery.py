@@ -147,7 +147,7 @@ def train(name: str, layers: int, task: Task, seed: int, epochs: int) -> dict[st
     model, inputs = build(name, layers, task, seed)
     split, targets = task.split(seed=0), task.targets
     optimizer = torch.optim.Adam(model.parameters(), lr=_LR, weight_decay=_WEIGHT_DECAY)
-    row: dict[str, Any] = {"model": name, "layers": layers, "seed": seed, "epochs": epochs, "dataset": task.name}
+    row: dict[str, Any] = {"model": name, "layers": layers, "seed": seed}
     row["initial"] = look(model, task, inputs)
     best, kept = (-1.0, math.nan, 0), copy.deepcopy(model.state_dict())
     for epoch in range(1, epochs + 1):
@@ -189,7 +189,8 @@ def main() -> None:
         for layers in args.layers:  # the shallow ones first: a run that is cut has whole rows of the table
             for name in args.models:
                 key = f"{name} {layers} seed {seed}"
-                cells.get(key, lambda n=name, d=layers, s=seed: train(n, d, task, s, args.epochs))
+                make = lambda n=name, d=layers, s=seed: train(n, d, task, s, args.epochs)  # noqa: E731
+                cells.get(key, {"epochs": args.epochs, "dataset": args.dataset}, make)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def train(name, layers, task, seed, epochs):
         DATA_MEASURES["instance_information_gain"](x),
     ]
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    found = {"model": name, "layers": layers, "dataset": task.name, "seed": seed, "epochs": epochs}
+    found = {"model": name, "layers": layers, "dataset": task.name, "seed": seed}
     found["initial"] = measured(model, task.graph, x, measures)
     best = (-1.0, 0.0)
     for epoch in range(1, epochs + 1):
@@ -87,7 +87,7 @@ def main():
             for layers in args.layers:
                 for name in args.models:
                     make = lambda n=name, d=layers, s=seed, t=task: train(n, d, t, s, args.epochs)  # noqa: E731
-                    cells.get(f"{dataset} {name} {layers} seed {seed}", make)
+                    cells.get(f"{dataset} {name} {layers} seed {seed}", {"epochs": args.epochs}, make)
     print(predictors_table(list(cells.found.values())))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
@@ -23,13 +24,14 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_cells(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; none where there is no file."""
-    rows = []
+def read_cells(path: Path) -> dict[str, dict[str, Any]]:
+    """The whole lines of a file by their key, of two with a key the later one; none where there is no file."""
+    found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with suppress(json.JSONDecodeError):
-            rows.append(json.loads(line))
-    return rows
+            row = json.loads(line)
+            found[row["key"]] = row
+    return found
 
 
 class Cells:
@@ -40,15 +42,18 @@ class Cells:
 
     def __init__(self, path: Path, seconds: float, device: torch.device) -> None:
         self.path, self.device, self.end = path, device, time.monotonic() + seconds
-        self.found = {row["key"]: row for row in read_cells(path)}
+        self.found = read_cells(path)
 
-    def get(self, key: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The cell of a key, computed and written if it is not there."""
-        if key not in self.found:
+    def get(self, key: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The cell of a key, computed and written if it is not there with these settings."""
+        if self.found.get(key, {}).get("settings") != settings:
             if time.monotonic() > self.end:
                 raise SystemExit(f"Out of time before {key}; call again to go on.")
+            held = self._hold()
             begin = time.monotonic()
-            row = {"key": key, **make(), "wall_seconds": round(time.monotonic() - begin, 2)}
+            row = {"key": key, "settings": settings, **make(), "wall_seconds": round(time.monotonic() - begin, 2)}
+            if self.device.type == "cuda":  # of this cell alone, however many runs it trains at once
+                row["peak_bytes"] = torch.cuda.max_memory_allocated(self.device) - held
             row |= {"device": describe_device(self.device), "versions": versions()}
             self.path.parent.mkdir(parents=True, exist_ok=True)
             is_torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
@@ -58,6 +63,15 @@ class Cells:
             brief = ("key", "val_accuracy", "test_accuracy", "test_mae", "drift", "wall_seconds")
             print({name: row[name] for name in brief if name in row}, flush=True)
         return self.found[key]
+
+    def _hold(self) -> int:
+        """Let go of what earlier cells left on the device; the bytes that are still there."""
+        gc.collect()
+        if self.device.type != "cuda":
+            return 0
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return torch.cuda.memory_allocated(self.device)
 
     def best(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The settings of the row with the highest validation accuracy; of equals the lowest loss."""

@@ -26,7 +26,8 @@ Row = Mapping[str, Any]
 
 def gallery_rows(path: Path) -> list[dict[str, Any]]:
     """The cells of a file, architectures in the order of their list, shallow ones first."""
-    return sorted(read_cells(path), key=lambda row: (ARCHITECTURES.index(row["model"]), row["layers"], row["seed"]))
+    rows = read_cells(path).values()
+    return sorted(rows, key=lambda row: (ARCHITECTURES.index(row["model"]), row["layers"], row["seed"]))
 
 
 def gallery_figures(rows: Sequence[Row]) -> list[Figure]:
@@ -72,8 +73,8 @@ def _over_layers(by_model: Mapping[str, Sequence[Row]], measure: str, label: str
     depth = max(row["layers"] for rows in by_model.values() for row in rows)
     alt = f"{what}. At the last of {depth} layers, at initialisation and trained: {', '.join(texts)}."
     depths = sorted({row["layers"] for rows in by_model.values() for row in rows})
-    legend = [Key(f"{depth} layers, trained", "line", _SHADES[depth]) for depth in depths]
-    legend.append(Key(f"{depth} layers, at initialisation", "line", BLACK, ":"))
+    legend = [Key(f"{depth} layers", "line", _SHADES[depth]) for depth in depths]
+    legend.append(Key(f"{depth} layers at initialisation", "line", BLACK, ":"))
     return Figure(Drawing(name, panels, title=f"{what}, on Cora", columns=4, size=(3.2, 2.5), legend=legend), alt)
 
 

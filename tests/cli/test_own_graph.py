@@ -503,7 +503,9 @@ def test_resume_refuses_another_objective(here):
 def test_classes_that_differ_in_case_alone_are_said(here, caplog):
     (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("red", "Blue"))
     assert run("train", "--no-worth", *OWN, *TINY, "--out", "run").code == 0
-    assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case or accents alone" in caplog.text
+    assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case, accents or invisible signs alone" in (
+        caplog.text
+    )
     assert "warning: the labels 'Blue' and 'blue' are two" in run("data", "check", "nodes.csv", "edges.csv").out
 
 
@@ -1043,6 +1045,9 @@ def test_many_graphs_go_the_whole_way(molecules, caplog):
             2,
             f"graphjoule: --out is {read}, which this command reads; name another file.\n",
         )
+    for command in (("predict", "run"), ("export", "run", "--format", "onnx")):  # which nothing names here
+        said = run(*command, "--force", "--out", "atoms.csv")
+        assert said.err == "graphjoule: --out is atoms.csv, which the model was trained on; name another file.\n"
     repeated = run(*shlex.split(command), "--device", "cpu", "--out", "repeated")
     assert (repeated.code, repeated.err) == (0, "")
     assert rows_of(molecules / "repeated" / "predictions.csv") == rows

@@ -109,7 +109,7 @@ def resgcn(model: ResGCN, state: Mapping[str, Tensor], x: Tensor, p: Tensor, key
 
 def wave(model: Wave, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: Sequence[Tensor | None]) -> Tensor:
     first, rate = model.convs[0], model.encoder.dropout
-    x0 = encoded(x, state, rate, keys[0], model.training)
+    x0 = dropout(encoded(x, state, rate, keys[0], model.training), model.start_dropout, keys[1])
     bound = max(1 - 1 / p.diagonal().reciprocal().max(), 0)  # d / (1 + d) of the largest degree
     h = first.step * (2 * (2 - first.delta) / (max(2 * bound, 1e-3) + first.mu)) ** 0.5
     width = x0.size(1)

@@ -195,6 +195,7 @@ def test_on_a_ring_a_front_moves_one_hop_a_layer_at_the_largest_stable_step(num_
     assert out[-num_layers] == pytest.approx(0.5, abs=1e-9)
     slower = wave_stack(pulse, graph, num_layers, h=0.8 * h, delta=0.0, mu=0.0).flatten()[:100].abs()
     assert abs(int(slower.argmax()) - 0.8 * num_layers) <= 3
+    assert float(slower[num_layers]) == pytest.approx(0.8 ** (2 * num_layers) / 2, rel=1e-6)  # what keeps the pace
 
 
 def test_features_that_do_not_fit_are_refused():

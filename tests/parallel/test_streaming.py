@@ -206,12 +206,12 @@ def test_a_model_in_training_is_evaluated_and_its_input_is_left_alone():
 
 def peak_activations(name: str, num_layers: int) -> float:
     """Peak memory of an evaluation, in activations of all nodes."""
-    task = CitationGraph(5_000, 10_000, num_features=NUM_FEATURES, num_classes=NUM_CLASSES).task("citations")
+    task = CitationGraph(2_000, 4_000, num_features=NUM_FEATURES, num_classes=NUM_CLASSES).task("citations")
     model = MODELS[name](NUM_FEATURES, 32, NUM_CLASSES, num_layers).eval()
     gc.collect()
     with LiveBytes() as memory:
-        evaluate_in_blocks(model, task.features, task.graph, block_bytes=2**16)
-    return memory.peak / (5_000 * 32 * 4)
+        evaluate_in_blocks(model, task.features, task.graph, block_bytes=2**15)
+    return memory.peak / (2_000 * 32 * 4)
 
 
 @pytest.mark.parametrize("name", ["egnn", "gcn", "jknet", "pairnorm"])

@@ -75,6 +75,7 @@ class Wave(GraphModel):
         speeds: "equal", or "spread": channel j of d has the squared speed ``j / d``, so that one depth shows the wave
             at many times.
         dropout: dropout of the encoder's input.
+        start_dropout: dropout of ``X_0``, which the wave then carries.
         output_dropout: dropout before the head.
         encoder: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
         head: "linear", or "mlp": linear, ReLU, linear.
@@ -98,16 +99,18 @@ class Wave(GraphModel):
         mu: NonNegative = 0.05,
         speeds: Literal["equal", "spread"] = "equal",
         dropout: Probability = 0.5,
+        start_dropout: Probability = 0.0,
         output_dropout: Probability = 0.5,
         encoder: Literal["linear", "mlp"] = "linear",
         head: Literal["linear", "mlp"] = "linear",
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
         check_unit_interval("dropout", dropout, closed=False)
+        check_unit_interval("start_dropout", start_dropout, closed=False)
         check_unit_interval("output_dropout", output_dropout, closed=False)
         check_choice("speeds", speeds, ("equal", "spread"))
         check_choice("head", head, ("linear", "mlp"))
-        self.output_dropout, self.speeds = output_dropout, speeds
+        self.start_dropout, self.output_dropout, self.speeds = start_dropout, output_dropout, speeds
         self.encoder = Encoder(in_channels, hidden_channels, kind=encoder, dropout=dropout)
         self.convs = nn.ModuleList(WaveConv(step, delta, mu) for _ in range(num_layers))
         self.hidden = FeatureLinear(hidden_channels, hidden_channels) if head == "mlp" else None
@@ -115,7 +118,7 @@ class Wave(GraphModel):
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """Encoder, layers, head."""
-        h = self.propagated(self.encoder(x, keys[0]), graph)
+        h = self.propagated(dropout(self.encoder(x, keys[0]), self.start_dropout, keys[1]), graph)
         h = dropout(h, self.output_dropout, keys[-1])
         scores: Tensor = self.head(h if self.hidden is None else torch.relu(self.hidden(h)))
         return scores

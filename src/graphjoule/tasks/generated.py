@@ -23,7 +23,7 @@ from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import Task
 
 _RING_CLASSES = 5
-_MOST_RINGS, _MOST_RING_NODES = 512, 100_000
+_LEAST_RINGS, _MOST_RINGS, _MOST_RING_NODES = 256, 512, 100_000
 _MOST_GRAPHS, _MOST_GRAPH_NODES = 600, 60_000
 _MINES, _HIDDEN = 0.2, 0.5  # shares of the cells
 
@@ -36,13 +36,14 @@ def ring_transfer(distance: int, num_rings: int | None = None, *, seed: int = 0)
 
     Args:
         distance: hops from the source to the labelled node.
-        num_rings: how many rings; by default 512, or fewer so that they have at most 100,000 nodes.
+        num_rings: how many rings; by default 512, or fewer so that they have 100,000 nodes, but at least 256: a quarter
+            of them is the test split, and few wrong rings should not be many percent.
         seed: what the classes are drawn from.
     """
     if distance < 2:
         raise GraphjouleError(f"The distance of a ring transfer is {distance}; it must be at least 2.")
     length = 2 * distance
-    num_rings = num_rings or max(40, min(_MOST_RINGS, _MOST_RING_NODES // length))
+    num_rings = num_rings or max(_LEAST_RINGS, min(_MOST_RINGS, _MOST_RING_NODES // length))
     generator = torch.Generator().manual_seed(seed)
     classes = torch.randint(_RING_CLASSES, (num_rings, length), generator=generator)
     features = torch.zeros(num_rings, length, _RING_CLASSES + 1)

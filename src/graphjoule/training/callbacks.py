@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import printable
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.trace import Alarm
@@ -218,6 +219,10 @@ class TensorBoard(Callback):
                 "Writing for TensorBoard needs tensorboard, which is not installed: pip install "
                 "'graphjoule[tensorboard]'."
             ) from error
+        if printable(str(self.folder)) != str(self.folder):
+            raise GraphjouleError(
+                f"Cannot write for TensorBoard into {str(self.folder)!a}: it takes paths in UTF-8 alone; name another."
+            )
         if self.folder.exists() and not self.folder.is_dir():
             raise GraphjouleError(f"Cannot write for TensorBoard into {self.folder}: it is a file; name a folder.")
         self._mean: SummaryWriter | None = None

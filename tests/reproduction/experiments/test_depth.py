@@ -23,15 +23,16 @@ def test_every_cell_of_a_study_file_has_a_recipe(path):
 
 def test_a_second_call_computes_only_what_is_missing(tmp_path, capsys):
     file, cpu = tmp_path / "cells.jsonl", torch.device("cpu")
-    Cells(file, 60, cpu).get("one", lambda: {"test_accuracy": [0.5]})
+    Cells(file, 60, cpu).get("one", {"lr": 1}, lambda: {"test_accuracy": [0.5]})
     again = Cells(file, 0, cpu)
-    assert again.get("one", lambda: pytest.fail("computed twice"))["test_accuracy"] == [0.5]
-    with pytest.raises(SystemExit, match="Out of time before two"):
-        again.get("two", dict)
+    assert again.get("one", {"lr": 1}, lambda: pytest.fail("computed twice"))["test_accuracy"] == [0.5]
+    for key, settings in (("one", {"lr": 2}), ("two", {"lr": 1})):
+        with pytest.raises(SystemExit, match=f"Out of time before {key}"):
+            again.get(key, settings, dict)
     assert [json.loads(line)["key"] for line in file.read_text().splitlines()] == ["one"]
 
 
-@pytest.mark.parametrize("model", ["wave", "gcnii", "adgn", "graphcon"])
+@pytest.mark.parametrize("model", ["wave", "gcnii", "adgn", "graphcon", "gps"])
 def test_models_and_rivals_train_on_a_ring(model):
     settings = depth._RING | depth._SEARCHED[model][0] | {"lr": 0.01, "epochs": 1, "patience": 1}
     result = depth.train(model, "ring-2", 2, settings, 1, torch.device("cpu"))

@@ -1,5 +1,6 @@
 """The gallery's pictures and table come from its records, and leave gaps where a record has no number."""
 
+import json
 import math
 
 from reproduction.pages.gallery import gallery_figures, gallery_rows, gallery_table
@@ -31,7 +32,8 @@ def test_the_table_has_the_mean_over_seeds():
 
 def test_rows_are_sorted_and_a_torn_line_is_left_out(tmp_path):
     file = tmp_path / "gallery.jsonl"
-    lines = [f'{{"model": "{name}", "layers": {n}, "seed": 0}}' for name, n in (("EGNN", 2), ("GCN", 4), ("GCN", 2))]
+    cells = (("EGNN", 2), ("GCN", 4), ("GCN", 2))
+    lines = [json.dumps({"key": f"{name} {n}", "model": name, "layers": n, "seed": 0}) for name, n in cells]
     file.write_text("\n".join([*lines, '{"model": "GC']))
     assert [(r["model"], r["layers"]) for r in gallery_rows(file)] == [("GCN", 2), ("GCN", 4), ("EGNN", 2)]
     assert gallery_rows(tmp_path / "none.jsonl") == []
