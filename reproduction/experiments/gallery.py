@@ -111,10 +111,10 @@ def build(name: str, layers: int, task: Task, seed: int) -> tuple[nn.Module, tup
     """A network with so many layers, and what it is called with: dense features with rows that add up to one."""
     features = task.features if isinstance(task.features, Tensor) else task.features.to_dense()
     features = features / features.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    torch.manual_seed(seed)
     if name in _OWN:
         recipe = load_recipe(_OWN[name], task.name, layers)
         return build_model(recipe, task, seed=seed).to(features.device), (features, task.graph)
-    torch.manual_seed(seed)
     make, act, is_normed = _LAYERS[name]
     in_degree = degree(task.graph.edge_index[1], task.graph.num_nodes).cpu()
     shared = make(in_degree) if name == "A-DGN" else None  # its paper has one weight for all layers
