@@ -42,13 +42,13 @@ _LR, _WEIGHT_DECAY, _PROBES, _VALIDATE_EVERY = 0.005, 5e-4, 32, 5
 class Layer(nn.Module):
     """``act(norm(conv(dropout(x))))``: one layer of a stack, so that a trace sees what the next layer sees."""
 
-    def __init__(self, conv: nn.Module, act: nn.Module, norm: nn.Module) -> None:
+    def __init__(self, conv: nn.Module, act: nn.Module, norm: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.conv, self.act, self.norm = conv, act, norm
+        self.conv, self.act, self.norm, self.dropout = conv, act, norm, dropout
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Node features of the next layer."""
-        x = F.dropout(x, DROPOUT, self.training)
+        x = F.dropout(x, self.dropout, self.training)
         return self.act(self.norm(self.conv(x, edge_index)))  # type: ignore[no-any-return]
 
 
@@ -104,6 +104,7 @@ _LAYERS: dict[str, tuple[Callable[[Tensor], nn.Module], type[nn.Module], bool]] 
     "TransformerConv": (lambda deg: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), nn.ReLU, False),
     "PNA": (_pna, nn.ReLU, True),
 }
+_RESIDUAL = ("GPS", "A-DGN")  # dropout before each layer would drop what the layers before have added up
 _OWN = {"APPNP": "appnp", "GCNII": "gcnii", "EGNN": "egnn"}
 
 
@@ -118,10 +119,9 @@ def build(name: str, layers: int, task: Task, seed: int) -> tuple[nn.Module, tup
     make, act, is_normed = _LAYERS[name]
     in_degree = degree(task.graph.edge_index[1], task.graph.num_nodes).cpu()
     shared = make(in_degree) if name == "A-DGN" else None  # its paper has one weight for all layers
-    convs = [
-        Layer(shared or make(in_degree), act(), nn.BatchNorm1d(WIDTH) if is_normed else nn.Identity())
-        for _ in range(layers)
-    ]
+    norms = [nn.BatchNorm1d(WIDTH) if is_normed else nn.Identity() for _ in range(layers)]
+    dropout = 0.0 if name in _RESIDUAL else DROPOUT
+    convs = [Layer(shared or make(in_degree), act(), norm, dropout) for norm in norms]
     model = Stack(features.size(1), task.out_channels, convs).to(features.device)
     return model, (features, task.graph.edge_index)
 

@@ -72,7 +72,7 @@ def main():
     """Train what is asked for and not there yet, and print the table of all that is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
+    parser.add_argument("--datasets", nargs="+", default=["cora", "pubmed", "physics"])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--layers", nargs="+", type=int, default=[2, 8, 32])
     parser.add_argument("--seeds", type=int, default=2)
