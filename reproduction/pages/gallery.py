@@ -64,12 +64,13 @@ def _over_layers(by_model: Mapping[str, Sequence[Row]], measure: str, label: str
     for model, rows in by_model.items():
         first = sorted((row for row in rows if row["seed"] == 0), key=lambda row: row["layers"])
         lines = [_line(row["trained"][measure], _SHADES[row["layers"]]) for row in first]
-        lines.append(_line(first[-1]["initial"][measure], BLACK, style=":"))
+        before, after = (first[-1][state][measure] for state in ("initial", "trained"))
+        lines.append(_line(before, BLACK, ":"))
         is_log = measure != "effective_rank"
         panels.append(
             Panel(model, label, lines, x_scale="log2", x_ticks=(1, 4, 16, 64), decades=_DECADES, is_log=is_log)
         )
-        texts.append(f"{model} {_text(lines[-1].y[-1])} and {_text(lines[-2].y[-1])}")
+        texts.append(f"{model} {_text(before[-1])} and {_text(after[-1])}")
     depth = max(row["layers"] for rows in by_model.values() for row in rows)
     alt = f"{what}. At the last of {depth} layers, at initialisation and trained: {', '.join(texts)}."
     depths = sorted({row["layers"] for rows in by_model.values() for row in rows})
@@ -84,14 +85,13 @@ def _over_depth(by_model: Mapping[str, Sequence[Row]]) -> Figure:
     panels, texts = [], []
     for model, rows in by_model.items():
         first = sorted((row for row in rows if row["seed"] == 0), key=lambda row: row["layers"])
-        lines = []
-        for state, (colour, style, _) in styles.items():
-            y = [_mean_reach(row, state) for row in first]
-            lines.append(Line("", y, [row["layers"] for row in first], colour, style))
+        means = {state: [row[state]["reach"] and row[state]["reach"]["mean"] for row in first] for state in styles}
+        depths = [row["layers"] for row in first]
+        lines = [_line(means[state], colour, style, depths) for state, (colour, style, _) in styles.items()]
         panels.append(
             Panel(model, "hops", lines, x_label="layers", x_scale="log2", x_ticks=(2, 8, 32), is_log=False, dots="all")
         )
-        texts.append(f"{model} {_text(lines[0].y[-1])} and {_text(lines[1].y[-1])}")
+        texts.append(f"{model} {_text(means['initial'][-1])} and {_text(means['trained'][-1])}")
     depth = max(row["layers"] for rows in by_model.values() for row in rows)
     alt = (
         f"Mean reach of the last layer in hops over the number of layers. With {depth} layers, at initialisation and "
@@ -102,15 +102,13 @@ def _over_depth(by_model: Mapping[str, Sequence[Row]]) -> Figure:
     return Figure(Drawing("gallery-reach", panels, title=title, columns=4, size=(3.2, 2.5), legend=legend), alt)
 
 
-def _line(values: Sequence[float | None], colour: str, style: str = "-") -> Line:
-    y = [float("nan") if value is None else value for value in values]
-    return Line("", y, range(1, len(y) + 1), colour, style, width=1.6)
+def _line(values: Sequence[float | None], colour: str, style: str = "-", x: Sequence[float] = ()) -> Line:
+    """Over the layers, or over `x`; what is not finite, recorded as None, is left out."""
+    points = [
+        (at, value) for at, value in zip(x or range(1, len(values) + 1), values, strict=True) if value is not None
+    ]
+    return Line("", [y for _, y in points], [at for at, _ in points], colour, style, width=1.6)
 
 
-def _mean_reach(row: Row, state: str) -> float:
-    found = row[state]["reach"]
-    return float("nan") if found is None else float(found["mean"])
-
-
-def _text(value: float) -> str:
-    return "not finite" if value != value else f"{value:.2g}"
+def _text(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2g}"
