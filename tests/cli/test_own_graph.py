@@ -562,13 +562,13 @@ def houses(here):
 def test_a_regression_from_a_table_is_learnt(houses):
     task = GraphSource(nodes=Path("houses.csv"), label="price", objective="regression", loss="absolute").load()
     assert (task.objective.name, task.objective.error) == ("regression", "absolute")
-    recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 200, "hidden_channels": 16, "lr": 0.02, "patience": 200})
+    recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 70, "hidden_channels": 16, "lr": 0.05, "patience": 70})
     result = fit(recipe.with_split_of(task), task, device="cpu")
     assert result.records[0].val["r2"] > 0.7
 
 
 def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
-    learn = ("--layers", "2", "--epochs", "150", "--set", "lr=0.02", "--device", "cpu")
+    learn = ("--layers", "2", "--epochs", "60", "--set", "lr=0.05", "--device", "cpu")
     with caplog.at_level("INFO", "graphjoule"):
         result = run("train", "--no-worth", *houses, "--task", "regression", *learn, "--seeds", "2", "--out", "run")
     assert (result.code, result.err) == (0, "")

@@ -14,7 +14,7 @@ KINDS = ("egnn", "gcn", "appnp")
 def trained_and_traced(number: int) -> tuple[dict, dict, list[float]]:
     """What a record, the weights and a trace of one training say, to the bit."""
     task = small_task()
-    result = fit(small_recipe(KINDS[number % len(KINDS)], epochs=1), task, [number % 2])
+    result = fit(small_recipe(KINDS[number % len(KINDS)], epochs=3), task, [number % 2])
     model = result.models[0]
     with Trace(model, task.graph) as trace, torch.no_grad():
         model(task.features, task.graph)

@@ -118,3 +118,10 @@ def test_factors_of_rows_and_columns_are_part_of_the_features():
     torch.testing.assert_close(scaled.to_dense(), expected)
     torch.testing.assert_close(scaled.to(dtype=torch.float64).to_dense(), expected.double())
     torch.testing.assert_close(scaled[torch.tensor([3, 1])].to_dense(), expected[[3, 1]])
+
+
+def test_features_with_other_values_or_factors_know_their_pattern_already():
+    x = SparseFeatures.from_dense(torch.eye(3))
+    for twin in (x.with_value(2 * x.value), x.scaled(rows=torch.ones(3)), x.scaled(columns=torch.ones(3))):
+        assert twin.rows is x.rows  # to sort the rows again would wait for the device in every epoch
+        assert twin.t_rows is x.t_rows

@@ -133,7 +133,7 @@ def test_sparse_features_go_through_a_linear_map_without_becoming_dense():
         torch.mm(random_edges(23, 30).graph64().matrix, StreamedMatrix(x, BLOCKS))
 
 
-NUM_NODES, NUM_FEATURES, NUM_CLASSES = 60, 12, 4
+NUM_NODES, NUM_FEATURES, NUM_CLASSES = 30, 12, 4
 NORMALISED = {name: {"batch_norm": True} for name in MODELS if name not in ("pairnorm", "wave")}
 NORMALISED["wave"] = {"encoder": "mlp", "head": "mlp", "speeds": "spread"}
 

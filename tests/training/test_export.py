@@ -98,13 +98,17 @@ def expected(model, x, edges):
     return model(x, graph).double().softmax(dim=-1)
 
 
-def quick(*names):
-    """All models; those that are not named are slow: a program takes seconds to write."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MODELS]
+QUICK = [("egnn", "onnx"), ("gcn", "onnx"), ("gcn", "torch")]  # the others are slow: a program takes seconds to write
 
 
-@pytest.mark.parametrize("format", ["onnx", "torch"])
-@pytest.mark.parametrize("name", quick("egnn", "gcn"))
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        pytest.param(name, format, marks=() if (name, format) in QUICK else pytest.mark.slow)
+        for name in MODELS
+        for format in ("onnx", "torch")
+    ],
+)
 @few
 @given(edges=edge_lists(), seed=st.integers(0, 3))
 def test_a_program_says_what_the_model_says_on_any_graph(programs, name, format, edges, seed):
@@ -237,7 +241,10 @@ def pyg(name):
 
 
 @pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "torch"])
-@pytest.mark.parametrize("build", [partial(pyg, "GCN"), partial(pyg, "GraphSAGE"), partial(Steps, 7, 3)])
+@pytest.mark.parametrize(
+    "build",
+    [partial(pyg, "GCN"), pytest.param(partial(pyg, "GraphSAGE"), marks=pytest.mark.slow), partial(Steps, 7, 3)],
+)
 def test_modules_of_ones_own_can_leave_too(tmp_path, build, format):
     torch.manual_seed(0)
     module = build().eval()

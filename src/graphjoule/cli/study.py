@@ -120,9 +120,9 @@ def study(
         of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
         left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
         typer.echo(f"{chosen.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
+        ensure_folder(out / LOCKS)  # first, even with nothing to lock: it says that the folder is the study's
         # Written before the runs that cite it; another wording is another file, for those that cited this one.
         write_text(out / f"{chosen.name}-{chosen.protocol.sha256[:8]}.protocol.json", chosen.protocol.text(chosen.name))
-        ensure_folder(out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
         try:
             with show_study(chosen.name) as show:
                 refused = work(

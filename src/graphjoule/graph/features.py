@@ -114,11 +114,17 @@ class SparseFeatures:
         def both(old: Tensor | None, new: Tensor | None) -> Tensor | None:
             return new if old is None else old if new is None else old * new
 
-        return replace(self, row_factor=both(self.row_factor, rows), column_factor=both(self.column_factor, columns))
+        return self._twin(row_factor=both(self.row_factor, rows), column_factor=both(self.column_factor, columns))
 
     def with_value(self, value: Tensor) -> SparseFeatures:
         """The same pattern with other stored values."""
-        return replace(self, value=value)
+        return self._twin(value=value)
+
+    def _twin(self, **changes: Tensor | None) -> SparseFeatures:
+        """Another matrix with this pattern and what is known of it; to find that again would wait for the device."""
+        twin = replace(self, **changes)  # type: ignore[arg-type]
+        twin.__dict__.update(rows=self.rows, t_rows=self.t_rows)
+        return twin
 
     def __getitem__(self, nodes: Tensor) -> SparseFeatures:
         """The features of some nodes, by their numbers, by a mask or by a slice as in a dense matrix."""

@@ -153,7 +153,7 @@ def check_data(placed: Sequence[Placed]) -> Check:
             if value:
                 expected, place = known.setdefault((*what, data.normalize_features), (value, one.place))
                 if value != expected:
-                    named = ", ".join(str(part) for part in what if part is not None)
+                    named = ", ".join(str(word) for word in what if word is not None)
                     check.problems.append(f"{one.place}: {named} has another hash than in {place}.")
     check.count = len(known)
     return check
