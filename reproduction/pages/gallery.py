@@ -72,7 +72,7 @@ def _over_layers(by_model: Mapping[str, Sequence[Row]], measure: str, label: str
         )
         texts.append(f"{model} {_text(before[-1])} and {_text(after[-1])}")
     depth = max(row["layers"] for rows in by_model.values() for row in rows)
-    alt = f"{what}. At the last of {depth} layers, at initialisation and trained: {', '.join(texts)}."
+    alt = f"{what}; at the last of {depth} layers, at initialisation and trained: {', '.join(texts)}."
     depths = sorted({row["layers"] for rows in by_model.values() for row in rows})
     legend = [Key(f"{depth} layers", "line", _SHADES[depth]) for depth in depths]
     legend.append(Key(f"{depth} layers at initialisation", "line", BLACK, ":"))
@@ -94,7 +94,7 @@ def _over_depth(by_model: Mapping[str, Sequence[Row]]) -> Figure:
         texts.append(f"{model} {_text(means['initial'][-1])} and {_text(means['trained'][-1])}")
     depth = max(row["layers"] for rows in by_model.values() for row in rows)
     alt = (
-        f"Mean reach of the last layer in hops over the number of layers. With {depth} layers, at initialisation and "
+        f"Mean reach of the last layer in hops over the number of layers; with {depth} layers, at initialisation and "
         f"trained: {', '.join(texts)}."
     )
     legend = [Key(text, "line", colour, style) for colour, style, text in styles.values()]
