@@ -21,7 +21,7 @@ from graphjoule.tasks.datasets import load_task
 from graphjoule.training.records import Record
 
 FIRST_EPOCHS: Final = 10
-BOUND: Final = 1e-3
+BOUND: Final = 5e-3
 """How far the training loss of the first epochs may be from the record, relatively, on another device or code: later
 rounding has grown, and a network near the edge may fall on either side."""
 
