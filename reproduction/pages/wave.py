@@ -31,9 +31,9 @@ _TASKS = ("shortest-paths", "eccentricity", "diameter")
 _SIDE, _LAYERS, _FAINTEST = 51, (0, 6, 12, 18, 24), 1e-4  # of the pulse
 
 
-def read_cells(path: Path = FILE) -> dict[str, dict[str, Any]]:
+def read_cells() -> dict[str, dict[str, Any]]:
     """The lines of the record by their key; of two with a key the later one."""
-    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    rows = (json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines())
     return {row["key"]: row for row in rows}
 
 
