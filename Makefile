@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint types docs clean
+.PHONY: demo test lint types verify docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/graphjoule demo
@@ -18,6 +18,9 @@ lint: $(VENV)/.installed-lint
 
 types: $(VENV)/.installed-lint
 	$(BIN)/mypy
+
+verify: $(VENV)/.installed-test
+	$(BIN)/graphjoule verify reproduction/results  # no training: every number of README and docs from the records
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m doctest docs/extensions/mathml.py docs/extensions/offline.py

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ MORE_RECORDS = ("protocols",)
 """Folders in reproduction/results/ with runs of the studies, besides those that are called like a study."""
 UNAVAILABLE = ("arxiv",)
 """Datasets that could not be had where the records were made."""
+SUMS_FILE = "reproduction/results/SHA256SUMS"
 BENCH_CURVES = ("h200-curves", "cpu-curves")
 
 
@@ -72,13 +74,36 @@ def other_files(root: Path = ROOT) -> dict[str, bytes]:
     return files
 
 
+def texts() -> dict[str, str]:
+    """Everything that is written from records but the pictures, for `graphjoule verify`.
+
+    The versions that drew a picture are left as they stand beside its numbers: they are not numbers of a record.
+    """
+    found = {name: content.decode() for name, content in results_files(all_results()).items()}
+    for name in [name for name in found if name.startswith("reproduction/data/") and name.endswith(".json")]:
+        there = ROOT / name
+        if there.is_file() and "drawn_with" in (content := json.loads(found[name])):
+            found[name] = data_text({**content, "drawn_with": json.loads(there.read_text()).get("drawn_with")})
+    found |= {name: with_tables((ROOT / name).read_text()) for name in DOCUMENTS}
+    return found | {SUMS_FILE: sums_text(ROOT)}
+
+
+def sums_text(root: Path) -> str:
+    """The hash of every file in reproduction/results/, as ``sha256sum`` writes them."""
+    folder = root / Path(SUMS_FILE).parent
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != Path(SUMS_FILE).name)
+    return "".join(
+        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
+    )
+
+
 def main() -> None:
     """Write what differs from what is there, or say what does."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something differs")
     check = parser.parse_args().check
     results = all_results()
-    files = results_files(results) | pictures(results) | other_files()
+    files = results_files(results) | pictures(results) | other_files() | {SUMS_FILE: sums_text(ROOT).encode()}
     differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
     for name in differing:
         print(name)

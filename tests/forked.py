@@ -60,6 +60,14 @@ class Command:
         return out, err
 
 
+def exit_code(code: str) -> int | None:
+    """The exit code of some Python in a process of its own, which has imported `PRELOADED` and nothing else."""
+    process = context().Process(target=exec, args=(code, {}))
+    process.start()
+    process.join(100)
+    return process.exitcode
+
+
 def _run(outputs: list[Path], arguments: list[str]) -> None:
     for descriptor, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)

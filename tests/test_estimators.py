@@ -33,7 +33,7 @@ from tests.graphs import normal, path3
 from tests.known_answers import known_task
 from tests.training import NUM_NODES, small_task
 
-QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 40, "lr": 0.05, "dropout": 0.0, "num_neighbors": 5}
+QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 12, "lr": 0.1, "dropout": 0.0, "num_neighbors": 5}
 
 
 def quick(**changes):
@@ -47,7 +47,7 @@ def quick(**changes):
     [
         quick(unlabeled=None),
         EGNNRegressor(**QUICK, device="cpu"),
-        EGNNTransformer(quick(unlabeled=None)),
+        EGNNTransformer(quick(unlabeled=None, epochs=2)),  # of whose scores nothing is asked
     ]
 )
 def test_scikit_learns_estimator_checks(estimator, check):
@@ -88,7 +88,7 @@ def test_few_labels_and_many_unlabelled_rows_are_enough():
     y = np.full(200, -1)
     for label in (0, 1):
         y[np.flatnonzero(truth == label)[:10]] = label
-    model = quick(num_layers=8, hidden_channels=16, epochs=150, unlabeled=-1).fit(x, y)
+    model = quick(num_layers=8, hidden_channels=16, epochs=60, lr=0.05, unlabeled=-1).fit(x, y)
     assert (model.transduction_ == truth).mean() > 0.85
     assert model.label_distributions_.shape == (200, 2)
     assert model.score(x, y) == (model.predict(x) == truth)[y >= 0].mean()  # unlabelled rows do not count
@@ -380,7 +380,7 @@ def test_numbers_are_learnt_in_their_own_unit_and_some_may_be_unknown(numbers):
     x, y = numbers
     y = 1000 + 50 * y
     few_known = np.where(np.arange(150) % 3 == 0, np.nan, y)
-    model = regressor(epochs=100).fit(x, few_known)
+    model = regressor(epochs=20).fit(x, few_known)
     assert model.predict(x).shape == (150,)
     assert model.score(x, y) > 0.8
     assert model.score(x, few_known) == pytest.approx(
@@ -391,7 +391,7 @@ def test_numbers_are_learnt_in_their_own_unit_and_some_may_be_unknown(numbers):
 def test_several_numbers_have_a_column_each_and_count_with_those_that_are_known(numbers):
     x, y = numbers
     several = np.stack([y, np.where(np.arange(150) % 2, 3 - y, np.nan)], axis=1)
-    predicted = regressor(epochs=100).fit(x, several).predict(x)
+    predicted = regressor(epochs=20).fit(x, several).predict(x)
     assert predicted.shape == (150, 2)
     assert np.corrcoef(predicted[:, 1], 3 - y)[0, 1] > 0.9
 

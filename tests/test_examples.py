@@ -3,6 +3,8 @@
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from graphjoule.cli.train import worth_lines
 from graphjoule.tasks import load_tables
 from graphjoule.training.comparison import read_comparison
+from tests.cli import run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -76,7 +79,16 @@ def run_notebook(path, monkeypatch, folder):
     return names
 
 
+def run_here(words, **options):
+    """`subprocess.run` for ``python -m graphjoule WORDS``, in this process, which has imported torch already."""
+    assert words[:3] == [sys.executable, "-m", "graphjoule"]
+    assert options == {"capture_output": True, "text": True}
+    result = run(*words[3:])
+    return subprocess.CompletedProcess(words, result.code, result.out, result.err)
+
+
 def test_from_a_csv_to_a_decision(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(subprocess, "run", run_here)
     names = run_notebook(EXAMPLES / "own_csv_to_decision.ipynb", monkeypatch, tmp_path)
     said = capsys.readouterr().out
     assert "one feature for each of 3 categories; " in said  # the check of the tables

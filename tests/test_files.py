@@ -15,6 +15,7 @@ from graphjoule.files import (
     ensure_folder,
     file_lock,
     foreign_names,
+    parse_json,
     remove_temporaries,
     write_bytes,
     write_json,
@@ -47,6 +48,13 @@ def test_text_is_utf8_and_json_has_no_bare_nan(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permission bits")
+def test_json_that_is_too_deep_is_damaged_as_other_json():
+    assert parse_json(b'{"a": [1, null]}') == {"a": [1, None]}
+    for damaged in ("[" * 100_000, '{"a":' * 100_000, "", "{"):
+        with pytest.raises(ValueError, match=r"brackets in brackets|Expecting|line 1"):
+            parse_json(damaged)
+
+
 def test_a_file_is_as_readable_to_others_as_any_new_file(tmp_path):
     (tmp_path / "plain").touch()
     write_bytes(tmp_path / "ours", b"")

@@ -17,7 +17,7 @@ from graphjoule.tasks.objective import OBJECTIVES
 from graphjoule.training.recipe import load_recipe
 from tests.known_answers import NUM_GRAPHS, OBJECTIVES_OF, SIZE, known_task
 
-SETTINGS = {"epochs": 12, "lr": 0.02, "weight_decay": 0.0}
+SETTINGS = {"epochs": 4, "lr": 0.02, "weight_decay": 0.0}
 OWN = "GraphSAGE of PyG"
 
 
@@ -77,7 +77,7 @@ def test_the_known_answer_is_found(objective, how):
     name, enough = GOOD[objective]
     task = known_task(objective) if how is None else pooled(objective, how)
     recipe = load_recipe("gcn", "known", 1, {"split": "default", "hidden_channels": 16, "dropout": 0.0})
-    settings = {"epochs": 120, "lr": 0.05, "weight_decay": 0.0, "select_on": name}
+    settings = {"epochs": 40, "lr": 0.1, "weight_decay": 0.0, "select_on": name}
     result = fit(recipe, task, [0], settings=settings)
     score = result.records[0].test[name]
     assert (score if task.objective.metric(name).is_higher_better else -score) > enough
@@ -89,7 +89,7 @@ def test_the_known_answer_is_found(objective, how):
 @pytest.mark.parametrize("objective", ["classification", "binary", "multilabel"])
 def test_any_metric_selects_the_epoch_in_which_it_is_best(objective, select_on):
     task = known_task(objective)
-    result = fit(model_of("gcn"), task, [0, 1], settings=SETTINGS | {"select_on": select_on, "epochs": 25})
+    result = fit(model_of("gcn"), task, [0, 1], settings=SETTINGS | {"select_on": select_on, "epochs": 8})
     metric = task.objective.metric(select_on)
     for record in result.records:
         curve = record.curve[f"val_{select_on}"]

@@ -10,8 +10,6 @@ where the first one was stopped.
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +18,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from graphjoule import GraphjouleError, Task, fit
+from graphjoule.graph import SparseFeatures
 from graphjoule.training import recipe_for
-from reproduction.corpus.tasks import JUDGING, LEARNING, SCORED_BY_AUC, load
+from reproduction.corpus.jobs import read_records, run_jobs
+from reproduction.corpus.ledger import DATA, FOUND, score_name, settings_ledger
+from reproduction.corpus.tasks import LEARNING, LEARNING_MORE, VERDICT, load
 from reproduction.corpus.trials import EPOCHS, PATIENCE, Trial, draw_trials, train_trials
 
 NUM_TRIALS, SEEDS, FIT_SEEDS = 40, (0, 1), 10
@@ -77,13 +76,37 @@ SECOND = [  # variations of what the first round found, longer
     replace(_NUMBERS, c_min=0.8, beta=0.4, gamma=20.0, weight_decay=3e-3),
     replace(_NUMBERS, c_min=0.1, beta=0.05),
 ]
-TRIAL_SEED = {"learn": 0, "judge": 1}
-DATA, FOUND = "settings from the data", "best of the search"
-
-
-def score_name(task: str) -> str:
-    """The metric of a task."""
-    return "roc_auc" if task in SCORED_BY_AUC else "accuracy"
+_NARROW = [(0.8, 0.2), (0.5, 0.25), (0.3, 0.175)]  # c_min and beta of a reach of 1, 2 and 4 steps; 8 is the default
+THIRD = {  # by whether a row counts few of many things, such as words: one change of what rules give, and some of two
+    True: [
+        Trial(),
+        *(Trial(c_min=c_min, beta=beta) for c_min, beta in _NARROW),
+        *(Trial(lr=0.002, hidden_channels=256, c_min=c_min, beta=beta) for c_min, beta in [(0.2, 0.1), *_NARROW]),
+        *(Trial(lr=0.002, weight_decay=5e-3, c_min=c_min, beta=beta) for c_min, beta in [(0.9, 0.45), *_NARROW]),
+        *(Trial(lr=lr) for lr in (0.002, 0.01)),
+        *(Trial(weight_decay=decay) for decay in (5e-5, 5e-3)),
+        *(Trial(gamma=gamma, srelu_init=0.0) for gamma in (0.02, 1.0)),
+        *(Trial(dropout=first, output_dropout=0.4) for first in (0.4, 0.75)),
+        _BAG,
+    ],
+    False: [
+        _NUMBERS,
+        *(replace(_NUMBERS, c_min=c_min, beta=beta) for c_min, beta in [*_NARROW, (0.1, 0.05), (0.05, 0.025)]),
+        *(replace(_NUMBERS, weight_decay=decay) for decay in (5e-5, 5e-3)),
+        *(
+            replace(_NUMBERS, gamma=gamma, srelu_init=shift)
+            for gamma, shift in [(0.02, 0.0), (0.02, -1.0), (0.1, -10.0)]
+        ),
+        *(replace(_NUMBERS, dropout=first, output_dropout=last) for first, last in [(0.7, 0.5), (0.5, 0.2)]),
+        replace(_NUMBERS, lr=0.003),
+        replace(_NUMBERS, lr=0.003, encoder="mlp"),
+        replace(_NUMBERS, lr=0.005, hidden_channels=256),
+        replace(_NUMBERS, gamma=20.0, srelu_init=-10.0, c_min=0.9, beta=0.45),
+        replace(_NUMBERS, gamma=20.0, srelu_init=-10.0, c_min=0.5, beta=0.25),
+    ],
+}
+TRIAL_SEED = {"learn": 0, "more": 0, "judge": 1}
+HALVES = {"learn": tuple(LEARNING), "more": tuple(LEARNING_MORE), "judge": VERDICT}
 
 
 def search(
@@ -98,11 +121,15 @@ def search(
     task = whole.to(device)
     epochs, patience, trials = EPOCHS, PATIENCE, draw_trials(NUM_TRIALS, TRIAL_SEED[half])[:num_trials]
     if again:
-        epochs, patience, trials = 600, 100, SECOND[:num_trials] if depth == 8 else []
+        epochs, patience, trials = 600, 100, SECOND[:num_trials] if depth == 8 and half == "learn" else []
     elif half == "learn":
         trials += DESIGNED[: num_trials + 1]
+    elif half == "more":
+        epochs, patience = 600, 100
+        trials += THIRD[isinstance(whole.features, SparseFeatures)][:num_trials]
     elif depth > 8:
         trials = []
+    trials = [trial.suited_to(whole) for trial in trials]
     found = train_trials(task, trials, seeds, depth, epochs, patience)
     about = {"kind": "trial", "task": name, "depth": depth}
     records: list[dict[str, Any]] = [
@@ -153,50 +180,11 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-# The ledger.
-
-
-def ledger(records: Iterable[Mapping[str, Any]]) -> str:
-    """What settings from the data are worth against the best of a search, in points, task by task."""
-    mean: dict[tuple[str, int, str], float] = {}
-    for record in records:
-        if record["kind"] == "fit" and record["scores"]:
-            scores = record["scores"][f"test_{score_name(record['task'])}"]
-            mean[record["task"], record["depth"], record["what"]] = 100 * statistics.fmean(scores)
-    if not mean:
-        return ""
-    tasks = list(dict.fromkeys(task for task, _, _ in mean))
-    depths = sorted({depth for _, depth, _ in mean})
-    lines = ["| task | " + " | ".join(f"data, {d} | search, {d} | difference" for d in depths) + " | 32 - 2 |"]
-    lines.append("|---" * (2 + 3 * len(depths)) + "|")
-    below: dict[Any, dict[str, float]] = {}
-    for task in tasks:
-        cells = []
-        for depth in depths:
-            data, found = (mean.get((task, depth, what)) for what in (DATA, FOUND))
-            cells += ["" if data is None else f"{data:.2f}", "" if found is None else f"{found:.2f}"]
-            if data is None or found is None:
-                cells.append("")
-            else:
-                below.setdefault(depth, {})[task] = data - found
-                cells.append(f"{data - found:+.2f}")
-        deep, flat = (mean.get((task, depth, DATA)) for depth in (32, 2))
-        cells.append("" if deep is None or flat is None else f"{deep - flat:+.2f}")
-        if deep is not None and flat is not None:
-            below.setdefault("32 - 2", {})[task] = deep - flat
-        lines.append(f"| {task} | {' | '.join(cells)} |")
-    for what, found in below.items():
-        worst = min(found, key=lambda task: found[task])
-        told = f"depth {what}, data - search" if isinstance(what, int) else f"data, depth {what}"
-        lines.append(
-            f"{told}: mean {statistics.fmean(found.values()):+.2f} points over {len(found)} tasks, worst "
-            f"{found[worst]:+.2f} ({worst})"
-        )
-    return "\n".join(lines)
-
-
 def table(records: Iterable[Mapping[str, Any]]) -> str:
-    """The trials as CSV, means over seeds in points; their settings are those of `draw_trials` and then `DESIGNED`."""
+    """The trials as CSV, means over seeds in points.
+
+    Their settings are those of `draw_trials`, then of `DESIGNED`, or of `THIRD` for the tasks that were added.
+    """
     lines = ["task,depth,trial,selected_by,val_score,test_score,test_macro_f1"]
     for record in records:
         if record["kind"] == "trial":
@@ -207,20 +195,7 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, without a last line that a kill cut short."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def _unit(job: tuple[str, int, str, str, int, tuple[int, ...], bool]) -> list[dict[str, Any]]:
-    torch.set_num_threads(1)
     try:
         return search(*job)
     except (GraphjouleError, RuntimeError) as error:  # no data here, or no memory: said, and left for the next call
@@ -230,7 +205,7 @@ def _unit(job: tuple[str, int, str, str, int, tuple[int, ...], bool]) -> list[di
 def main() -> None:
     """Run what the file does not have yet, and print the ledger."""
     parser = argparse.ArgumentParser(prog="python -m reproduction.corpus.search", description=__doc__)
-    parser.add_argument("--half", choices=("learn", "judge"), required=True)
+    parser.add_argument("--half", choices=tuple(HALVES), required=True)
     parser.add_argument("--out", type=Path, required=True, help="records, JSON lines")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1)
@@ -245,32 +220,19 @@ def main() -> None:
     parser.add_argument("--ledger", action="store_true", help="train nothing, print the ledger")
     parser.add_argument("--csv", type=Path, help="write the trials of the file into a table")
     given = parser.parse_args()
-    half = LEARNING if given.half == "learn" else JUDGING
-    names = given.tasks.split(",") if given.tasks else list(half)
-    done = {(record["task"], record["depth"]) for record in read(given.out) if record["kind"] == "time"}
+    names = given.tasks.split(",") if given.tasks else HALVES[given.half]
+    done = {(record["task"], record["depth"]) for record in read_records(given.out) if record["kind"] == "time"}
     jobs = [
         (name, depth, given.half, given.device, given.trials, tuple(range(given.seeds)), given.again)
         for depth in map(int, given.depths.split(","))
         for name in names
         if (name, depth) not in done
     ]
-    begin = time.monotonic()
-    if jobs and not given.ledger and given.csv is None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(given.workers) as pool, given.out.open("a", encoding="utf-8") as file:
-            for records in pool.imap_unordered(_unit, jobs):
-                file.writelines(json.dumps(record) + "\n" for record in records)
-                file.flush()
-                last = records[-1]
-                said = f"{last['all']:.1f} s" if last["kind"] == "time" else last["why"]
-                print(f"{time.monotonic() - begin:6.0f} s  {last['task']}, {last['depth']} layers: {said}", flush=True)
-                if time.monotonic() - begin > given.limit:
-                    print("out of time; the same command goes on", flush=True)
-                    break
+    if not given.ledger and given.csv is None:
+        run_jobs(_unit, jobs, given.out, given.workers, given.limit)
     if given.csv is not None:
-        given.csv.write_text(table(read(given.out)), encoding="utf-8")
-    if text := ledger(read(given.out)):
+        given.csv.write_text(table(read_records(given.out)), encoding="utf-8")
+    if text := settings_ledger(read_records(given.out)):
         print(text)
 
 

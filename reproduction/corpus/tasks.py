@@ -1,7 +1,8 @@
-"""The corpus: 24 tasks to learn rules for settings on, 24 to judge them on; every one is made from its own seed.
+"""The corpus: tasks to learn rules for settings on, and tasks to judge them on; every one is made from its own seed.
 
-Both lists were written down before the first training. `load` gives a task of the judging half only to one that says
-so: rules that have seen it could no longer be judged by it.
+Every list was written down before the first training on it. `load` gives a task of the judging half only to one that
+says so: rules that have seen it could no longer be judged by it. Twelve of that half were opened before the rules were
+last changed (`OPENED`); twelve new ones stand in for them in what judges now, `VERDICT`.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def packed(x: torch.Tensor) -> torch.Tensor | SparseFeatures:
     return SparseFeatures.from_dense(x) if int(x.count_nonzero()) < 0.25 * x.numel() else x
 
 
-# The two lists: name, the split that each run draws from its seed, and how it is made.
+# The lists: name, the split that each run draws from its seed, and how it is made.
 
 USERS = partial(blocks, kind=dense, degree=6)
 Row = tuple[str, Callable[..., Any]]
@@ -413,6 +414,130 @@ JUDGING: dict[str, Row] = {
     ),
 }
 
+# Written when half of the judging list had been opened: more of the families that rules missed, to learn from, and
+# fresh tasks for the opened ones, to judge by. They come after both lists, so that no other seed changes.
+
+LEARNING_MORE: dict[str, Row] = {
+    "noise-3": (
+        "per-class-20-30",
+        partial(blocks, nodes=1500, classes=3, homophily=0.8, degree=5, columns=80, signal=0.0),
+    ),
+    "noise-5": (
+        "per-class-20-30",
+        partial(blocks, nodes=1800, classes=5, homophily=0.75, degree=7, columns=150, signal=0.0),
+    ),
+    "noise-8": (
+        "per-class-20-30",
+        partial(blocks, nodes=2000, classes=8, homophily=0.9, degree=5, columns=20, signal=0.0),
+    ),
+    "forty-classes": (
+        "per-class-10-10",
+        partial(blocks, nodes=2800, classes=40, homophily=0.65, degree=7, columns=1000, signal=0.3, kind=words),
+    ),
+    "twenty-classes": (
+        "per-class-10-10",
+        partial(blocks, nodes=2200, classes=20, homophily=0.75, degree=5, columns=2000, signal=0.3, kind=words),
+    ),
+    "words-075": (
+        "per-class-20-30",
+        partial(blocks, nodes=2200, classes=6, homophily=0.75, degree=4, columns=900, signal=0.25, kind=words),
+    ),
+    "words-07": (
+        "per-class-10-20",
+        partial(blocks, nodes=1800, classes=8, homophily=0.7, degree=6, columns=700, signal=0.2, kind=words),
+    ),
+    "words-04": (
+        "per-class-20-30",
+        partial(blocks, nodes=2000, classes=6, homophily=0.4, degree=6, columns=500, signal=0.35, kind=words),
+    ),
+    "words-015": (
+        "per-class-20-30",
+        partial(blocks, nodes=1800, classes=7, homophily=0.15, degree=7, columns=350, signal=0.4, kind=words),
+    ),
+    "random-words": (
+        "per-class-20-30",
+        partial(blocks, nodes=1600, classes=6, homophily=1 / 6, degree=6, columns=400, signal=0.35, kind=words),
+    ),
+    "random-numbers": (
+        "stratified-20-40",
+        partial(blocks, nodes=1600, classes=3, homophily=1 / 3, degree=5, columns=40, signal=2.0),
+    ),
+    "missing-words": (
+        "per-class-20-30",
+        partial(
+            blocks, nodes=1800, classes=5, homophily=0.8, degree=5, columns=400, signal=0.35, kind=words, missing=0.6
+        ),
+    ),
+    "opposed-4": (
+        "stratified-20-40",
+        partial(blocks, nodes=1600, classes=4, homophily=0.1, degree=7, columns=15, signal=1.5, next_class=True),
+    ),
+    "four-labels": (
+        "per-class-4-10",
+        partial(blocks, nodes=1600, classes=4, homophily=0.75, degree=6, columns=30, signal=1.8),
+    ),
+}
+
+JUDGING_AGAIN: dict[str, Row] = {
+    "users-3": (
+        "stratified-2-92",
+        partial(USERS, nodes=3500, classes=[0.70, 0.17, 0.08, 0.05], homophily=0.69, columns=16, signal=2.1),
+    ),
+    "words-085": (
+        "per-class-20-30",
+        partial(blocks, nodes=2300, classes=6, homophily=0.85, degree=4, columns=800, signal=0.22, kind=words),
+    ),
+    "dense-065": (
+        "stratified-20-40",
+        partial(blocks, nodes=1700, classes=5, homophily=0.65, degree=6, columns=20, signal=1.4),
+    ),
+    "dense-045": (
+        "per-class-20-30",
+        partial(blocks, nodes=1300, classes=3, homophily=0.45, degree=7, columns=48, signal=2.2),
+    ),
+    "words-025": (
+        "per-class-20-30",
+        partial(blocks, nodes=1900, classes=9, homophily=0.25, degree=7, columns=350, signal=0.4, kind=words),
+    ),
+    "next-class-4": (
+        "stratified-20-40",
+        partial(blocks, nodes=1700, classes=4, homophily=0.15, degree=7, columns=14, signal=1.3, next_class=True),
+    ),
+    "random-edges-3": (
+        "per-class-20-30",
+        partial(blocks, nodes=1500, classes=4, homophily=0.25, degree=7, columns=250, signal=0.4, kind=words),
+    ),
+    "noise-features-3": (
+        "per-class-20-30",
+        partial(blocks, nodes=1700, classes=5, homophily=0.8, degree=6, columns=70, signal=0.0),
+    ),
+    "forty-classes-2": (
+        "per-class-10-10",
+        partial(blocks, nodes=2600, classes=35, homophily=0.75, degree=6, columns=1800, signal=0.3, kind=words),
+    ),
+    "four-columns": (
+        "stratified-10-60",
+        partial(blocks, nodes=1600, classes=3, homophily=0.7, degree=5, columns=4, signal=1.3),
+    ),
+    "three-labels-2": (
+        "per-class-3-10",
+        partial(blocks, nodes=1700, classes=6, homophily=0.8, degree=5, columns=60, signal=2.2),
+    ),
+    "many-labels-3": (
+        "stratified-20-20",
+        partial(blocks, nodes=2200, classes=5, homophily=0.55, degree=6, columns=350, signal=0.2, kind=words),
+    ),
+}
+
+OPENED = (
+    *("users-2", "words-08", "dense-06", "dense-04", "words-02", "next-class", "random-edges-2", "noise-features-2"),
+    *("thirty-classes", "three-columns-2", "two-labels", "many-labels-2"),
+)
+"""Tasks of the judging half that were judged once, at 8 layers, before the rules were last changed."""
+
+VERDICT = (*JUDGING_AGAIN, *(name for name in JUDGING if name not in OPENED))
+"""What judges now: none of it was trained on before the rules were final."""
+
 SCORED_BY_AUC = ("rare", "rare-2")
 """Tasks of two classes, one of them rare, whose score is the ROC AUC; all others have accuracy."""
 
@@ -421,13 +546,13 @@ def load(name: str, *, judging: bool = False) -> Task:
     """A task of the corpus.
 
     Args:
-        name: a key of `LEARNING`, or of `JUDGING`.
+        name: of any list.
         judging: whether this is the one run that judges; without it a task of the judging half is refused.
     """
-    both = LEARNING | JUDGING
+    both = LEARNING | JUDGING | LEARNING_MORE | JUDGING_AGAIN
     if name not in both:
         raise GraphjouleError(f"There is no task {name!r} in the corpus; expected one of: {', '.join(both)}.")
-    if name in JUDGING and not judging:
+    if name in JUDGING | JUDGING_AGAIN and not judging:
         raise GraphjouleError(
             f"{name} is of the judging half, which stays shut while rules are made; `python -m "
             "reproduction.corpus.search --half judge` opens it."

@@ -8,7 +8,7 @@ again by `fit` before anybody relies on it, see `search`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,14 @@ class Trial:
         """The same for a recipe."""
         found = asdict(self)
         return {"weight_decay.dense": found.pop("weight_decay"), **found}
+
+    def suited_to(self, task: Task) -> Trial:
+        """The trial for a task: rows are not divided by their sums where some features are negative.
+
+        Such a sum may be next to 0, and the row is then anything.
+        """
+        x = task.features.value if isinstance(task.features, SparseFeatures) else task.features
+        return self if bool((x >= 0).all()) else replace(self, normalize_features=False)
 
 
 def draw_trials(count: int, seed: int) -> list[Trial]:
@@ -103,8 +111,7 @@ class Trials:
         x = task.features
         self.x = x.to_dense() if isinstance(x, SparseFeatures) else x
         sums = self.x.sum(dim=1, keepdim=True)
-        self.can_normalize = bool((self.x >= 0).all())
-        self.per_sum = torch.where(sums > 0, 1 / sums.clamp_min(1e-12), 1.0) if self.can_normalize else None
+        self.per_sum = 1 / torch.where(sums == 0, 1.0, sums)
         self.matrix = task.graph.matrix
         splits = [task.split(seed=seed) for seed in seeds]
         self.train_index, self.val_index, self.test_index = (
@@ -117,9 +124,7 @@ class Trials:
             name: torch.tensor([float(getattr(run, name)) for run in runs], device=self.device)
             for name in ("lr", "weight_decay", "dropout", "output_dropout", "c_min", "beta", "gamma")
         }
-        self.is_normalized = torch.tensor(
-            [r.normalize_features and self.can_normalize for r in runs], device=self.device
-        )
+        self.is_normalized = torch.tensor([run.normalize_features for run in runs], device=self.device)
         self.draws = torch.Generator(self.device).manual_seed(int(seeds[0]))
         of_seed = [self._initial(seed, trials[0].hidden_channels) for seed in seeds]
         self.parameters = {
@@ -173,8 +178,8 @@ class Trials:
             h = torch.einsum("nrf,rfc->nrc", self._drop(self.x[:, None], s["dropout"]), w["first"])
         else:
             h = (self.x @ w["first"].transpose(0, 1).reshape(self.x.size(1), -1)).view(len(self.x), num_runs, -1)
-        if self.per_sum is not None:  # a row that is divided by its sum, after the product instead of before
-            h = torch.where(self.is_normalized[:, None], h * self.per_sum[:, :, None], h)
+        # A row that is divided by its sum, after the product instead of before.
+        h = torch.where(self.is_normalized[:, None], h * self.per_sum[:, :, None], h)
         h = h + w["first_bias"]
         if self.is_mlp:
             mean, var = self.norm["mean"], self.norm["var"]
@@ -251,7 +256,7 @@ class Trials:
                 scores, targets = self._nodes(out, self.val_index)
                 loss = F.cross_entropy(scores.transpose(1, 2), targets, reduction="none").mean(dim=0)
                 wrong = (scores.argmax(dim=2) != targets).float().mean(dim=0)
-                for name, value in (("loss", loss), ("accuracy", wrong + loss.clamp(max=100) * 1e-6)):
+                for name, value in (("loss", loss), ("accuracy", wrong)):  # of equal ones the first, as in `fit`
                     better = (value < score[name][where]) & (epoch - at[name][where] <= patience)
                     rows = where[better]
                     score[name][rows], at[name][rows] = value[better], epoch

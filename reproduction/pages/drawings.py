@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -175,8 +176,17 @@ def means(sweep: SweepResult, *, inside: bool) -> list[float]:
     return [mean for x, mean in points if (low <= x <= high) == inside]
 
 
+def _describe_differences(evidence: Evidence, drawing: Drawing) -> str:
+    rows = [row for row in evidence.rows if row.outcome.half_width is not None]
+    verdicts = Counter(row.outcome.verdict for row in rows)
+    said = ", ".join(f"{number} {verdict}" for verdict, number in sorted(verdicts.items()))
+    name = evidence.study.title.partition(":")[0].lower()
+    return f"Ours less the {evidence.study.reference.name}'s in {counted(len(rows), 'cell')} of {name}: {said}."
+
+
 _DESCRIBE: Final[dict[str, Callable[[Evidence, Drawing], str]]] = {
     "depth": _describe_depth,
+    "differences": _describe_differences,
     "energies": _describe_energies,
     "sides": _describe_sides,
     "sweeps": _describe_sweep,

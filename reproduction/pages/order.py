@@ -145,7 +145,7 @@ def _margin(order: Order, place: int) -> str:
 def welch(first: Outcome, second: Outcome) -> float:
     """Two-sided p of Welch's test for two means.
 
-    >>> outcomes = [Outcome(mean, 0.3, 10, 0, None, None, "matches") for mean in (85.5, 85.2)]
+    >>> outcomes = [Outcome(mean, 0.3, 10, 0, None, None, "undecided") for mean in (85.5, 85.2)]
     >>> round(welch(*outcomes), 3)
     0.038
     """

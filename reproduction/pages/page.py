@@ -109,7 +109,7 @@ class Results:
     @cached_property
     def figures(self) -> dict[str, list[Figure]]:
         """The figures of every study that has some."""
-        return {name: figures_of(self.evidence[name]) for name in WORDS}
+        return {name: figures_of(self.evidence[name]) for name in (*TABLES, *WORDS)}
 
 
 @cache
@@ -176,7 +176,7 @@ def _summary(results: Results) -> str:
 
 
 def _table(name: str, results: Results) -> str:
-    rows, parts = results.ledgers[name], []
+    rows, parts = results.ledgers[name], _pictures(name, results)
     for dataset in dict.fromkeys(row.cell.dataset for row in rows):
         here = [row for row in rows if row.cell.dataset == dataset]
         parts += [
@@ -216,13 +216,16 @@ def _explored(results: Results) -> str:
     return "\n\n".join(trials_table(trials) for trials in results.explored.values())
 
 
-def _figure(name: str, results: Results) -> str:
+def _pictures(name: str, results: Results) -> list[str]:
     # One sentence for each picture: its numbers are in the tables, and in reproduction/data/.
-    pictures = [
+    return [
         f"![{figure.alt.partition('. ')[0].rstrip('.')}.](../docs/images/{figure.name}.png)"
         for figure in results.figures[name]
     ]
-    return "\n\n".join([*pictures, *WORDS[name](results.evidence[name])])
+
+
+def _figure(name: str, results: Results) -> str:
+    return "\n\n".join([*_pictures(name, results), *WORDS[name](results.evidence[name])])
 
 
 BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
@@ -231,7 +234,7 @@ BLOCKS: Final[dict[str, Callable[[Results], str]]] = {
     "order": _order,
     "readings": _readings,
     "time": _time,
-    "rule": lambda results: rule(STUDIES["table1"].reference),
+    "rule": lambda results: rule(STUDIES["table1"].reference, STUDIES["table1"].protocol),
     "explored": _explored,
     "splits": lambda results: split_words(results.evidence["table1"]),
     "blowups": lambda results: blow_up_table(results.evidence["depth"]),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from scipy.special import stdtr
+
 from graphjoule.report import Evidence
-from graphjoule.studies import Cell
+from graphjoule.studies import LEVEL, Cell, p_text
 
 __all__ = ["split_words"]
 
@@ -70,10 +73,14 @@ def _line(row: _Row, rows: Sequence[_Row]) -> str:
 
 def _say(seeds: Sequence[int], rows: Sequence[_Row]) -> str:
     by_seed = [statistics.fmean(values) for values in zip(*(row.over_paper for row in rows), strict=True)]
-    low, high = min(by_seed), max(by_seed)
+    low, high, mean = min(by_seed), max(by_seed), statistics.fmean(by_seed)
+    # The paper's one split is a draw like each of ours, so its error is that of a split and not of a mean over splits.
+    error = statistics.stdev(by_seed) * math.sqrt(1 / len(by_seed) + 1)
+    p = 2 * float(stdtr(len(by_seed) - 1, -abs(mean) / error)) if error else 0.0
     return (
         f"These are the cells whose {len(seeds)} runs scatter by less than {_STEADY:g} point. On average over them "
-        f"ours are {statistics.fmean(by_seed):+.2f} points from the paper; on the split of seed "
+        f"ours are {mean:+.2f} points from the paper; on the split of seed "
         f"{seeds[by_seed.index(low)]} alone it would be {low:+.2f}, on that of seed {seeds[by_seed.index(high)]} "
-        f"{high:+.2f}."
+        f"{high:+.2f}. All cells share their splits, so this is one finding: against the scatter of a split "
+        f"it has p {p_text(p)}{'' if p < LEVEL else ' and is undecided'}."
     )

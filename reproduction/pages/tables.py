@@ -6,13 +6,16 @@ A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; what stands
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from graphjoule.studies import Variant, find_study
+from graphjoule.studies import Collection, Variant, find_study, read_collection
 from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
+from reproduction.corpus import jobs, ledger
+from reproduction.pages.tuned import ablation_table, cost_table, ranking_table, tuned_table
 from reproduction.pages.wave import distances_table, read_cells, ring_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +51,7 @@ def models_table(cells: Sequence[tuple[str, int]]) -> str:
     heads = [f"{NAMES[dataset]}, {layers} layers" for dataset, layers in cells]
     lines = [f"| model | {' | '.join(heads)} |", "|---" * (1 + len(cells)) + "|"]
     for model in reversed(TABLE1.models):  # EGNN first
-        values = [
-            f"{mean_and_spread(f'table1/{model}-{dataset}', layers=layers)} ({paper(model, dataset, layers)})"
-            for dataset, layers in cells
-        ]
+        values = [f"{cell_text(model, dataset, layers)} ({paper(model, dataset, layers)})" for dataset, layers in cells]
         lines.append(f"| {MODEL_NAMES[model]} | {' | '.join(values)} |")
     return "\n".join(lines)
 
@@ -76,6 +76,26 @@ def paper(model: str, dataset: str, layers: int) -> float | None:
     return TABLE1.reference.value(model, dataset, layers, Variant())
 
 
+def cell_text(model: str, dataset: str, layers: int) -> str:
+    """Test accuracy of the runs of a cell of table 1: those of its very settings; a dash where there are none."""
+    (cell,) = TABLE1.cells([dataset], [model], [layers])
+    runs = table1_records().runs(cell.recipe)
+    return summary_text(runs, cell.name) if runs else "-"
+
+
+@cache
+def table1_records() -> Collection:
+    """The records of the table, and those of other readings of the paper, which have settings of their own."""
+    return read_collection([RESULTS / "table1", RESULTS / "protocols"])
+
+
+def summary_text(records: Sequence[Record], name: str) -> str:
+    """Mean and standard deviation of ten runs in percent."""
+    summary = summarise(records)
+    assert summary.n == 10, f"{name}: {summary.n} runs"
+    return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f}"
+
+
 def mean_and_spread(file: str, **wanted: object) -> str:
     """Test accuracy of ten seeds from a file of records; a dash where there are none."""
     path = RESULTS / f"{file}.jsonl.gz"
@@ -83,11 +103,7 @@ def mean_and_spread(file: str, **wanted: object) -> str:
         return "-"
     wanted = {"num_layers" if key == "layers" else key: value for key, value in wanted.items()}
     records = [r for r in all_records(path) if all(getattr(r, k) == v for k, v in wanted.items())]
-    if not records:
-        return "-"
-    summary = summarise(records)
-    assert summary.n == 10, f"{file}, {wanted}: {summary.n} runs"
-    return f"{100 * summary.test_mean:.2f} ± {100 * summary.test_std:.2f}"
+    return summary_text(records, f"{file}, {wanted}") if records else "-"
 
 
 @cache  # a table has a cell per depth
@@ -241,6 +257,11 @@ def endurance_table() -> str:
     return "\n".join(["| what | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())])
 
 
+def corpus_table(made: Callable[[list[dict[str, Any]]], str], file: str) -> str:
+    """A ledger of the corpus, from its records where they are there."""
+    return made(jobs.read_records(RESULTS / "corpus" / file)) or "Not run yet."
+
+
 TABLES = {
     "faults": faults_table,
     "fuzz": fuzz_table,
@@ -255,6 +276,13 @@ TABLES = {
     "rings": ring_table,
     "distances": distances_table,
     "wave": wave_table,
+    "tuned": tuned_table,
+    "ranking": ranking_table,
+    "ablation": ablation_table,
+    "views": cost_table,
+    "corpus_verdict": partial(corpus_table, ledger.settings_ledger, "judge.jsonl.gz"),
+    "corpus_part": partial(corpus_table, ledger.settings_ledger, "judge-part.jsonl.gz"),
+    "corpus_auto": partial(corpus_table, ledger.auto_ledger, "auto.jsonl.gz"),
 }
 DOCUMENTS = (
     "README.md",
@@ -263,10 +291,12 @@ DOCUMENTS = (
     "docs/trace.md",
     "docs/reliability.md",
     "docs/wave.md",
+    "docs/consistency.md",
+    "reproduction/corpus/README.md",
 )
 
 
 def with_tables(text: str) -> str:
     """The text with every table in it made anew."""
-    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
-    return pattern.sub(lambda found: found[1] + TABLES[found[2]]() + found[3], text)
+    pattern = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphjoule.report import Evidence
-from graphjoule.studies import LedgerRow, OtherProtocol, other_protocols, p_text
+from graphjoule.studies import LedgerRow, OtherProtocol, p_text
 from reproduction.pages.phrases import counted
 
 __all__ = ["Reading", "differing_cells", "find_readings", "readings_table", "verdict_counts"]
 
-_COLUMNS: Final = ("matches", "better", "worse", "not run")
+_COLUMNS: Final = ("equal", "better", "worse", "undecided", "not run")
 
 
 def verdict_counts(rows: Sequence[LedgerRow], along: Callable[[LedgerRow], str], head: str) -> str:
@@ -59,7 +59,7 @@ def _cell(name: str, row: LedgerRow) -> str:
     o = row.outcome
     return (
         f"- {row.cell.name} ({name}): {o.mean:.2f} ± {o.std:.2f} against {row.cell.reference:.1f}, "
-        f"{o.difference:+.2f}, p {p_text(o.p_value)}"
+        f"{o.difference:+.2f} ± {o.half_width:.2f}, p {p_text(o.p_adjusted)}"
     )
 
 
@@ -88,11 +88,7 @@ class Reading:
 
 def find_readings(evidence: Evidence) -> list[Reading]:
     """Every cell of a study that is recorded under another reading too."""
-    return [
-        Reading(evidence.study.name, row, other)
-        for row in evidence.rows
-        for other in other_protocols(evidence.study, row.cell, evidence.recorded, evidence.seeds)
-    ]
+    return [Reading(evidence.study.name, row, other) for row in evidence.rows for other in row.readings]
 
 
 def readings_table(readings: list[Reading]) -> str:

@@ -1,7 +1,10 @@
 """The one error a user of graphjoule meets, and how its sentences say lists and numbers."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class GraphjouleError(ValueError):
@@ -19,6 +22,15 @@ def choices(names: Iterable[object]) -> str:
     'cora, pubmed'
     """
     return ", ".join(sorted(str(name) for name in names))
+
+
+def harmless(text: str) -> str:
+    r"""Text in which a character that steers a terminal or turns the direction of reading is an escape.
+
+    >>> print(harmless("\x1b[31mred"))
+    \x1b[31mred
+    """
+    return _STEERS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "foreign_names",
     "json_text",
     "lock_itself",
+    "parse_json",
     "printable",
     "reason",
     "remove_temporaries",
@@ -90,6 +91,14 @@ def json_text(obj: Any, *, indent: int | None = None) -> str:
     '{"loss": null, "lr": 0.01}'
     """
     return json.dumps(without_nan(obj), indent=indent, allow_nan=False)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON holds; brackets in brackets, too deep for Python to follow, are a `ValueError` as other damage is."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets in brackets, too many of them") from error
 
 
 def without_nan(obj: Any) -> Any:

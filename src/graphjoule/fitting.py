@@ -29,6 +29,7 @@ from graphjoule.training.build import (
     Builder,
     OwnModel,
     architecture_of,
+    not_finite,
     own_architecture,
     qualified_name,
     user_module,
@@ -90,6 +91,7 @@ def fit(
     should_stop: Callable[[], bool] = lambda: False,
     group: Group | None = None,
     budget: str | float | Budget | None = None,
+    protocol: str | None = None,
 ) -> FitResult:
     """Train a model on a task by the paper's protocol; networks that can be stacked train all seeds in one program.
 
@@ -127,6 +129,7 @@ def fit(
             with the whole task. By default those that hold the graph together.
         budget: wall time such as "2min" or seconds, counted from this call: runs that have not stopped by then end
             between two epochs with what they have. By default there is none; with "auto" it is "2min".
+        protocol: what the records name as the rules that were written before the runs, see `Record.protocol`.
 
     Returns:
         Records and models of all seeds; with "auto" those of the best model, and what was tried in ``trials``.
@@ -145,7 +148,7 @@ def fit(
         ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
     """
     if model == "auto":
-        for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group)):
+        for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group), ("protocol", protocol)):
             if value:
                 raise GraphjouleError(f'`{option}` cannot be given with "auto", which tries many models; leave it out.')
         # Imported here: it is a room below, which trains through this very function.
@@ -199,7 +202,7 @@ def fit(
         listeners.should_stop,
         listeners.on_run_end,
     )
-    training.budget = deadline
+    training.budget, training.protocol = deadline, protocol
     if not training.is_first:
         listeners.callbacks.clear()
     logger.info("%s", describe_backend(where))
@@ -283,10 +286,10 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
 
 
 def reweighted(task: Task, recipe: Recipe) -> Task:
-    """The task with the weights of classes and the focal loss that the recipe asks for."""
+    """The task with the weights of classes, the focal loss and the smoother labels that the recipe asks for."""
     weights, gamma = recipe.train.class_weights, recipe.train.focal_gamma
     given: Any = tuple(weights) if isinstance(weights, list) else weights
-    objective = task.objective.reweighted(given, gamma)
+    objective = task.objective.reweighted(given, gamma, recipe.train.label_smoothing)
     return task if objective == task.objective else replace(task, objective=objective)
 
 
@@ -347,13 +350,14 @@ class TrainedRuns:
         """
         check_coverage(coverage)
         calibrations = self._all_calibrations().values()
-        if doubt := min(calibrations, key=lambda each: min(each.num_known)).doubt(coverage):
+        unit = "node" if self.data is None else self.data.unit
+        if doubt := min(calibrations, key=lambda each: min(each.num_known)).doubt(coverage, unit):
             logger.warning("%s", doubt)
         if (split := self.recipe.data.split).startswith("per-class-"):
             logger.warning(
-                "the split %s has as many validation nodes of every class, so a coverage holds for nodes whose classes "
+                "the split %s has as many validation %ss of every class, so a coverage holds for %ss whose classes "
                 "are equally frequent",
-                split,
+                *(split, unit, unit),
             )
         return torch.stack([each.threshold(coverage) for each in calibrations]).mean(dim=0)
 
@@ -412,7 +416,7 @@ def mean_prediction(
             output = network.to(where).eval()(x, given.graph).double()
         if given.pooling is not None:
             output = given.pooling(output, network.output_center)
-        _check_finite(output, model, x)
+        _check_finite(output, model, x, given.unit)
         output = output if calibrations is None else calibrations[number].tempered(output)
         one = objective.prediction(output)
         total = one if total is None else total + one
@@ -421,21 +425,19 @@ def mean_prediction(
     return (total / len(models)).cpu()
 
 
-def _check_finite(scores: Tensor, model: nn.Module, x: Features) -> None:
+def _check_finite(scores: Tensor, model: nn.Module, x: Features, unit: str) -> None:
     """Refuse outputs that are not finite: the most probable class of them would be class 0, whatever the node is."""
     num_bad = int((~torch.isfinite(scores)).any(dim=-1).sum())
     if not num_bad:
         return
-    weights = (name for name, weight in model.state_dict().items() if not bool(torch.isfinite(weight).all()))
-    if (name := next(weights, None)) is not None:
+    if (name := not_finite(model)) is not None:
         cause = f"the model's weights are not finite (the first is {name}), so its training blew up"
     elif not bool(torch.isfinite(x.value if isinstance(x, SparseFeatures) else x).all()):
         cause = "the features are not finite"
     else:
         cause = "the model's weights or the features are so large that its numbers overflow"
     raise GraphjouleError(
-        f"The scores of {counted(num_bad, 'node')} of {len(scores):,} are not finite, so there is no prediction: "
-        f"{cause}."
+        f"The scores of {counted(num_bad, unit)} of {len(scores):,} are not finite, so there is no prediction: {cause}."
     )
 
 
@@ -516,5 +518,5 @@ def _finished(path: Path) -> tuple[RunFolder, dict[int, Record]]:
         raise GraphjouleError(f"{path} holds no training; expected a folder that graphjoule train made.")
     finished = {seed: record for seed, record in folder.records().items() if record.status == "done"}
     if not finished:
-        raise GraphjouleError(f"No run in {path} has finished; train it first, or go on with `resume=True`.")
+        raise GraphjouleError(f"No run in {path} has finished; train it to the end first.")
     return folder, finished

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.training.budget import Budget
 from graphjoule.tuning import automatic, halving
 from tests.cli.test_own_graph import OWN, write_graph
@@ -31,7 +32,7 @@ def test_train_tries_models_on_own_files_and_what_is_left_is_an_ordinary_run_fol
     real = automatic.auto
 
     def with_one_model(task, seconds, **options):
-        asked.append((seconds, options["models"], options["depths"], options["seeds"]))
+        asked.append((seconds.seconds, options["models"], options["depths"], options["seeds"]))
         return real(task, Budget(300, Clock()), **options | {"models": ["gcn"], "depths": [1, 2], "settings": EPOCHS})
 
     monkeypatch.setattr(automatic, "auto", with_one_model)
@@ -61,6 +62,27 @@ def test_train_tries_models_on_own_files_and_what_is_left_is_an_ordinary_run_fol
         "--resume",
     )
     assert json.loads(again.out) == found
+
+
+def test_reading_files_and_the_comparison_are_part_of_the_budget(monkeypatch):
+    given = {}
+
+    def search(task, budget, **options):
+        given["search"] = budget
+        return automatic_auto(task, Budget(300, Clock()), **options | {"settings": EPOCHS})
+
+    def assess(task, result, *, device, budget):
+        given["comparison"] = budget
+        raise GraphjouleError("far enough")
+
+    automatic_auto = automatic.auto
+    monkeypatch.setattr(automatic, "auto", search)
+    monkeypatch.setattr("graphjoule.tuning.worth.assess", assess)
+    small = ("--models", "gcn", "--depths", "1", "--device", "cpu", "--seeds", "1")
+    assert run("auto", *OWN, "--features", "x", *small, "--budget", "100s").code == 2
+    assert given["search"].seconds == 85
+    assert given["search"].left < 85
+    assert 0 < given["comparison"].seconds <= 100 - (85 - given["search"].left) + 1
 
 
 @pytest.mark.parametrize(

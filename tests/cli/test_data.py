@@ -116,6 +116,15 @@ def test_what_a_training_would_refuse_is_refused_after_all_that_can_be_said(tabl
     )
 
 
+def test_a_name_in_a_table_does_not_steer_the_terminal(tables, tmp_path):
+    (tmp_path / "people.csv").write_text(PEOPLE.replace("city", "\x1b[31mcity").replace("Oslo", "\u202eOslo"))
+    (tmp_path / "friends.csv").write_text("source,target,kind\na,b,\x1b]0;new title\x07\n")
+    said = run(*tables, "--edge-type", "kind", "--objective", "regression").out
+    assert r"\x1b[31mcity" in said
+    assert r"types from 'kind' (\x1b]0;new title\x07 1)" in said
+    assert not {"\x1b", "\x07", "\u202e"} & set(said)
+
+
 def test_a_check_for_a_program(tables):
     told = json.loads(run(*tables, "--objective", "regression", "--json").out)
     assert told["columns"][1] == {
@@ -132,6 +141,10 @@ def test_a_check_for_a_program(tables):
     [
         (["chekc", "a.csv"], "graphjoule data chekc a.csv is not a command; expected data check NODES [EDGES]."),
         (["check"], "There is no table to check; expected graphjoule data check NODES [EDGES]."),
+        (
+            ["--nodes", "people.csv"],
+            "graphjoule data lists all datasets and takes no graph; graphjoule data check NODES [EDGES] reads tables.",
+        ),
         (["check", "no.csv"], "There is no file no.csv."),
         (["check", "people.csv", "--weight", "w"], "--weight is w, but it is for --edges, which is not given."),
     ],

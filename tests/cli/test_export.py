@@ -86,6 +86,7 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(trained, tmp_path):
         (["nowhere", "--format", "onnx", "--out", "m.onnx"], "There is no run nowhere; expected a folder"),
         (["RUN", "--format", "onnx", "--out", "no/m.onnx"], "--out is no/m.onnx, but there is no folder"),
         (["RUN", "--format", "onnx", "--out", "full"], "--out is full, which is a folder; name a file"),
+        (["RUN", "--format", "onnx", "--out", "RUN/run.json", "--force"], "run.json, which this command reads; name"),
         (["RUN", "--format", "torch", "--out", "m.onnx"], "reads files whose name ends in .pt2"),
         (["RUN", "--format", "hub", "--out", "full"], "full holds file"),
         (["RUN", "--format", "hub", "--out", "full/file"], "full/file, which is a file; --format hub writes a folder"),

@@ -503,7 +503,9 @@ def test_resume_refuses_another_objective(here):
 def test_classes_that_differ_in_case_alone_are_said(here, caplog):
     (here / "nodes.csv").write_text((here / "nodes.csv").read_text().replace("red", "Blue"))
     assert run("train", "--no-worth", *OWN, *TINY, "--out", "run").code == 0
-    assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case or accents alone" in caplog.text
+    assert "nodes.csv: the labels 'Blue' and 'blue' are two, and differ in case, accents or invisible signs alone" in (
+        caplog.text
+    )
     assert "warning: the labels 'Blue' and 'blue' are two" in run("data", "check", "nodes.csv", "edges.csv").out
 
 
@@ -560,13 +562,13 @@ def houses(here):
 def test_a_regression_from_a_table_is_learnt(houses):
     task = GraphSource(nodes=Path("houses.csv"), label="price", objective="regression", loss="absolute").load()
     assert (task.objective.name, task.objective.error) == ("regression", "absolute")
-    recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 200, "hidden_channels": 16, "lr": 0.02, "patience": 200})
+    recipe = load_recipe("egnn", "houses.csv", 2, {"epochs": 70, "hidden_channels": 16, "lr": 0.05, "patience": 70})
     result = fit(recipe.with_split_of(task), task, device="cpu")
     assert result.records[0].val["r2"] > 0.7
 
 
 def test_numbers_are_trained_and_predicted_by_the_command(here, houses, caplog):
-    learn = ("--layers", "2", "--epochs", "150", "--set", "lr=0.02", "--device", "cpu")
+    learn = ("--layers", "2", "--epochs", "60", "--set", "lr=0.05", "--device", "cpu")
     with caplog.at_level("INFO", "graphjoule"):
         result = run("train", "--no-worth", *houses, "--task", "regression", *learn, "--seeds", "2", "--out", "run")
     assert (result.code, result.err) == (0, "")
@@ -1043,6 +1045,9 @@ def test_many_graphs_go_the_whole_way(molecules, caplog):
             2,
             f"graphjoule: --out is {read}, which this command reads; name another file.\n",
         )
+    for command in (("predict", "run"), ("export", "run", "--format", "onnx")):  # which nothing names here
+        said = run(*command, "--force", "--out", "atoms.csv")
+        assert said.err == "graphjoule: --out is atoms.csv, which the model was trained on; name another file.\n"
     repeated = run(*shlex.split(command), "--device", "cpu", "--out", "repeated")
     assert (repeated.code, repeated.err) == (0, "")
     assert rows_of(molecules / "repeated" / "predictions.csv") == rows

@@ -222,7 +222,10 @@ def test_progress_says_how_long_it_may_still_take_and_a_long_training_says_so_on
     assert sum("this may take" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize(("budget", "said"), [(None, "at most 94 s left"), (60.0, "at most 54 s left")])
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [(None, "at most 94 s left"), (60.0, "at most 54 s left"), (1e6, "at most 94 s left")],
+)
 def test_a_budget_bounds_the_time_left(monkeypatch, capsys, budget, said):
     now = [0.0]
     monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])

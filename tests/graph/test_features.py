@@ -108,3 +108,20 @@ def test_rows_by_mask_slice_and_number():
     for chosen in (torch.arange(10) % 3 == 1, slice(2, 9, 3), [5, 0, -1]):
         assert sparse[chosen].to_dense().equal(sparse.to_dense()[chosen])
     assert sparse[-2].to_dense().equal(sparse.to_dense()[-2:-1])
+
+
+def test_factors_of_rows_and_columns_are_part_of_the_features():
+    x = torch.rand(5, 4) * (torch.rand(5, 4) > 0.3)
+    rows, columns = torch.tensor([0.0, 1, 2, 3, 4]), torch.tensor([2.0, 0, 1, 3])
+    scaled = SparseFeatures.from_dense(x).scaled(rows, columns).scaled(rows=rows)
+    expected = rows[:, None] ** 2 * x * columns
+    torch.testing.assert_close(scaled.to_dense(), expected)
+    torch.testing.assert_close(scaled.to(dtype=torch.float64).to_dense(), expected.double())
+    torch.testing.assert_close(scaled[torch.tensor([3, 1])].to_dense(), expected[[3, 1]])
+
+
+def test_features_with_other_values_or_factors_know_their_pattern_already():
+    x = SparseFeatures.from_dense(torch.eye(3))
+    for twin in (x.with_value(2 * x.value), x.scaled(rows=torch.ones(3)), x.scaled(columns=torch.ones(3))):
+        assert twin.rows is x.rows  # to sort the rows again would wait for the device in every epoch
+        assert twin.t_rows is x.t_rows

@@ -104,3 +104,11 @@ def test_a_weight_that_does_not_fit_is_refused_with_a_sentence():
         sparse_linear(X, normal(4, 2))
     with pytest.raises(GraphjouleError, match=r"torch.float64 by a weight of shape \[5, 2\], torch.float32; use x.to"):
         sparse_linear(X, torch.ones(5, 2))
+
+
+def test_factors_of_rows_and_columns_that_differ_between_runs_are_those_of_the_dense_product():
+    x, weight = torch.rand(6, 5).double() * (torch.rand(6, 5) > 0.4), torch.rand(5, 3).double()
+    rows, columns = torch.rand(2, 6).double(), torch.rand(2, 5).double()
+    sparse = SparseFeatures.from_dense(x)
+    found = torch.vmap(lambda r, c: sparse_linear(sparse.scaled(r, c), weight))(rows, columns)
+    torch.testing.assert_close(found, rows[:, :, None] * x * columns[:, None] @ weight)

@@ -61,7 +61,7 @@ def batch_of(recipe: Recipe, task: Task, seeds: Sequence[int] = (0,)) -> SeedBat
 
 
 def small_recipe(model: str = "egnn", num_layers: int = 2, **overrides: object) -> Recipe:
-    settings = {"hidden_channels": 8, "epochs": 20, "patience": 100, "split": "public"}
+    settings = {"hidden_channels": 8, "epochs": 8, "patience": 100, "split": "public"}
     return load_recipe(model, "small", num_layers, settings | overrides)
 
 

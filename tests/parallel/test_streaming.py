@@ -133,7 +133,7 @@ def test_sparse_features_go_through_a_linear_map_without_becoming_dense():
         torch.mm(random_edges(23, 30).graph64().matrix, StreamedMatrix(x, BLOCKS))
 
 
-NUM_NODES, NUM_FEATURES, NUM_CLASSES = 60, 12, 4
+NUM_NODES, NUM_FEATURES, NUM_CLASSES = 30, 12, 4
 NORMALISED = {name: {"batch_norm": True} for name in MODELS if name not in ("pairnorm", "wave")}
 NORMALISED["wave"] = {"encoder": "mlp", "head": "mlp", "speeds": "spread"}
 
@@ -206,12 +206,12 @@ def test_a_model_in_training_is_evaluated_and_its_input_is_left_alone():
 
 def peak_activations(name: str, num_layers: int) -> float:
     """Peak memory of an evaluation, in activations of all nodes."""
-    task = CitationGraph(5_000, 10_000, num_features=NUM_FEATURES, num_classes=NUM_CLASSES).task("citations")
+    task = CitationGraph(2_000, 4_000, num_features=NUM_FEATURES, num_classes=NUM_CLASSES).task("citations")
     model = MODELS[name](NUM_FEATURES, 32, NUM_CLASSES, num_layers).eval()
     gc.collect()
     with LiveBytes() as memory:
-        evaluate_in_blocks(model, task.features, task.graph, block_bytes=2**16)
-    return memory.peak / (5_000 * 32 * 4)
+        evaluate_in_blocks(model, task.features, task.graph, block_bytes=2**15)
+    return memory.peak / (2_000 * 32 * 4)
 
 
 @pytest.mark.parametrize("name", ["egnn", "gcn", "jknet", "pairnorm"])

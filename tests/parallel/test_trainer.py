@@ -31,7 +31,7 @@ from tests.ops.live_bytes import LiveBytes
 
 from .tasks import Sized, batch_of, house_prices, ring_task, small_recipe
 
-EPOCHS = 20
+EPOCHS = 6
 MODELS = {
     "egnn": {"num_layers": 4},
     "gcn": {"num_layers": 3},

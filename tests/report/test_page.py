@@ -185,6 +185,12 @@ def test_text_from_data_is_text(tmp_path):
     assert f"classes: {EVIL}, b." in page.all("details", id="cell-1")[0]["text"]
 
 
+def test_a_name_does_not_steer_a_terminal_that_shows_the_page():
+    text = report_page([cell(dataset="\x1b[31mred")], title="\x1b[31mred \u202e")
+    assert not {"\x1b", "\u202e"} & set(text)
+    assert Page(text).all("h1")[0]["text"] == r"\x1b[31mred \u202e"
+
+
 def test_a_comment_cannot_open_in_the_scripts_data():
     assert "<!--" not in report_page([cell(dataset="<!--<script>")], title="t").removeprefix("<!doctype html>")
 

@@ -252,7 +252,10 @@ def test_reference_values_come_from_a_table_beside_the_file_or_from_the_file(tmp
         (SMALL.replace('"cora"', '"coar"'), '"coar" is not a dataset, did you mean "cora"'),
         (SMALL.replace('"gcn"', '"gnc"'), '"gnc" is not a model, did you mean '),
         (SMALL + "has_energies = 1", "has_energies = 1 cannot be used: it should be true or false."),
-        (SMALL + 'drawing = "pie"', "drawing = 'pie' cannot be used: it should be 'depth', 'energies', 'sides' or"),
+        (
+            SMALL + 'drawing = "pie"',
+            "drawing = 'pie' cannot be used: it should be 'depth', 'differences', 'energies'",
+        ),
         (
             SMALL + "[[block]]\nsettings = { epoch = 2 }",
             '"epoch" is not a setting of egnn or gcn, did you mean "epochs"',

@@ -2,9 +2,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,9 +22,10 @@ from graphjoule.studies import (
 )
 from graphjoule.studies.worker import Job
 from graphjoule.training import describe_device
+from tests.forked import context
 from tests.training import assert_same_training
 
-from . import CELLS, QUICK, SEEDS, load_small, made_up, recorded_facts, small_plan
+from . import CELLS, QUICK, SEEDS, killed_study, load_small, made_up, recorded_facts, small_plan
 
 
 @pytest.fixture
@@ -317,18 +315,16 @@ def killed(tmp_path_factory):
     if not hasattr(os, "fork"):
         pytest.skip("no fork here")
     folder = tmp_path_factory.mktemp("study")
-    script = Path(__file__).with_name("killed_study.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script, folder], capture_output=True, text=True, timeout=200, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    process = context().Process(target=killed_study.main, args=(folder,))
+    process.start()
+    process.join(200)
+    assert process.exitcode == 0
+    return folder, json.loads((folder / "told.json").read_text())
 
 
 def test_a_study_killed_again_and_again_ends_with_the_records_of_one_never_killed(killed):
     folder, told = killed
-    assert told["killed"][:-1] == [-signal.SIGKILL] * 4
+    assert told["killed"][:-1] == [-signal.SIGKILL] * 3
     assert told["codes"][:2] == [0, 0]
     assert recorded_facts(folder / "killed") == recorded_facts(folder / "whole")
     for cell in (folder / "whole").glob("digits-*"):

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +6,7 @@ from threadpoolctl import threadpool_limits
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.digits import knn_edge_index, load_digits, nearest_rows
+from tests.forked import exit_code
 from tests.graphs import normal
 
 
@@ -76,7 +74,7 @@ def test_neighbours_of_nan_are_refused():
 
 def test_digits_need_no_pyg():
     code = "import sys, graphjoule.tasks as t; t.load_task('digits'); sys.exit('torch_geometric' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert exit_code(code) == 0
 
 
 def test_the_nearest_rows_are_those_of_all_distances():

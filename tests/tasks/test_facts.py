@@ -44,6 +44,20 @@ def test_a_file_is_found_by_its_role():
     assert SOURCE.file("edges") is None
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"objective": {"name": "classification", "num_classes": 2, "class_names": ["a", None]}},
+        {"objective": {"name": "classification", "num_classes": 2, "class_names": 7}},
+        {"source": SOURCE.model_dump() | {"columns": None}},
+        {"source": SOURCE.model_dump() | {"columns": COLUMNS.model_dump() | {"label": []}}},
+    ],
+)
+def test_what_no_reader_wrote_is_refused(forged):
+    with pytest.raises(ValidationError, match=r"not an objective|no file of the role npz|at least 1 item"):
+        TaskFacts.model_validate(SIZES | {"objective": {"name": "regression"}} | forged)
+
+
 def test_unknown_fields_are_refused():
     with pytest.raises(ValidationError):
         TableColumns(id=None, label="y", numbers=(), colour="red")

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -176,6 +178,19 @@ def test_the_focal_loss_is_its_formula_and_has_a_gradient_where_the_model_is_sur
     sure = torch.tensor([[200.0, -200.0]], requires_grad=True)
     Classification(2, focal_gamma=gamma).loss(sure, torch.tensor([0])).sum().backward()
     assert sure.grad.isfinite().all()
+
+
+def test_smoothed_labels_spread_a_share_over_all_classes():
+    smooth = Classification(3, label_smoothing=0.3)
+    log_p = OUTPUT.log_softmax(dim=1)
+    expected = -0.7 * log_p.gather(1, LABELS[:, None])[:, 0] - 0.1 * log_p.sum(dim=1)
+    torch.testing.assert_close(smooth.loss(OUTPUT, LABELS), expected)
+    assert Classification(3).reweighted(None, None, 0.3) == smooth
+    with pytest.raises(GraphjouleError, match=r"`label_smoothing` is 0.3, but it is for classes, and .* is multilabel"):
+        MultiLabel(2).reweighted(None, None, 0.3)
+    for wrong, said in (({"label_smoothing": 1.0}, "is 1.0; it must"), ({"focal_gamma": 1.0}, "leave out one of them")):
+        with pytest.raises(GraphjouleError, match=said):
+            replace(smooth, **wrong).check(LABELS, len(LABELS), "t")
 
 
 def test_weights_are_for_classes_and_labels():

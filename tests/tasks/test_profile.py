@@ -130,3 +130,14 @@ def test_the_graph_is_counted():
     found = measured(task)
     assert (found.num_components, found.degree, found.num_columns) == (3, 1.0, 6)
     assert "components: 3" in "\n".join(found.lines())
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_features_next_to_the_largest_float32_are_measured(is_sparse):
+    task = two_groups(0.9, 0.5)
+    features = task.features.abs().float() / task.features.abs().max() * 3.4e38
+    small = replace(task, features=(features / 1e30))
+    large = replace(task, features=SparseFeatures.from_dense(features) if is_sparse else features)
+    found, expected = measured(large), measured(small)  # NumPy's warnings are errors here
+    assert found.row_spread == pytest.approx(expected.row_spread, rel=1e-4)
+    assert found.explained == pytest.approx(expected.explained, rel=1e-2)

@@ -158,7 +158,7 @@ def test_a_table_of_edges_without_a_row_and_weights_of_zero_are_told(here, caplo
         load(here, edges="source,target\n")
         load(here, edges="source,target,weight\na,b,0\nb,c,1\nc,d,0\n")
     assert "edges.csv has no row of two known nodes: the graph has no edges" in caplog.text
-    assert "1 edge between 5 nodes, weights from 'weight', 2 rows of weight 0 left out, every row counts" in caplog.text
+    assert "weights from 'weight' (0 to 1, where a node itself weighs 1), 2 rows of weight 0 left out" in caplog.text
 
 
 def test_float_weights_from_parquet_raise_no_warning(here):
@@ -512,7 +512,7 @@ def test_the_direction_of_edges_is_chosen_and_said(here, caplog):
     ]
     assert (kept.is_directed, kept.facts().is_directed, kept.facts().num_edges) == (True, True, 2)
     assert kept.source.columns.direction == "kept"
-    assert "2 edges between 5 nodes, weights from 'weight', edges keep their direction: a node reads" in caplog.text
+    assert "where a node itself weighs 1), edges keep their direction: a node reads" in caplog.text
     assert "3 nodes without an edge that leads to it, energies are those of the merged undirected graph" in caplog.text
     again = load_tables_like(kept.source.columns, kept.objective, "nodes.csv", "edges.csv")
     assert torch.equal(again.graph.to_dense(), kept.graph.to_dense())
@@ -524,7 +524,7 @@ def test_a_blank_weight_is_1_and_said(here, caplog):
     with caplog.at_level("INFO", "graphjoule"):
         task = load(here, edges="source,target,weight\na,b,\nb,c,nan\nc,d,3\n")
     assert task.graph.degree.tolist() == [1, 2, 4, 3, 0]
-    assert "weights from 'weight', 2 blank weights taken as 1" in caplog.text
+    assert "weights from 'weight' (1 to 3, where a node itself weighs 1), 2 blank weights taken as 1" in caplog.text
     assert load(here, edges="source,target,weight\na,b,\n").graph.degree.tolist() == [1, 1, 0, 0, 0]
 
 

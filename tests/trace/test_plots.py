@@ -1,6 +1,5 @@
 import builtins
 import math
-import sys
 
 import pytest
 from matplotlib.figure import Figure
@@ -17,6 +16,7 @@ from graphjoule.trace.plots import (
     draw_panels,
     save_figure,
 )
+from tests.forked import exit_code
 
 
 def drawn(*lines, bands=(), names=()):
@@ -187,7 +187,5 @@ def test_without_matplotlib_a_sentence_says_how_to_get_it(monkeypatch):
 
 
 def test_importing_graphjoule_imports_no_matplotlib():
-    import subprocess
-
     code = "import graphjoule, graphjoule.trace.plots, sys; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
+    assert exit_code(code) == 0

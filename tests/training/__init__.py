@@ -44,7 +44,7 @@ def small_task(*, sparse: bool = False, labels: torch.Tensor | None = None) -> T
 
 
 def small_recipe(model: str = "egnn", num_layers: int = 2, **overrides: object) -> Recipe:
-    settings = {"hidden_channels": 8, "epochs": 8, "split": "public"}
+    settings = {"hidden_channels": 8, "epochs": 5, "split": "public"}
     return load_recipe(model, "small", num_layers, settings | overrides)
 
 

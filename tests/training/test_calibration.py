@@ -153,9 +153,11 @@ def test_too_few_nodes_leave_nothing_out_and_say_so():
     assert found.threshold(0.9).tolist() == [math.inf]
     assert prediction_sets(objective, objective.prediction(output), found.threshold(0.9)).all()
     assert "needs 9 validation nodes or more, and there are 8" in (found.doubt(0.9) or "")
+    assert "needs 9 validation graphs or more" in (found.doubt(0.9, "graph") or "")
     nine = Calibration.of(objective, *drawn(objective, 9, 0))
     assert math.isfinite(float(nine.threshold(0.9)))
     assert "with 9 validation nodes a coverage of 0.9 has a standard error of 0.09" in (nine.doubt(0.9) or "")
+    assert "with 9 validation graphs a coverage" in (nine.doubt(0.9, "graph") or "")
     assert Calibration.of(objective, *drawn(objective, 30, 0)).doubt(0.9) is None
 
 

@@ -169,6 +169,8 @@ def test_tensorboard_says_what_it_needs(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(GraphjouleError, match="file: it is a file; name a folder"):
         TensorBoard(tmp_path / "file")
+    with pytest.raises(GraphjouleError, match="it takes paths in UTF-8 alone"):
+        TensorBoard(tmp_path / "caf\udce9")
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(GraphjouleError, match=r"needs tensorboard, .* pip install 'graphjoule\[tensorboard\]'"):
         TensorBoard(tmp_path / "curves")

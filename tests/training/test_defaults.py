@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphjoule import EGNNClassifier, GraphjouleError, Recipe, fit
-from graphjoule.tasks.profile import profile
+from graphjoule.tasks.profile import STEPS, profile
 from graphjoule.training import defaults, load_recipe, recipe_for
 from graphjoule.training.defaults import RULES, Rule, choose_settings, default_layers, with_choices_of
 
@@ -129,6 +129,66 @@ def test_the_table_can_be_asked_about_any_task():
     for rule in RULES:
         assert rule.fires(facts) in (True, False)
         assert rule.fires(nothing) in (True, False)
+
+
+def steps(*shares):
+    return dict(zip(STEPS, shares, strict=True))
+
+
+FACTS = replace(
+    profile(small_task(), small_task().split(seed=0)),
+    num_columns=100,
+    is_nonnegative=True,
+    density=0.1,
+    row_spread=0.1,
+    num_classes=4,
+    largest_share=0.3,
+    chance=0.25,
+    homophily=0.8,
+    explained=steps(0.1, 0.4, 0.5, 0.6, 0.6, 0.5),
+)
+NUMBERS = replace(FACTS, is_nonnegative=False, density=1.0, row_spread=float("nan"))
+BLURRED, ALIKE = steps(0.6, 0.1, 0.2, 0.1, 0.0, 0.0), steps(0.3, 0.2, 0.3, 0.2, 0.1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "layers", "fired"),
+    [
+        (FACTS, 8, ["words with neighbours", "accuracy selects"]),
+        (replace(FACTS, largest_share=0.9), 8, ["words with neighbours"]),  # all of one class would be the best epoch
+        (replace(FACTS, num_classes=0), 8, ["words with neighbours"]),
+        (
+            replace(FACTS, explained=BLURRED, homophily=0.25),
+            8,
+            ["accuracy selects", "neighbours do not help", "words, and edges at random"],
+        ),
+        (NUMBERS, 8, ["free layers", "half dropped", "rate"]),
+        (
+            replace(NUMBERS, explained=steps(0.0, 0.1, 0.2, 0.4, 0.6, 0.7)),
+            8,
+            ["free layers", "half dropped", "rate", "accuracy selects", "noise that neighbours average out"],
+        ),
+        (
+            replace(NUMBERS, explained=steps(0.0, 0.1, 0.2, 0.4, 0.6, 0.7)),
+            2,
+            ["free layers", "half dropped", "rate", "accuracy selects", "noise, few layers"],
+        ),
+        (
+            replace(NUMBERS, explained=BLURRED, homophily=0.2),
+            8,
+            ["free layers", "half dropped", "rate", "neighbours do not help"],
+        ),
+        (replace(NUMBERS, explained=ALIKE, homophily=0.0), 8, ["free layers", "half dropped", "rate"]),
+        (
+            replace(NUMBERS, explained=ALIKE, homophily=0.0),
+            2,
+            ["free layers", "half dropped", "rate", "neighbours differ"],
+        ),
+    ],
+)
+def test_facts_decide_which_rules_fire(facts, layers, fired):
+    choice = choose_settings(load_recipe("egnn", "small", layers), small_task(), facts=facts)
+    assert [rule.name for rule in choice.fired] == fired
 
 
 def test_the_page_on_settings_has_every_rule():

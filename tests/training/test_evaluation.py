@@ -202,6 +202,21 @@ def test_a_file_gives_back_what_was_written_and_a_damaged_one_is_refused(tmp_pat
     again = read_evaluation(path)
     assert path.read_bytes() == (tmp_path / "run" / path.name).read_bytes()
     assert again.planes.points.equal(found.planes.points)
+    tensors, about = module.read_tensors(path, "evaluation")
+    for name, forged in {
+        "val.target": tensors["val.target"] + 2,
+        "test.prediction": tensors["test.prediction"][1:],
+        "test.weight": tensors["test.weight"] * torch.nan,
+        "val.counts": tensors["val.counts"].float(),
+        "planes.rows": tensors["planes.rows"] + 10**12,
+    }.items():
+        module.write_tensors(path, "evaluation", {**tensors, name: forged}, about)
+        with pytest.raises(GraphjouleError, match=r"knows: .*\. Delete it, and a report does without\."):
+            read_evaluation(path)
+    for name, value in {"score": "x", "select_on": [], "num_nodes": {"val": []}, "unit": 7, "planes": {}}.items():
+        module.write_tensors(path, "evaluation", tensors, {**about, name: value})
+        with pytest.raises(GraphjouleError, match="evaluation this version of graphjoule knows"):
+            read_evaluation(path)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(GraphjouleError, match="not a whole graphjoule evaluation"):
         read_evaluation(path)
@@ -222,6 +237,9 @@ def test_two_missed_classes_are_one_sentence_and_good_ones_none():
     counts = torch.tensor([[7, 0, 0], [9, 0, 0], [8, 2, 3], [10] * 3])
     (words,) = class_warnings("abc", counts, "test nodes", is_labels=True)
     assert words.startswith("Never predicted: 2 labels, b, c. 5 times")
+    assert words.endswith("; class weights or another metric to select by may help.")
+    (words,) = class_warnings("abc", counts, "test nodes", is_labels=False, has_weights=False)  # ordered classes
+    assert words.endswith("; another metric to select by may help.")
     assert class_warnings("a", counts[:, :1], "test nodes", is_labels=False) == []
 
 

@@ -2,7 +2,7 @@ import io
 import json
 import zipfile
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import onnx
 import onnxruntime
@@ -21,6 +21,7 @@ from graphjoule.tasks import Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.training import export
 from graphjoule.training.export import EdgeList, export_model, exported_program
+from graphjoule.training.hub import export_to_hub
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 
 from . import small_recipe, small_regression, small_task
@@ -60,19 +61,26 @@ def load_torch(path):
     return torch.export.load(path).module()
 
 
+ABOUT = {"model_type": "a model", "classes": ["a", "ä"]}
+
+
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory):
-    """Every model in both formats, each written once."""
-    written = {}
+def written(tmp_path_factory):
+    """The files of every model in both formats, each written once."""
 
-    def program(name, format):
-        if (name, format) not in written:
-            path = tmp_path_factory.mktemp(name) / ("m.onnx" if format == "onnx" else "m.pt2")
-            export_model(new_model(name), TASK, path, format=format)
-            written[name, format] = Onnx(path) if format == "onnx" else load_torch(path)
-        return written[name, format]
+    @cache
+    def path_of(name, format):
+        path = tmp_path_factory.mktemp(name) / ("m.onnx" if format == "onnx" else "m.pt2")
+        export_model(new_model(name), TASK, path, format=format, about=ABOUT)
+        return path
 
-    return program
+    return path_of
+
+
+@pytest.fixture(scope="module")
+def programs(written):
+    """Every model in both formats, each read once."""
+    return cache(lambda name, format: (Onnx if format == "onnx" else load_torch)(written(name, format)))
 
 
 def inputs_of(edges):
@@ -90,13 +98,17 @@ def expected(model, x, edges):
     return model(x, graph).double().softmax(dim=-1)
 
 
-def quick(*names):
-    """All models; those that are not named are slow: a program takes seconds to write."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MODELS]
+QUICK = [("egnn", "onnx"), ("gcn", "onnx"), ("gcn", "torch")]  # the others are slow: a program takes seconds to write
 
 
-@pytest.mark.parametrize("format", ["onnx", "torch"])
-@pytest.mark.parametrize("name", quick("egnn", "gcn"))
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [
+        pytest.param(name, format, marks=() if (name, format) in QUICK else pytest.mark.slow)
+        for name in MODELS
+        for format in ("onnx", "torch")
+    ],
+)
 @few
 @given(edges=edge_lists(), seed=st.integers(0, 3))
 def test_a_program_says_what_the_model_says_on_any_graph(programs, name, format, edges, seed):
@@ -229,7 +241,10 @@ def pyg(name):
 
 
 @pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "torch"])
-@pytest.mark.parametrize("build", [partial(pyg, "GCN"), partial(pyg, "GraphSAGE"), partial(Steps, 7, 3)])
+@pytest.mark.parametrize(
+    "build",
+    [partial(pyg, "GCN"), pytest.param(partial(pyg, "GraphSAGE"), marks=pytest.mark.slow), partial(Steps, 7, 3)],
+)
 def test_modules_of_ones_own_can_leave_too(tmp_path, build, format):
     torch.manual_seed(0)
     module = build().eval()
@@ -246,17 +261,21 @@ def test_modules_of_ones_own_can_leave_too(tmp_path, build, format):
         torch.testing.assert_close(found, want, rtol=0, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def program_of_pyg():
+    return exported_program(pyg("GCN").eval(), TASK).module()
+
+
 @pytest.mark.parametrize(
     ("index", "weight"),
     [([[0, 1, 2], [1, 0, 2]], [1, 1, 1]), ([[0, 1, 0, 1], [1, 0, 1, 0]], [1, 1, 1, 1]), ([[0, 1], [1, 0]], [0, 0])],
     ids=["self-loop", "duplicate", "weight of zero"],
 )
-def test_a_module_that_reads_edges_itself_gets_clean_ones_or_says_nan(index, weight):
-    program = exported_program(pyg("GCN").eval(), TASK).module()
+def test_a_module_that_reads_edges_itself_gets_clean_ones_or_says_nan(program_of_pyg, index, weight):
     x, index, weight = torch.ones(3, 7), torch.tensor(index), torch.tensor(weight, dtype=torch.float32)
-    assert program(x, index, weight).isnan().all()
+    assert program_of_pyg(x, index, weight).isnan().all()
     clean = Propagation.from_edge_index(index, weight, 3)
-    assert program(x, clean.edge_index, clean.edge_weight).isfinite().all()
+    assert program_of_pyg(x, clean.edge_index, clean.edge_weight).isfinite().all()
 
 
 def test_a_module_that_looks_at_the_graph_is_refused():
@@ -274,11 +293,9 @@ def test_sums_that_onnxruntime_gets_wrong_are_refused(tmp_path):
 # The files.
 
 
-def test_files_say_what_they_are_and_nothing_of_the_machine(tmp_path):
-    about = {"model_type": "sgc", "classes": ["a", "ä"]}
-    for path, format in ((tmp_path / "m.onnx", "onnx"), (tmp_path / "m.pt2", "torch")):
-        export_model(new_model("sgc"), TASK, path, format=format, about=about)
-    found = onnx.load(tmp_path / "m.onnx")
+def test_files_say_what_they_are_and_nothing_of_the_machine(written):
+    as_onnx, as_torch = written("gcn", "onnx"), written("gcn", "torch")
+    found = onnx.load(as_onnx)
     onnx.checker.check_model(found)
     sizes = {
         each.name: [dim.dim_param or dim.dim_value for dim in each.type.tensor_type.shape.dim]
@@ -290,12 +307,12 @@ def test_files_say_what_they_are_and_nothing_of_the_machine(tmp_path):
         "edge_weight": ["num_edges"],
         "prediction": ["num_nodes", 3],
     }
-    assert {each.key: json.loads(each.value) for each in found.metadata_props} == {"graphjoule": about}
-    assert b".py" not in (tmp_path / "m.onnx").read_bytes()
+    assert {each.key: json.loads(each.value) for each in found.metadata_props} == {"graphjoule": ABOUT}
+    assert b".py" not in as_onnx.read_bytes()
     extra = {"graphjoule.json": ""}
-    torch.export.load(tmp_path / "m.pt2", extra_files=extra)
-    assert json.loads(extra["graphjoule.json"]) == about
-    with zipfile.ZipFile(io.BytesIO((tmp_path / "m.pt2").read_bytes())) as archive:
+    torch.export.load(as_torch, extra_files=extra)
+    assert json.loads(extra["graphjoule.json"]) == ABOUT
+    with zipfile.ZipFile(io.BytesIO(as_torch.read_bytes())) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     assert not [name for name, bytes_ in content.items() if b".py" in bytes_]
     assert not [name for name, bytes_ in content.items() if bytes_[:2] in (b"\x80\x02", b"PK")]  # pickles
@@ -304,6 +321,11 @@ def test_files_say_what_they_are_and_nothing_of_the_machine(tmp_path):
 def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
     with pytest.raises(GraphjouleError, match="format is 'tflite'; the choices are: onnx, torch"):
         export_model(new_model("sgc"), TASK, tmp_path / "m", format="tflite")
+    broken = new_model("sgc")
+    next(broken.parameters()).data[0] = torch.nan  # the program would say NaN, and the largest of these is class 0
+    for write in (exported_program, lambda model, data: export_to_hub(tmp_path / "hub", model, None, None, data)):
+        with pytest.raises(GraphjouleError, match=r"not finite \(the first is .*\), so its training blew up"):
+            write(broken, TASK.facts())
     monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(GraphjouleError, match="needs onnx and onnxscript, which are not installed: pip install 'graph"):
         export_model(new_model("sgc"), TASK, tmp_path / "m.onnx")

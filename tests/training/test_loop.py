@@ -338,7 +338,7 @@ def test_interrupted_at_any_epoch_a_training_resumes_to_the_same_bits(tmp_path, 
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     task, seeds, total = small_task(), [0, 1, 2, 3, 4], []
     fit(RECIPE, task, seeds, out=tmp_path / "whole", on_progress=total.append, **OPTIONS)
-    for epoch in range(1, len(total), 4):
+    for epoch in range(1, len(total), 7):
         path, left = tmp_path / str(epoch), []
         with pytest.raises(TrainingInterrupted) as stopped:
             interruptible(RECIPE, task, seeds, out=path, on_progress=interrupt_at(epoch), **OPTIONS)
@@ -358,7 +358,7 @@ def test_an_interrupt_without_a_folder_says_where_it_stopped():
 
 # The installed command, really killed.
 
-LAYERS, EPOCHS, GROUPS = 2, 60, [[0, 1], [2, 3]]
+LAYERS, EPOCHS, GROUPS = 2, 40, [[0, 1], [2, 3]]
 
 
 def start(folder):

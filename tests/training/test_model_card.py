@@ -27,7 +27,7 @@ def test_the_card_says_what_was_trained_on_what_with_which_result(tmp_path):
     for record in result.records:
         assert f"| {record.seed} | done | {record.selected_epoch} | {record.epochs_run} |" in card
     assert "| `model.c_min` | `0.2` | default |" in card
-    assert "| `train.epochs` | `8` | override |" in card
+    assert "| `train.epochs` | `5` | override |" in card
     assert "`graphjoule predict THIS_FOLDER` writes" in card
     assert "another graph" not in card
     assert "Split: `public`" in card

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.objective import Classification, MultiLabel, Regression
+from graphjoule.tasks.objective import Classification, MultiLabel, Ordinal, Regression
 from graphjoule.training.predictions import coverage_columns, predictions_csv, write_predictions
 from tests.graphs import few
 
@@ -79,6 +79,13 @@ def test_a_name_that_a_spreadsheet_would_run_is_kept_and_said(tmp_path, caplog):
         f"{tmp_path / 'p.csv'}: 3 names such as '=1+1' would be run as a formula by a spreadsheet; import its columns "
         "as text there."
     ]
+    for objective, shape, known in (
+        (MultiLabel(2, ("=cmd", "b")), (1, 2), torch.zeros(1, 2)),
+        (Ordinal(2, ("=cmd", "b")), (1, 1), torch.zeros(1).long()),
+    ):
+        caplog.clear()
+        write_predictions(tmp_path / "p.csv", ["a"], torch.zeros(shape), known, objective)
+        assert "1 name such as '=cmd' would be run as a formula" in caplog.text
     caplog.clear()
     write_predictions(tmp_path / "q.csv", ["-1.5", "a"], torch.ones(2, 1), torch.zeros(2), Regression())
     assert caplog.messages == []

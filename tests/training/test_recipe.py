@@ -439,8 +439,6 @@ EDGE_DROPOUT = {
     "appnp": {"cora": (0.5, 0.8, 0.8), "pubmed": (0.5, 0.9, 0.9), "physics": (0.05, 0.9, 0.9), "arxiv": (0.05,) * 3},
 }
 OURS = {("dropedge", "physics", 16), ("appnp", "arxiv", 16), ("appnp", "arxiv", 32)}  # nobody says
-# Our own decision against the released code; the recipe says why.
-DECIDED_OTHERWISE = {("gcnii", "pubmed", 2, "train.select_on"): "accuracy"}
 
 every_cell = pytest.mark.parametrize(
     ("dataset", "num_layers"), [(dataset, depth) for dataset, depths in CELLS.items() for depth in depths]
@@ -458,8 +456,7 @@ def test_a_baseline_is_trained_as_the_paper_says_for_its_dataset(model, dataset,
         assert (recipe.train.weight_decay, recipe.train.lr) == ({"all": decay}, lr)
         assert recipe.sources["train.weight_decay.all"] == recipe.sources["train.lr"] == "paper"
     for name in ("train.patience", "train.select_on", "data.normalize_features", "data.split", "data.split_seed"):
-        if (model, dataset, num_layers, name) not in DECIDED_OTHERWISE:
-            assert recipe.settings()[name] == egnn.settings()[name], name
+        assert recipe.settings()[name] == egnn.settings()[name], name
     assert recipe.model.options.get("batch_norm", False) == (dataset == "arxiv" and model != "pairnorm")
     assert not {"default", "override"} & {
         source
@@ -513,13 +510,6 @@ def test_every_recipe_file_says_what_to_run_and_what_its_words_mean(model):
     text = (resources.files("graphjoule.training") / "recipes" / f"{model}.toml").read_text()
     assert f"# Command   graphjoule train --model {model} --dataset cora --layers " in text
     assert max(len(line) for line in text.splitlines()) <= 120
-
-
-@pytest.mark.parametrize(("cell", "value"), DECIDED_OTHERWISE.items())
-def test_what_is_decided_otherwise_is_marked_as_ours(cell, value):
-    model, dataset, num_layers, name = cell
-    recipe = load_recipe(model, dataset, num_layers)
-    assert (recipe.settings()[name], recipe.sources[name]) == (value, "ours")
 
 
 # Clusters.

@@ -1,28 +1,21 @@
 import gzip
 import json
 import os
-import platform
-import subprocess
 import time
 import tracemalloc
 import warnings
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from graphjoule import __version__
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.training import records
 from graphjoule.training.recipe import Recipe, load_recipe
-from graphjoule.training.records import Record, append_record, commit, read_records, run_id, summarise, versions
+from graphjoule.training.records import Record, append_record, read_records, run_id, summarise
 from tests.forked import context
 
 RECIPE = load_recipe("egnn", "cora", 2)
@@ -215,11 +208,11 @@ def test_whatever_is_wrong_with_a_line_it_is_left_out_with_a_warning(tmp_path, f
 
 def test_what_cannot_be_read_is_a_sentence(tmp_path):
     future, packed = tmp_path / "future.jsonl", tmp_path / "cut.jsonl.gz"
-    future.write_text(json.dumps(make().model_dump() | {"format": 3}) + "\n")
+    future.write_text(json.dumps(make().model_dump() | {"format": 4}) + "\n")
     packed.write_bytes(gzip.compress(json.dumps(make().model_dump()).encode())[:-20])
     (tmp_path / "plain.jsonl.gz").write_text("not gzip")
     with pytest.raises(
-        GraphjouleError, match=r"future\.jsonl, line 1 has format 3; this graphjoule reads formats 1 and 2\.$"
+        GraphjouleError, match=r"future\.jsonl, line 1 has format 4; this graphjoule reads formats 1 to 3\.$"
     ):
         read(future)
     for path in [packed, tmp_path / "plain.jsonl.gz", tmp_path / "absent.jsonl", tmp_path]:
@@ -428,7 +421,9 @@ def test_the_quick_way_and_the_careful_way_read_the_same(tmp_path, monkeypatch):
         (b'"train_loss": [1.9, 0.5]', b'"train_loss": [NaN, 1e999]'),
         (b'"train_loss": [1.9, 0.5]', b'"train_loss": [1.23456789, 0.5]'),
         (b'"device": "cpu (2 threads)"', b'"device": "\\ud800"'),
-        (b'"format": 2', b'"format": 3'),
+        (b'"format": 3', b'"format": 2'),
+        (b'"format": 3', b'"format": 4'),
+        (b'"protocol": null, ', b""),
         (b'"status": "done"', b'"status": "lost"'),
         (b'}, "model": "egnn"', b'}, "model": "egnn", "model": "gcn"'),
         (b'"accuracy": 0.8', b'"accuracy": 8.0'),
@@ -469,94 +464,3 @@ def test_a_small_file_that_unpacks_to_a_huge_line_is_refused_before_it_is_in_mem
         assert tracemalloc.get_traced_memory()[1] < 2**28
     finally:
         tracemalloc.stop()
-
-
-# Versions of what made a record.
-
-
-HASH = "0123456789abcdef0123456789abcdef01234567"
-
-
-def test_versions_name_everything_that_can_change_a_result():
-    found = versions()
-    assert set(found) - {"commit"} == {"graphjoule", "python", "torch", "torch_geometric", "numpy"}
-    assert (found["graphjoule"], found["python"]) == (__version__, platform.python_version())
-    assert found["torch"] == torch.__version__
-    assert type(found["torch"]) is str  # torch's own is a subclass that JSON writers may not know
-
-
-def test_pyg_need_not_be_installed(monkeypatch):
-    def version(package):
-        if package == "torch-geometric":
-            raise metadata.PackageNotFoundError(package)
-        return "1.0"
-
-    monkeypatch.setattr(metadata, "version", version)
-    assert set(versions()) - {"commit"} == {"graphjoule", "python", "torch", "numpy"}
-
-
-# The commit that a record names.
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A checkout whose package lies where ours does."""
-    (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "src" / "graphjoule" / "training" / "records.py"))
-    commit.cache_clear()
-    yield tmp_path
-    commit.cache_clear()
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {".git/HEAD": HASH},
-        {".git/HEAD": "ref: refs/heads/main", ".git/refs/heads/main": f"{HASH}\n"},
-        {
-            ".git/HEAD": "ref: refs/heads/main",
-            ".git/packed-refs": f"# pack-refs\n{'f' * 40} refs/x\n{HASH} refs/heads/main\n",
-        },
-        {
-            ".git": "gitdir: main/.git/worktrees/two\n",
-            "main/.git/worktrees/two/HEAD": "ref: refs/heads/two\n",
-            "main/.git/worktrees/two/commondir": "../..\n",
-            "main/.git/refs/heads/two": f"{HASH}\n",
-        },
-    ],
-    ids=["detached", "branch", "packed", "working tree"],
-)
-def test_the_commit_of_a_checkout_is_read_from_its_files(place, files):
-    for name, text in files.items():
-        write(place / name, text)
-    assert commit() == versions()["commit"] == HASH
-
-
-@pytest.mark.parametrize("files", [{}, {".git/HEAD": "ref: refs/heads/gone"}, {".git": "gitdir: nowhere"}], ids=str)
-def test_where_the_files_do_not_say_a_commit_there_is_none(place, files):
-    for name, text in files.items():
-        write(place / name, text)
-    assert commit() is None
-    assert "commit" not in versions()
-
-
-def test_a_package_that_was_installed_from_a_repository_says_its_commit(place, monkeypatch):
-    (place / "pyproject.toml").unlink()
-    origins = iter([json.dumps({"vcs_info": {"commit_id": HASH}}), json.dumps({"dir_info": {}}), None])
-    found = SimpleNamespace(read_text=lambda name: next(origins))
-    monkeypatch.setattr(metadata, "distribution", lambda name: found)
-    assert [commit.__wrapped__() for _ in range(3)] == [HASH, None, None]
-
-
-def test_the_commit_is_that_of_git():
-    root = Path(__file__).parents[2]
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    if git.returncode or Path(records.__file__).parents[3] != root:
-        pytest.skip("no checkout")
-    commit.cache_clear()
-    assert commit() == git.stdout.strip()

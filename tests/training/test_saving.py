@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS, GraphModel
+from graphjoule.training import saving
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.saving import load_model, read_model, read_tensors, save_model, write_tensors
 from tests.graphs import normal, random_edges
@@ -357,4 +358,12 @@ def test_half_a_character_in_a_description_is_refused(tmp_path):
     header = '{"format": 1, "kind": "model", "about": "\\ud800", "sha256": ""}'
     safetensors.torch.save_file({}, tmp_path / "m.safetensors", {"graphjoule": header})
     with pytest.raises(GraphjouleError, match="is not a whole graphjoule model"):
+        read_tensors(tmp_path / "m.safetensors", "model")
+
+
+@pytest.mark.parametrize("description", ["[" * 100_000, "no JSON"])
+def test_a_description_that_is_not_json_is_refused_though_its_checksum_is_right(tmp_path, description):
+    header = {"format": 1, "kind": "model", "about": description, "sha256": saving._digest({}, description)}
+    safetensors.torch.save_file({}, tmp_path / "m.safetensors", {"graphjoule": json.dumps(header)})
+    with pytest.raises(GraphjouleError, match="does not hold a model that graphjoule knows"):
         read_tensors(tmp_path / "m.safetensors", "model")

@@ -17,7 +17,7 @@ from graphjoule.training.seed_batch import Layout, adam_step
 
 from . import double_precision, largest_difference, make_batch, same_bits, small_recipe, small_task
 
-EPOCHS = 6
+EPOCHS = 4
 BATCH_NORM = {
     "egnn": {"batch_norm": True, "encoder": "mlp"},
     # Without decay: the bias before a batch norm has no gradient but rounding, which Adam and decay amplify together.
@@ -209,7 +209,7 @@ def test_a_seed_of_a_baseline_alone_and_among_several_agree(model):
     together = trained(recipe, small_task(sparse=True), [3, 1, 2])
     for row, seed in enumerate([3, 1, 2]):
         alone = trained(recipe, small_task(sparse=True), [seed])
-        torch.testing.assert_close(alone.curve[0, :6], together.curve[row, :6], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(alone.curve[0, :EPOCHS], together.curve[row, :EPOCHS], rtol=1e-3, atol=1e-4)
         assert largest_difference(alone.current_model(0), together.current_model(row)) < 1e-3
 
 
@@ -345,15 +345,15 @@ def test_the_constraint_keeps_the_energies_that_training_would_lose():
     task = small_task()
     broken = {}
     for name, recipe in (
-        ("free", small_recipe("gcn", 8, epochs=60, dropout=0.0, lr=0.01)),
+        ("free", small_recipe("gcn", 8, epochs=30, dropout=0.0, lr=0.01)),
         (
             "held",
             constrained(
-                "gcn", 8, epochs=60, dropout=0.0, lr=0.01, **{"terms.energy.c_min": 0.5, "terms.energy.c_max": 2.0}
+                "gcn", 8, epochs=30, dropout=0.0, lr=0.01, **{"terms.energy.c_min": 0.5, "terms.energy.c_max": 2.0}
             ),
         ),
     ):
-        runs = trained(recipe, task, [0, 1], epochs=60)
+        runs = trained(recipe, task, [0, 1], epochs=30)
         broken[name] = 0
         for row in range(2):
             model = runs.current_model(row)
@@ -533,3 +533,25 @@ def test_the_first_step_in_single_precision_is_the_learning_rate_itself():
     gradient = torch.tensor([[3.0, -0.25]])
     adam_step(parameters, gradient, *state, torch.tensor(1), lr, decay, torch.tensor([True]))
     torch.testing.assert_close(parameters, torch.tensor([[-0.5, 0.5]]), rtol=1e-6, atol=0)
+
+
+def test_the_average_of_the_weights_is_what_is_validated_and_kept_and_a_snapshot_has_it():
+    task = small_task()
+    batch = make_batch(small_recipe(average=0.5), task, [0, 1])
+    plain = make_batch(small_recipe(), task, [0, 1])
+    average = plain.parameters.clone()
+    for epoch in range(1, 4):
+        batch.train_epoch()
+        plain.train_epoch()
+        average = average.lerp(plain.parameters, 1 - min(0.5, (1 + epoch) / (10 + epoch)))
+        torch.testing.assert_close(batch.parameters, plain.parameters)  # it changes no step
+        torch.testing.assert_close(batch.averages, average)
+    assert not batch.curve[:, :3, 1:].equal(plain.curve[:, :3, 1:])
+    last = batch.selection.state["best_epoch"] == 2
+    torch.testing.assert_close(batch.best_parameters[last], average[last])
+    again = make_batch(small_recipe(average=0.5), task, [0, 1])
+    again.restore(batch.snapshot())
+    again.train_epoch()
+    batch.train_epoch()
+    assert again.averages.equal(batch.averages)
+    assert again.curve.nan_to_num().equal(batch.curve.nan_to_num())

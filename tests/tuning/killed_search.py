@@ -1,20 +1,16 @@
-"""Run as a script: a search whose workers are killed at random and replaced, until every trial has its result.
+"""A search whose workers are killed at random and replaced, until every trial has its result.
 
-    python killed_search.py FOLDER NUM_TRIALS NUM_WORKERS NUM_KILLS locks|pulse|database train|cheap
-
-Imports take longer than the trials, so every worker is forked from this process. Prints JSON.
+Imports take longer than the trials, so every worker is forked from one process.
 """
 
 import json
 import os
 import random
 import signal
-import sys
 import time
 import traceback
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from graphjoule.tuning import Evaluation, Search, StorageRef, hide_test, parse_ranges, work
 from graphjoule.tuning.search import evaluate
@@ -84,6 +80,16 @@ def num_done(folder):
 
 
 def main(folder, num_trials, num_workers, num_kills, leases, kind):
+    """To be run in a process that has not trained; leaves what happened in ``told.json``.
+
+    Args:
+        folder: of the search.
+        num_trials: to be done.
+        num_workers: at a time.
+        num_kills: how many of them are killed.
+        leases: locks, pulse or database.
+        kind: of a trial, train or cheap.
+    """
     os.fsync = lambda descriptor: None  # a killed process loses nothing it has written, synced or not
     dice, begin = random.Random(11), time.monotonic()
     alive = {start(folder, num_trials, leases, kind) for _ in range(num_workers)}
@@ -107,9 +113,5 @@ def main(folder, num_trials, num_workers, num_kills, leases, kind):
             next_kill = time.monotonic() + dice.uniform(0.02, 0.25)  # spread over the search, however slow it is
         else:
             time.sleep(0.005)
-    print(json.dumps({"killed": killed, "codes": codes, "seconds": time.monotonic() - begin}))
-
-
-if __name__ == "__main__":
-    path, *numbers, how, what = sys.argv[1:]
-    main(Path(path), *map(int, numbers), how, what)
+    told = {"killed": killed, "codes": codes, "seconds": time.monotonic() - begin}
+    (folder / "told.json").write_text(json.dumps(told))

@@ -140,6 +140,15 @@ def test_regressions_and_splits_per_seed_are_searched_too():
     assert result.test_score is not None
 
 
+def test_many_seeds_cost_nothing_before_the_search(monkeypatch):
+    task, drawn = small_task(), []
+    split = type(task).split
+    monkeypatch.setattr(type(task), "split", lambda self, *of: drawn.append(of) or split(self, *of))
+    recipes = automatic._first_recipes(task, ["gcn"], [2], range(10_000), {"split": "stratified-20-20"})
+    assert recipes["gcn-2"].data.split_seed == 0
+    assert len(drawn) < 10
+
+
 def test_select_on_says_by_what_candidates_are_ranked():
     result = search(models=["gcn"], depths=[1], settings=SETTINGS | {"select_on": "macro_f1"})
     assert result.metric == "macro_f1"
@@ -288,6 +297,7 @@ def test_a_folder_is_taken_up_by_the_same_search_alone(tmp_path):
         "[]",
         text.replace('"first"', '"last"'),
         text.replace('"name": "gcn-1"', '"name": "../gcn-1"'),
+        "[" * 100_000,
     ):
         (out / SUMMARY_NAME).write_text(damaged)
         with pytest.raises(GraphjouleError, match="is damaged"):

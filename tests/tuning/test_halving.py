@@ -1,5 +1,7 @@
 """The rungs, with trials that were written by hand; the whole search is in test_automatic.py."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,9 +15,9 @@ from tests.training.test_budget import Clock
 NAMES = {"gcn-1": ("gcn", 1), "sgc-1": ("sgc", 1), "gcn-4": ("gcn", 4)}
 
 
-def make(tmp_path, *trials, seconds=100, **settings):
+def make(tmp_path, *trials, seconds=100, task=None, **settings):
     recipes = {name: small_recipe(*kind, **settings) for name, kind in NAMES.items()}
-    seen = hide_test(small_task(), recipes["gcn-1"], [0, 1])
+    seen = hide_test(task or small_task(), recipes["gcn-1"], [0, 1])
     given = (Budget(seconds, Clock()), tmp_path, torch.device("cpu"), lambda progress: None, lambda: False)
     search = Halving(recipes, seen, [0, 1], *given)
     search.trials = list(trials)
@@ -84,6 +86,16 @@ def test_variations_are_drawn_from_their_number_alone_and_never_twice(tmp_path):
     assert {recipe.model.hidden_channels for _, recipe in drawn} == {8}  # which was asked for
     search.recipes["gcn-1-v1"] = drawn[0][1]
     assert search._draw(search.recipes["gcn-1"], leader, 0) != drawn[0]
+
+
+def test_rows_are_divided_by_their_sums_only_where_no_feature_is_negative(tmp_path):
+    keys = []
+    for task in (replace(small_task(), features=-small_task().features), small_task()):
+        search = make(tmp_path, task=task)
+        drawn = [search._draw(search.recipes["gcn-1"], trial("gcn-1", 0.5), number) for number in range(12)]
+        keys.append({key for changes, _ in drawn for key in changes})
+    assert "normalize_features" not in keys[0]
+    assert "normalize_features" in keys[1]
 
 
 @pytest.mark.parametrize(

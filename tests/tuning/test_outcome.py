@@ -96,8 +96,9 @@ def test_a_limit_that_the_constraint_has_from_the_model_is_marked_as_searched_wi
 # The folder.
 
 
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
-@pytest.mark.parametrize("rows", [ROWS, ROWS[:1], [ROWS[1], ROWS[3]]])
+@pytest.mark.parametrize(
+    ("rows", "direction"), [(ROWS, "minimize"), (ROWS[:1], "maximize"), ([ROWS[1], ROWS[3]], "maximize")]
+)
 def test_pictures_of_any_number_of_trials(rows, direction, tmp_path):
     before, figures = dict(matplotlib.rcParams), pyplot.get_fignums()
     files, _ = write_outcome(outcome(direction, rows, None if len(rows) > 3 else {}), tmp_path)

@@ -1,19 +1,17 @@
 import json
 import os
-import subprocess
-import sys
 import threading
 import uuid
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tuning import StorageRef, parse_ranges, read_outcome
 from graphjoule.tuning.queue import MOST_DEATHS, TrialQueue, attempts_of, slot_of
+from tests.forked import context
 
 from . import killed_search
 from .killed_search import DATABASE, SEARCH, cheap_value, open_storage
@@ -338,27 +336,19 @@ def test_the_earlier_slot_keeps_what_two_workers_have_drawn_at_the_same_moment()
 
 
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def kill_workers(folder, num_trials, num_workers, num_kills, leases, kind):
     """Runs the script; gives the storage that it left."""
-    arguments = [folder, num_trials, num_workers, num_kills, leases, kind]
-    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
-    script = Path(__file__).with_name("killed_search.py")
-    done = subprocess.run(
-        [sys.executable, script, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        env=environment,
+    process = context().Process(
+        target=killed_search.main, args=(folder, num_trials, num_workers, num_kills, leases, kind)
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    process.start()
+    process.join(150)
+    assert process.exitcode == 0
+    told = json.loads((folder / "told.json").read_text())
     assert told["killed"] == num_kills
-    assert told["codes"] == [0] * num_workers, done.stderr
+    assert told["codes"] == [0] * num_workers
     return open_storage(folder, leases)[0]
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +13,13 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Classification, Task
+from graphjoule.training.budget import Budget
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import load_recipe
 from graphjoule.tuning import worth
 from graphjoule.tuning.worth import assess
 from tests.known_answers import OBJECTIVES_OF, known_task
+from tests.training.test_budget import Clock
 
 
 def blocks(n=1500, *, edges=0.85, features=1.2, seed=0):
@@ -49,6 +52,29 @@ def few_trees(monkeypatch):
     """For what is not about how good trees are."""
     monkeypatch.setattr(worth, "_ITERATIONS", 8)
     monkeypatch.setattr(worth, "_LEAST_ITERATIONS", 2)
+
+
+def test_when_the_time_is_spent_rivals_are_left_out_and_the_notes_say_so():
+    task = blocks(n=90)
+    found = assess(task, trained(task, layers=3), device="cpu", budget=Budget(3, Clock()))
+    names = [row.name for row in found.rows]
+    assert names[0] == "majority"
+    assert names[-1] == "gcn with 3 layers"
+    assert "gradient boosting" not in names
+    assert "Gradient boosting is left out: the time was spent." in found.notes
+    assert "A GCN of 2 layers is left out: the time was spent." in found.notes
+    assert found.sentences()
+
+
+def test_the_gcn_ends_with_what_it_has_when_the_time_is_spent(monkeypatch):
+    task = blocks(n=90)
+    monkeypatch.setattr(
+        worth, "_rivals", lambda table: [worth._Rival("majority", False, False, partial(worth._constant, table))]
+    )
+    found = assess(task, trained(task, layers=3, epochs=20), device="cpu", budget=Budget(8, Clock()))
+    assert [row.name for row in found.rows] == ["majority", "GCN with 2 layers", "gcn with 3 layers"]
+    (note,) = [note for note in found.notes if "still training" in note]
+    assert int(note.split("after ")[1].split()[0]) < 20
 
 
 def test_random_edges_do_not_help_and_features_do():

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, harmless
 from graphjoule.files import reason
 from graphjoule.version import __version__
 
@@ -43,6 +43,7 @@ _COMMANDS = {
     "demo": "Train a deep EGNN and a deep GCN on embedded data, and show why one of them dies.",
     "audit": "Hold a graph against the paper's lemmas, with the corrected bounds beside them.",
     "study": "Train a study, such as the paper's table1, and compare it with its reference.",
+    "verify": "Check records, and every page and ledger that was written from them.",
     "tune": "Search settings by validation; the winner is a recipe.",
     "partition": "Cut a graph into parts for training in many processes.",
 }
@@ -118,7 +119,9 @@ def _options(
 
 def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
-    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Harmless())
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that the terminal cannot show must not cost the work
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -147,8 +150,15 @@ def main() -> None:
         raise
 
 
+class _Harmless(logging.Formatter):
+    """A line as it is, save what a name in somebody's table would do to the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
+
+
 def _end(code: int, sentence: str) -> NoReturn:
-    typer.echo(f"graphjoule: {sentence}", err=True)
+    typer.echo(f"graphjoule: {harmless(sentence)}", err=True)
     sys.exit(code)
 
 

@@ -15,6 +15,7 @@ from graphjoule.cli.terminal import (
     Json,
     Overrides,
     Worth,
+    aligned,
     parse_budget,
     parse_seeds,
     show_auto,
@@ -22,7 +23,7 @@ from graphjoule.cli.terminal import (
 from graphjoule.cli.train import Job, check_place, compares, data_name, named_folder, print_result, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.nn.table import MODELS
-from graphjoule.training.budget import in_words
+from graphjoule.training.budget import Budget, in_words
 from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from graphjoule.tuning.halving import Trial
 
 _SHOWN = 10  # candidates in the table at the end
+_COMPARING, _LEAST_COMPARING = 0.15, 5.0  # of the budget, and seconds; never more than a third of it
 _MODELS, _DEPTHS, _SEEDS = "gcn,appnp,gcnii,resgcn,egnn", "2,8,32", "5"
 
 
@@ -108,15 +110,17 @@ def try_models(
     hint: str = "",
 ) -> None:
     """Search a graph for so many seconds, print the ranking and what came out; `hint` is said before it begins."""
+    whole = Budget(seconds)  # from here on: reading the files and importing torch are part of what the user waits for
     numbers, is_compared = parse_seeds(seeds or _SEEDS), compares(source, worth)
+    comparing = min(max(_COMPARING * seconds, _LEAST_COMPARING), seconds / 3) if is_compared else 0.0
+    of_search = whole.part(seconds - comparing)
     source.check()
     for model in models or ("",):  # what can be refused by names alone is refused before torch is imported
         load_recipe(model, source.name, max(depths), overrides)
     if out is not None:
         check_place(out, resume=resume)
 
-    from graphjoule.tasks.splits import stratified_rule
-    from graphjoule.training import deferred_interrupt, resolve_device
+    from graphjoule.training import deferred_interrupt
     from graphjoule.training.folder import RunFolder
     from graphjoule.tuning.automatic import RANKING_NAME
     from graphjoule.tuning.automatic import auto as search
@@ -125,9 +129,7 @@ def try_models(
     def is_search(path: Path) -> bool:
         return (path / WORK_NAME).is_dir() or (path / SUMMARY_NAME).is_file()
 
-    resolve_device(device)
-    if source.test_fraction is not None:
-        stratified_rule(source.test_fraction)
+    source.check_before_loading(device)
     folder = out or named_folder(f"{data_name(source.name)}-auto", is_search, resume=resume)
     first = load_recipe(models[0], source.name, depths[0], overrides)
     if not resume and not is_search(folder):  # of a search that is there, `search` says so
@@ -140,10 +142,10 @@ def try_models(
         f"{in_words(seconds)} in all; kept in {folder}{hint}",
         err=True,
     )
-    with show_auto(source.name, seconds) as show, deferred_interrupt() as stop:
+    with show_auto(source.name, of_search.seconds) as show, deferred_interrupt() as stop:
         result = search(
             task,
-            seconds,
+            of_search,
             models=models,
             depths=depths,
             seeds=numbers,
@@ -169,7 +171,8 @@ def try_models(
         "num_tried": len(result.trials),
         "ranking": str(folder / RANKING_NAME),
     }
-    print_result(Job(recipe=recipe, **options), task, result, more)
+    # A search that goes on has spent its time in an earlier call.
+    print_result(Job(recipe=recipe, **options), task, result, more, whole.part(comparing if resume else whole.left))
 
 
 def ranking_lines(result: AutoResult, folder: Path) -> list[str]:
@@ -177,11 +180,9 @@ def ranking_lines(result: AutoResult, folder: Path) -> list[str]:
     tried = [trial for trial in result.trials if trial.score is not None]
     rows = [["", "model", "layers", "seeds", "epochs", f"val {result.metric}", "changed settings"]]
     rows += [[str(rank), *_cells(trial)] for rank, trial in enumerate(tried[:_SHOWN], 1)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [f"{counted(len(tried), 'candidate')} tried, the best first; all of them: {folder / 'ranking.csv'}"]
-    for *cells, last in rows:
-        cells = [cell.rjust(width) for cell, width in zip(cells, widths[:-1], strict=True)]
-        lines.append("  ".join(["", *cells, last]).rstrip())
+    for (*_, changes), (*cells, _) in zip(rows, aligned(rows), strict=True):
+        lines.append("  ".join(["", *cells, changes]).rstrip())
     if num_failed := len(result.trials) - len(tried):
         lines.append(f"{counted(num_failed, 'other')} without a result; the file says why")
     if len(result.records) > 1:

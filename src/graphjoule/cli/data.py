@@ -12,7 +12,7 @@ import typer
 
 from graphjoule.cli import in_options
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, harmless
 from graphjoule.files import json_text
 from graphjoule.tasks.datasets import DATASETS, FAMILIES, resolve_data_root
 
@@ -40,6 +40,10 @@ def data(
     if words:
         _check(source, words, json=json)
         return
+    if replace(source, data_root=None) != GraphSource():
+        raise GraphjouleError(
+            "graphjoule data lists all datasets and takes no graph; graphjoule data check NODES [EDGES] reads tables."
+        )
     root = resolve_data_root(source.data_root)
     if json:
         shown = ("name", "group", "description", "split", "origin")
@@ -79,7 +83,8 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     if source.nodes is None:
         raise GraphjouleError("There is no table to check; expected graphjoule data check NODES [EDGES].")
 
-    from graphjoule.tasks.own_graph import TableOptions, check_tables
+    from graphjoule.tasks.own_graph import TableOptions
+    from graphjoule.tasks.table_report import check_tables
 
     report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()), source.graphs)
     names = (
@@ -109,10 +114,12 @@ def _print(report: Any) -> None:
 
     table = Table("column", "kind", "missing", "what becomes of it", title=report.nodes, title_justify="left")
     for column in report.columns:
-        table.add_row(column.name, column.kind, f"{column.missing:,}" if column.missing else "", column.becomes)
+        table.add_row(
+            harmless(column.name), column.kind, f"{column.missing:,}" if column.missing else "", column.becomes
+        )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print(table)
     lines = {"target": [report.target], "edges": [report.edges], "warning": report.warnings}
     for head, texts in (lines | {"refused": report.problems[:-1]}).items():
         for text in filter(None, texts):
-            console.print(f"{head}: {text}")
+            console.print(harmless(f"{head}: {text}"))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from graphjoule.cli.terminal import Json
+from graphjoule.cli.terminal import Json, check_output, refuse_inputs
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import check_free, json_text
 
@@ -47,14 +47,10 @@ def export(
         if out.exists() and not out.is_dir():
             raise GraphjouleError(f"--out is {out}, which is a file; --format hub writes a folder.")
         check_free(out)
-    elif not out.absolute().parent.is_dir():
-        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
-    elif out.is_dir():
-        raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / 'model.onnx'}.")
-    elif out.exists() and not force:
-        raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
-    elif format is _Format.torch and out.suffix != ".pt2":
-        raise GraphjouleError(f"--out is {out}; torch.export.load reads files whose name ends in .pt2.")
+    else:
+        check_output(out, run, (), force=force, example="model.pt2" if format is _Format.torch else "model.onnx")
+        if format is _Format.torch and out.suffix != ".pt2":
+            raise GraphjouleError(f"--out is {out}; torch.export.load reads files whose name ends in .pt2.")
 
     from graphjoule.fitting import read_run
     from graphjoule.training.export import check_onnx, export_model
@@ -67,6 +63,8 @@ def export(
     ((chosen, model),) = found.models.items()
     if found.data is None:
         raise GraphjouleError(f"{run} does not say what it was trained on: an older version wrote it; train it again.")
+    if found.data.source is not None:
+        refuse_inputs(out, [Path(file.path) for file in found.data.source.files], "which the model was trained on")
     if format is _Format.hub:
         record = RunFolder(run).records().get(chosen)
         if record is None:

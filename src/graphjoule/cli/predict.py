@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphjoule.cli.terminal import DataRoot, Device
+from graphjoule.cli.terminal import DataRoot, Device, check_output, refuse_inputs
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
 
@@ -78,16 +78,7 @@ def predict(
     if not run.exists():
         raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
     # Refused before the graph is read and anything computed.
-    if not out.absolute().parent.is_dir():
-        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
-    if out.is_dir():
-        raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / 'predictions.csv'}.")
-    if out.exists() and not force:
-        raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
-    inputs = [each for each in (nodes, edges, graphs, run) if each is not None and each.exists()]
-    is_of_run = out.exists() and run.is_dir() and out.parent.samefile(run) and out.suffix != ".csv"
-    if out.exists() and (is_of_run or any(map(out.samefile, inputs))):
-        raise GraphjouleError(f"--out is {out}, which this command reads; name another file.")
+    check_output(out, run, (nodes, edges, graphs, npz), force=force, example="predictions.csv")
     if nodes is not None and npz is not None:
         raise GraphjouleError("--nodes and --npz contradict each other: give one.")
     if edges is not None and nodes is None:
@@ -108,6 +99,8 @@ def predict(
     runs = read_runs(run, seed=seed)
     threshold = None if coverage is None else runs.threshold(coverage)
     data, objective = runs.data, runs.objective
+    if data is not None and data.source is not None:
+        refuse_inputs(out, [Path(file.path) for file in data.source.files], "which the model was trained on")
     if npz is not None:
         if data is None or data.source is None or data.source.file("npz") is None:
             raise GraphjouleError(f"--npz is {npz}, but the model of {run} was not trained on an archive.")
@@ -137,7 +130,7 @@ def predict(
 
     known, score = objective.is_known(targets), None
     metric = objective.watched(runs.recipe.train.select_on)[-1]  # what selected; the headline where the loss did
-    num_known, num_nodes, unit = int(known.sum()), len(ids), "node" if given.pooling is None else "graph"
+    num_known, num_nodes, unit = int(known.sum()), len(ids), given.unit
     if num_known:
         score = float(metric.value(*objective.scored(predicted[known], targets[known])))
     if json:

@@ -168,6 +168,15 @@ class GraphSource:
                     "folder."
                 )
 
+    def check_before_loading(self, device: str) -> None:
+        """Refuse a device that is not there and a split that cannot be: reading a graph may take minutes."""
+        from graphjoule.tasks.splits import stratified_rule
+        from graphjoule.training import resolve_device
+
+        resolve_device(device)
+        if self.test_fraction is not None:
+            stratified_rule(self.test_fraction)
+
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("edges", "graphs", "id", "label", "features", "one_hot", "knn", "order"), ("nodes",)),

@@ -107,7 +107,10 @@ def study(
             check_free(out)
         ensure_folder(out)
         load, known = cache(lambda dataset: load_task(dataset, data_root)), read()
-        plan = plan_study(cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies)
+        protocol = chosen.protocol.cited(chosen.name, overrides)
+        plan = plan_study(
+            cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies, protocol=protocol
+        )
         unavailable = list(plan.unavailable)
         for dataset, why in plan.unavailable.items():
             commands = study_commands(chosen, [cell for cell in cells if cell.dataset == dataset], numbers)
@@ -117,7 +120,9 @@ def study(
         of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
         left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
         typer.echo(f"{chosen.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
-        ensure_folder(out / LOCKS)  # also if there is nothing to lock: the ledgers make the folder the study's
+        ensure_folder(out / LOCKS)  # first, even with nothing to lock: it says that the folder is the study's
+        # Written before the runs that cite it; another wording is another file, for those that cited this one.
+        write_text(out / f"{chosen.name}-{chosen.protocol.sha256[:8]}.protocol.json", chosen.protocol.text(chosen.name))
         try:
             with show_study(chosen.name) as show:
                 refused = work(
@@ -130,8 +135,16 @@ def study(
     rows = make_ledger(chosen, cells, recorded, seeds=numbers, unavailable=unavailable)
     missing = missing_commands(chosen, rows, numbers)
     if not ledger:
-        for kind, ending in _ENDINGS.items():
-            write_text(out / f"{chosen.name}.{ending}", ledger_text(chosen, rows, kind, missing))
+        asked = {
+            "datasets": _parts(datasets, names),
+            "models": _parts(models, names),
+            "layers": depths,
+            "overrides": overrides,
+            "seeds": numbers,
+            "not_available": unavailable,
+        }
+        for ending, text in ledger_files(chosen, cells, recorded, asked).items():
+            write_text(out / f"{chosen.name}.{ending}", text)
         _draw(chosen, cells, numbers, recorded, out, records or [])
     typer.echo(ledger_text(chosen, rows, form, missing), err=json, nl=False)
     for what, why in refused.items():
@@ -151,6 +164,22 @@ def study(
 
 
 study.__doc__ = f"{study.__doc__}\n{_EPILOG}"
+
+
+def ledger_files(study: Study, cells: Sequence[Cell], recorded: Collection, asked: Mapping[str, Any]) -> dict[str, str]:
+    """The ledgers that a study leaves beside its runs, by the endings of their files.
+
+    Args:
+        study: which study.
+        cells: those that were asked for.
+        recorded: any records.
+        asked: what the command was asked for: `seeds` and the datasets that were `not_available` count here.
+    """
+    from graphjoule.studies import ledger_text, make_ledger
+
+    rows = make_ledger(study, cells, recorded, seeds=asked["seeds"], unavailable=asked["not_available"])
+    missing = missing_commands(study, rows, asked["seeds"])
+    return {ending: ledger_text(study, rows, kind, missing, asked) for kind, ending in _ENDINGS.items()}
 
 
 def _draw(

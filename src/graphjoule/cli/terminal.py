@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +46,9 @@ def _check_device(device: str) -> str:
 
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=_check_device)]
+Layers = Annotated[
+    int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
+]
 DataRoot = Annotated[
     Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
 ]
@@ -136,6 +139,42 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The cells of a table, those of a column all as wide as its widest, with the text at the right.
+
+    >>> aligned([["a", "bcd"], ["12", "3"]])
+    [[' a', 'bcd'], ['12', '  3']]
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+
+
+def check_output(out: Path, run: Path, inputs: Iterable[Path | None], *, force: bool, example: str) -> None:
+    """Refuse a file that cannot be written, one that is there, and, with ``--force`` too, one that the command reads.
+
+    Args:
+        out: the file to write.
+        run: a run folder or a model file; of a folder, only files of the example's kind are results.
+        inputs: other files that are read.
+        force: replace the file if it is there.
+        example: a name for such a file.
+    """
+    if not out.absolute().parent.is_dir():
+        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
+    if out.is_dir():
+        raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / example}.")
+    if out.exists() and not force:
+        raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
+    of_run = [path for path in run.iterdir() if path.suffix != Path(example).suffix] if run.is_dir() else [run]
+    refuse_inputs(out, [*inputs, *of_run], "which this command reads")
+
+
+def refuse_inputs(out: Path, inputs: Iterable[Path | None], which: str) -> None:
+    """Refuse to write over what a user could not get back."""
+    if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in inputs):
+        raise GraphjouleError(f"--out is {out}, {which}; name another file.")
+
+
 # Progress.
 
 
@@ -189,6 +228,7 @@ class _TimeLeft:
         self._num_seeds, self._budget, self._begin = num_seeds, budget, time.monotonic()
         self._first: tuple[int, float] | None = None
         self._num_done = 0
+        self.is_judged = False
 
     def seconds(self, progress: Progress) -> float | None:
         """Seconds; None before there is enough to judge by."""
@@ -200,6 +240,7 @@ class _TimeLeft:
         left = None if self._budget is None else max(self._budget - (now - self._begin), 0.0)
         if timed < _TIMED_EPOCHS and (timed < 1 or taken < _TIMED_SECONDS):
             return left
+        self.is_judged = True
         groups_left = max(self._num_seeds - self._num_done, progress.num_runs) / progress.num_runs
         at_most = taken / timed * (groups_left * progress.epochs - progress.epoch)
         return at_most if left is None else min(at_most, left)
@@ -220,7 +261,7 @@ def show_progress(title: str, num_seeds: int = 1, budget: float | None = None) -
         def show(progress: Progress) -> None:
             nonlocal is_said
             left = clock.seconds(progress)
-            if left is not None and left > _LONG_SECONDS and not is_said:
+            if clock.is_judged and left is not None and left > _LONG_SECONDS and not is_said:
                 is_said = True
                 typer.echo(
                     f"{title}: this may take {in_words(left)}, for up to {progress.epochs} epochs; it ends earlier "

@@ -21,15 +21,17 @@ from graphjoule.cli.terminal import (
     Device,
     FocalGamma,
     Json,
+    Layers,
     Overrides,
     SelectOn,
     Worth,
+    aligned,
     overrides_of,
     parse_budget,
     parse_seeds,
     show_progress,
 )
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, harmless
 from graphjoule.files import foreign_names, json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from graphjoule.parallel.group import Group
     from graphjoule.tasks import Task
     from graphjoule.training import Progress
+    from graphjoule.training.budget import Budget
     from graphjoule.training.comparison import Comparison
 
 
@@ -54,9 +57,7 @@ _ONE_MODEL = "; --model, --layers, --recipe, --set or --epochs would train one m
 def train(
     source: GraphSource,
     model: Annotated[str | None, typer.Option(help=f"Model: {choices(MODELS)}.", show_default=DEFAULT_MODEL)] = None,
-    layers: Annotated[
-        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
-    ] = None,
+    layers: Layers = None,
     seeds: Annotated[
         str | None,
         typer.Option(
@@ -215,13 +216,7 @@ def train(
         recipe = load_recipe_from(recipe_file, model, name, layers, overrides)
         check_recipe(recipe, processes, distributed, parts)
 
-    from graphjoule.tasks.splits import stratified_rule
-    from graphjoule.training import resolve_device
-
-    # What no graph could make right is refused before one is loaded, which may take minutes.
-    resolve_device(device)
-    if source.test_fraction is not None:
-        stratified_rule(source.test_fraction)
+    source.check_before_loading(device)
     if tensorboard is not None:
         from graphjoule.training import TensorBoard
 
@@ -259,7 +254,7 @@ def warn_of_accuracy(task: Task, recipe: Recipe) -> None:
     """Say that accuracy chooses or is shown although nearly all labels are of one class."""
     from graphjoule.tasks.metrics import ACCURACY, MICRO_F1
     from graphjoule.tasks.objective import Classification
-    from graphjoule.tasks.own_graph import doubt_of_accuracy
+    from graphjoule.tasks.table_report import doubt_of_accuracy
 
     asked = task.objective
     if not isinstance(asked, Classification) or asked.watched(recipe.train.select_on)[-1] not in (ACCURACY, MICRO_F1):
@@ -494,7 +489,9 @@ def named_folder(name: str, is_ours: Callable[[Path], bool], *, resume: bool) ->
     return runs / (name if number == 1 else f"{name}-{number}")
 
 
-def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None) -> None:
+def print_result(
+    job: Job, task: Task, result: FitResult, more: Mapping[str, Any] | None = None, budget: Budget | None = None
+) -> None:
     """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished.
 
     Args:
@@ -502,6 +499,7 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         task: on what.
         result: what came out.
         more: what else to say in JSON.
+        budget: of the comparison; None is as long as it takes.
     """
     from graphjoule.training.folder import RunFolder
 
@@ -538,12 +536,12 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
         lines.append(f"predictions: {path}")
     if summary.n and (evaluation := RunFolder(folder).evaluation()) is not None:
         fields["warnings"] = evaluation.warnings()
-        lines += [f"warning: {warning}" for warning in fields["warnings"]]
+        lines += [f"warning: {harmless(warning)}" for warning in fields["warnings"]]
     if job.is_compared and summary.n:
         from graphjoule.tuning.worth import assess
 
         typer.echo("\n".join(lines), err=job.is_json)  # the comparison takes its time
-        comparison = assess(task, result, device=job.device)
+        comparison = assess(task, result, device=job.device, budget=budget)
         fields["worth"] = comparison.model_dump(mode="json") | {"sentences": comparison.sentences()}
         lines = worth_lines(comparison)
     typer.echo("\n".join(lines), err=job.is_json)
@@ -556,11 +554,8 @@ def print_result(job: Job, task: Task, result: FitResult, more: Mapping[str, Any
 def worth_lines(comparison: Comparison) -> list[str]:
     """A comparison for a terminal: a table, what follows from it, and what was left out."""
     head, rows = comparison.table()
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    table = [
-        "  ".join([name.ljust(widths[0]), *(text.rjust(width) for text, width in zip(scores, widths[1:], strict=True))])
-        for name, *scores in (head, *rows)
-    ]
+    width = max(len(row[0]) for row in (head, *rows))
+    table = ["  ".join(cells) for cells in aligned([[row[0].ljust(width), *row[1:]] for row in (head, *rows)])]
     return ["", "What is the graph worth?", *table, *comparison.sentences(), *comparison.notes]
 
 

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphjoule.cli.source import GraphSource, takes_a_graph
-from graphjoule.cli.terminal import ClassWeights, Device, FocalGamma, SelectOn, overrides_of, parse_seeds
-from graphjoule.cli.train import run_name, warn_of_accuracy
+from graphjoule.cli.terminal import (
+    ClassWeights,
+    Device,
+    FocalGamma,
+    Json,
+    Layers,
+    SelectOn,
+    aligned,
+    overrides_of,
+    parse_seeds,
+)
+from graphjoule.cli.train import check_place, run_name, title, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
@@ -27,7 +37,7 @@ from graphjoule.tuning.storage import StorageRef, import_optuna
 if TYPE_CHECKING:
     from graphjoule.tuning.outcome import Outcome
     from graphjoule.tuning.queue import TrialQueue
-    from graphjoule.tuning.search import Team
+    from graphjoule.tuning.search import Search, Team
     from graphjoule.tuning.validation import ValidationTask
 
 _SHOWN = 5  # trials in the table at the end
@@ -54,9 +64,7 @@ Killed or stopped, the same command goes on; started twice, the two share the tr
 def tune(
     source: GraphSource,
     model: Annotated[str, typer.Option(help=f"Model: {choices(MODELS)}.")] = "egnn",
-    layers: Annotated[
-        int | None, typer.Option(min=1, help="Number of graph layers.", show_default="32 with a recipe, else 8")
-    ] = None,
+    layers: Layers = None,
     trials: Annotated[
         int, typer.Option(min=1, help="How many settings to try, no two the same, by all workers together.")
     ] = 20,
@@ -97,7 +105,7 @@ def tune(
         Path | None,
         typer.Option(help="Folder for the winner, table and pictures; by default beside --storage or in runs/tune/."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
+    json: Json = False,
 ) -> None:
     """Search a recipe's settings by validation alone: any number of workers, safe to kill; the winner is a recipe."""
     import_optuna()
@@ -115,15 +123,11 @@ def tune(
     numbers = parse_seeds(seeds)
     ranges = choose_ranges(start, range_ or [], overrides)
 
-    from graphjoule.tasks.splits import stratified_rule
-    from graphjoule.training import resolve_device
-    from graphjoule.tuning.outcome import RECIPE_NAME, check_folder, mark_folder, read_outcome, write_outcome
+    from graphjoule.tuning.outcome import check_folder, mark_folder, read_outcome
     from graphjoule.tuning.search import Search, Team
     from graphjoule.tuning.validation import hide_test
 
-    resolve_device(device)
-    if source.test_fraction is not None:
-        stratified_rule(source.test_fraction)
+    source.check_before_loading(device)
     ref, folder = _choose_places(storage, name or run_name(start), out)
 
     task = source.load()
@@ -139,10 +143,9 @@ def tune(
     stored = search.open(ref, seen)
     mark_folder(folder, ref.name, about)
     queue = search.queue(stored, trials)
-    run = f"{model}, {layers} layers, {source.name}"
     goal = "lowest" if stored.study.direction.name == "MINIMIZE" else "highest"
     lines = [
-        f"{run}: {counted(queue.num_trials, 'trial')} of {counted(len(numbers), 'seed')} by "
+        f"{title(start)}: {counted(queue.num_trials, 'trial')} of {counted(len(numbers), 'seed')} by "
         f"{counted(workers, 'worker')}, kept in {ref} as {ref.name!r}",
         f"searched for the {goal} mean val_{search.recipe.train.select_on}: "
         + ", ".join(f"{key} {found.text}" for key, found in ranges.items()),
@@ -154,44 +157,21 @@ def tune(
     num_dead = _carry_out(Team(source.load, search, ref, trials, device, timeout), queue, seen, workers)
 
     outcome = read_outcome(stored, search.recipe)
-    num_over, num_failed = len(outcome.rows), len(outcome.rows) - len(outcome.ranked)
+    num_over = len(outcome.rows)
     if outcome.ranked:
         check_folder(folder, ref.name, about)  # another search may have begun there at the same moment
-        best = outcome.best
-        # The command that trains the winner on the graph of the search.
-        given = {field.name.replace("_", "-"): getattr(source, field.name) for field in fields(source)}
-        given |= {} if source.is_own else {"dataset": source.name}
-        given |= {"model": model, "layers": layers, "recipe": folder / RECIPE_NAME, "seeds": _SEEDS}
-        options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
-        command = f"graphjoule train {' '.join(options)}"
-        header = [
-            f"{run}: the best of {counted(num_over, 'trial')} of graphjoule tune.",
-            "",
-            f"Command   {command}",
-            f"Expect    {outcome.metric} {best.value:.4f} on the validation nodes, the mean over the seeds "
-            f"{', '.join(map(str, numbers))}{';' if seen.has_test else ''}",
-        ]
-        if seen.has_test:
-            unread = "the search has not read a test label, so it cannot say what to expect of the test nodes"
-            header.append(f"{'':10}{unread}")
-        files, missing = write_outcome(outcome, folder, header=header)
-        failed = f", {num_failed} failed" if num_failed else ""
-        whole = ", all settings that the ranges hold" if num_over == count_settings(ranges) else ""
-        shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
-        lines = [f"{counted(num_over, 'trial')}{failed}{whole}; the best by {outcome.metric}:", *_table(outcome)]
-        lines += [f"importance: {shares}"] if shares else []
-        lines += [*(f"{name}: {path}" for name, path in files.items()), *missing]
-        once = "; the test split is read then, once" if seen.has_test else ""
-        lines += [f"train the winner with ten seeds{once}:", f"  {command}"]
+        command = _train_command(source, search.recipe, folder)
+        files, lines = _write_winner(outcome, search, folder, command, has_test=seen.has_test)
         typer.echo("\n".join(lines), err=json)
         if json:
+            best = outcome.best
             result = {
                 "name": ref.name,
                 "storage": str(ref),
                 "select_on": outcome.metric,
                 "direction": outcome.direction,
                 "num_trials": num_over,
-                "num_failed": num_failed,
+                "num_failed": num_over - len(outcome.ranked),
                 "ranges": {key: found.text for key, found in ranges.items()},
                 "best": {"trial": best.slot, "value": best.value, **best.metrics, "params": dict(best.params)},
                 "importance": dict(outcome.importance),
@@ -234,9 +214,7 @@ def _choose_places(storage: str | None, name: str, out: Path | None) -> tuple[St
     if storage is not None and ref.journal is not None and out is None:
         beside = ref.journal.parent  # where other things may be, unless a search has marked it as its own
         folder = beside if (beside / SEARCH_NAME).exists() else beside / name
-    nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise GraphjouleError(f"Cannot use {folder} as an output folder: {nearest.name} is a file.")
+    check_place(folder, resume=False)
     return ref, folder
 
 
@@ -260,6 +238,46 @@ def _carry_out(team: Team, queue: TrialQueue, task: ValidationTask, num_workers:
     return sum(code != 0 for code in codes)
 
 
+def _train_command(source: GraphSource, recipe: Recipe, folder: Path) -> str:
+    """The command that trains the winner on the graph of the search."""
+    from graphjoule.tuning.outcome import RECIPE_NAME
+
+    given = {field.name.replace("_", "-"): getattr(source, field.name) for field in fields(source)}
+    given |= {} if source.is_own else {"dataset": source.name}
+    given |= {"model": recipe.model.name, "layers": recipe.model.num_layers}
+    given |= {"recipe": folder / RECIPE_NAME, "seeds": _SEEDS}
+    options = [f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None]
+    return f"graphjoule train {' '.join(options)}"
+
+
+def _write_winner(
+    outcome: Outcome, search: Search, folder: Path, command: str, *, has_test: bool
+) -> tuple[dict[str, Path], list[str]]:
+    """Write the winner, the table and the pictures; returns the files and the result in words."""
+    from graphjoule.tuning.outcome import write_outcome
+
+    num_over, num_failed = len(outcome.rows), len(outcome.rows) - len(outcome.ranked)
+    header = [
+        f"{title(search.recipe)}: the best of {counted(num_over, 'trial')} of graphjoule tune.",
+        "",
+        f"Command   {command}",
+        f"Expect    {outcome.metric} {outcome.best.value:.4f} on the validation nodes, the mean over the seeds "
+        f"{', '.join(map(str, search.seeds))}{';' if has_test else ''}",
+    ]
+    if has_test:
+        unread = "the search has not read a test label, so it cannot say what to expect of the test nodes"
+        header.append(f"{'':10}{unread}")
+    files, missing = write_outcome(outcome, folder, header=header)
+    failed = f", {num_failed} failed" if num_failed else ""
+    whole = ", all settings that the ranges hold" if num_over == count_settings(search.ranges) else ""
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in outcome.importance.items())
+    lines = [f"{counted(num_over, 'trial')}{failed}{whole}; the best by {outcome.metric}:", *_table(outcome)]
+    lines += [f"importance: {shares}"] if shares else []
+    lines += [*(f"{name}: {path}" for name, path in files.items()), *missing]
+    once = "; the test split is read then, once" if has_test else ""
+    return files, [*lines, f"train the winner with ten seeds{once}:", f"  {command}"]
+
+
 def _table(outcome: Outcome) -> list[str]:
     """The best trials, a line each."""
     names = list(outcome.best.params)
@@ -268,5 +286,4 @@ def _table(outcome: Outcome) -> list[str]:
     for row in outcome.ranked[:_SHOWN]:
         params = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in map(row.params.get, names)]
         rows.append([str(row.slot), f"{row.value:.4f}", *(f"{row.metrics[name]:.4f}" for name in others), *params])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return ["  ".join(["", *cells]) for cells in aligned(rows)]

@@ -70,6 +70,19 @@ def merge_edges(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, reduce
     return key // num_nodes, key % num_nodes, merged
 
 
+def with_loops(
+    row: Tensor, col: Tensor, weight: Tensor, num_nodes: int, loop: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Merged edges and an edge of weight `loop` from every node to itself, sorted; then the degrees without it."""
+    degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
+    check_degrees(degree)
+    nodes = torch.arange(num_nodes)
+    row, col = torch.cat([row, nodes]), torch.cat([col, nodes])
+    weight = torch.cat([weight, torch.full((num_nodes,), loop, dtype=torch.float64)])
+    order = torch.argsort(row * num_nodes + col)
+    return row[order], col[order], weight[order], degree
+
+
 def check_symmetric(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) -> None:
     """Refuse merged edges of which one has no edge back, or one of another weight, naming the first."""
     order = torch.argsort(col * num_nodes + row)

@@ -30,6 +30,9 @@ class SparseFeatures:
         t_col: `col` of the transpose.
         to_transposed: position in `value` of every stored value of the transpose.
         among: which stored values of a larger matrix these are, where they are some of its rows; else None.
+        row_factor: what every row is multiplied with besides, shape ``[num_nodes]``; None is 1. Unlike the values it
+            may differ between runs that train together, and costs one product with ``X W``.
+        column_factor: the same for every column, shape ``[num_features]``.
     """
 
     rowptr: Tensor
@@ -39,6 +42,8 @@ class SparseFeatures:
     t_col: Tensor
     to_transposed: Tensor
     among: Excerpt | None = None
+    row_factor: Tensor | None = None
+    column_factor: Tensor | None = None
 
     @classmethod
     def from_scipy(cls, matrix: sp.spmatrix | sp.sparray) -> SparseFeatures:
@@ -100,18 +105,34 @@ class SparseFeatures:
         pattern = (self.rowptr, self.col, self.t_rowptr, self.t_col, self.to_transposed)
         rowptr, col, t_rowptr, t_col, to_transposed = (t.to(device) for t in pattern)
         value, among = self.value.to(device=device, dtype=dtype), self.among and self.among.to(device)
-        return SparseFeatures(rowptr, col, value, t_rowptr, t_col, to_transposed, among)
+        factors = (f if f is None else f.to(device=device, dtype=dtype) for f in (self.row_factor, self.column_factor))
+        return SparseFeatures(rowptr, col, value, t_rowptr, t_col, to_transposed, among, *factors)
+
+    def scaled(self, rows: Tensor | None = None, columns: Tensor | None = None) -> SparseFeatures:
+        """The same features with every row and every column multiplied with a factor of its own."""
+
+        def both(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+            return new if old is None else old if new is None else old * new
+
+        return self._twin(row_factor=both(self.row_factor, rows), column_factor=both(self.column_factor, columns))
 
     def with_value(self, value: Tensor) -> SparseFeatures:
         """The same pattern with other stored values."""
-        return replace(self, value=value)
+        return self._twin(value=value)
+
+    def _twin(self, **changes: Tensor | None) -> SparseFeatures:
+        """Another matrix with this pattern, and with what is known of it: to find it again would wait for the device."""
+        twin = replace(self, **changes)  # type: ignore[arg-type]
+        twin.__dict__.update(rows=self.rows, t_rows=self.t_rows)
+        return twin
 
     def __getitem__(self, nodes: Tensor) -> SparseFeatures:
         """The features of some nodes, by their numbers, by a mask or by a slice as in a dense matrix."""
         nodes = torch.arange(self.num_nodes, device=self.device)[nodes].reshape(-1)
         row, entry = entries_of_rows(self.rowptr, nodes)
         starts = row_starts(row, len(nodes))
-        return SparseFeatures.from_csr(starts, self.col[entry], self.value[entry], self.num_features)
+        chosen = SparseFeatures.from_csr(starts, self.col[entry], self.value[entry], self.num_features)
+        return chosen.scaled(None if self.row_factor is None else self.row_factor[nodes], self.column_factor)
 
     def row(self) -> Tensor:
         """Row of every stored value, the counterpart of `col`."""
@@ -131,7 +152,8 @@ class SparseFeatures:
         """The features as a dense matrix."""
         dense = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         dense[self.row(), self.col.long()] = self.value
-        return dense
+        dense = dense if self.row_factor is None else dense * self.row_factor[:, None]
+        return dense if self.column_factor is None else dense * self.column_factor
 
 
 Features = Tensor | SparseFeatures

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import Rows, csr_matmul, csr_tensor, entries_of_rows, row_of_entries, row_starts
-from graphjoule.graph.edges import check_degrees, check_edges, check_symmetric, merge_edges
+from graphjoule.graph.edges import check_edges, check_symmetric, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes
 
@@ -86,13 +86,7 @@ class Propagation(Nodes):
             row, col, weight = merge_edges(*both, num_nodes, reduce="max")
         else:
             check_symmetric(row, col, weight, num_nodes)
-        degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
-        check_degrees(degree)
-        loop = torch.arange(num_nodes)
-        row, col = torch.cat([row, loop]), torch.cat([col, loop])
-        weight = torch.cat([weight, torch.ones(num_nodes, dtype=torch.float64)])
-        order = torch.argsort(row * num_nodes + col)
-        row, col, weight = row[order], col[order], weight[order]
+        row, col, weight, degree = with_loops(row, col, weight, num_nodes, 1.0)
         scale = (degree + 1).rsqrt()
         # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
         value = (weight * (scale[row] * scale[col])).to(dtype or torch.get_default_dtype())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import row_starts
-from graphjoule.graph.edges import check_degrees, check_edges, merge_edges
+from graphjoule.graph.edges import check_edges, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation
 
@@ -120,13 +120,7 @@ class DirectedPropagation(RelationPropagation):
         row, col, weight = merge_edges(
             target[kept], source[kept], weight[kept], num_nodes, reduce="max" if given is None else "sum"
         )
-        degree = torch.zeros(num_nodes, dtype=torch.float64).index_add_(0, row, weight)
-        check_degrees(degree)
-        loop = torch.arange(num_nodes)
-        row, col = torch.cat([row, loop]), torch.cat([col, loop])
-        weight = torch.cat([weight, torch.zeros(num_nodes, dtype=torch.float64)])
-        order = torch.argsort(row * num_nodes + col)
-        row, col, weight = row[order], col[order], weight[order]
+        row, col, weight, degree = with_loops(row, col, weight, num_nodes, 0.0)
         value = (torch.where(row == col, 1.0, weight) / (degree + 1)[row]).to(dtype or torch.get_default_dtype())
         return cls(row_starts(row, num_nodes), col.int(), value, degree, weight)
 

@@ -118,8 +118,8 @@ def jacobian_reach(
         cotangents = torch.zeros(len(part), *output.shape, dtype=output.dtype, device=output.device)
         cotangents[torch.arange(len(part), device=output.device), node[part], channel[part]] = 1
         gradient = _backward(output, source, cotangents)
-        sizes: Tensor = torch.linalg.vector_norm(gradient, ord=1, dim=-1)
-        return output.size(1) * sizes.double()
+        norms: Tensor = torch.linalg.vector_norm(gradient, ord=1, dim=-1)
+        return output.size(1) * norms.double()
 
     return reach_of_rows(influences, node, graph, at_once, num_all=output.numel())
 

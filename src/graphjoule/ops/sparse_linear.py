@@ -29,10 +29,14 @@ def sparse_linear(x: SparseFeatures, weight: Tensor, p: float = 0.0, key: Tensor
             f"Cannot multiply sparse features of shape {list(x.shape)}, {x.dtype} by a weight of shape "
             f"{list(weight.shape)}, {weight.dtype}; use x.to(dtype=...) to match them."
         )
+    if x.column_factor is not None:
+        weight = weight * x.column_factor[:, None]
     if backend_for(weight) == "triton" and x.among is None:
-        return _product(weight, x, partial(_by_keys, p), *(() if key is None else (key,)))
-    value = dropout(x.value, p, key, x.among)
-    return _product(weight, x, _by_values, *(() if value is x.value else (value,)))
+        out = _product(weight, x, partial(_by_keys, p), *(() if key is None else (key,)))
+    else:
+        value = dropout(x.value, p, key, x.among)
+        out = _product(weight, x, _by_values, *(() if value is x.value else (value,)))
+    return out if x.row_factor is None else out * x.row_factor[:, None]
 
 
 def _product(

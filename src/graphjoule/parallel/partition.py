@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import check_free, ensure_folder, json_text, remove_temporaries, write_json
+from graphjoule.files import check_free, ensure_folder, json_text, parse_json, remove_temporaries, write_json
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import entries_of_rows, row_starts
 from graphjoule.graph.features import Features, SparseFeatures, check_features
@@ -178,7 +177,7 @@ def read_partition(folder: str | Path) -> Partition:
     except (OSError, ValidationError) as error:
         said: Any = None
         with suppress(OSError, ValueError):
-            said = json.loads(path.read_bytes())
+            said = parse_json(path.read_bytes())
         number = said.get("format") if isinstance(said, dict) else None
         is_other = isinstance(number, int) and number != Partition.model_fields["format"].default
         what = "was made by another version of graphjoule" if is_other else "is damaged"

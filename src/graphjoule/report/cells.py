@@ -21,7 +21,7 @@ from graphjoule.files import json_text
 from graphjoule.fitting import TrainedRuns, read_runs
 from graphjoule.nn import GraphModel
 from graphjoule.report.metrics import label, metrics_of
-from graphjoule.studies.collection import record_files
+from graphjoule.studies.collection import differences, record_files
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification, Metric
@@ -262,5 +262,11 @@ def _of_file(path: Path, root: Path) -> Iterator[Cell]:
             continue
         cells.setdefault(fingerprint, (recipe, []))[1].append(record)
     for _, (recipe, records) in sorted(cells.items(), key=itemgetter(0)):
-        once = {record.run_id: record for record in sorted(records, key=lambda record: record.seed)}
+        once: dict[tuple[str, str | None, str], Record] = {}
+        for record in sorted(records, key=lambda record: record.seed):
+            if differences(record, once.setdefault(record.identity, record)):
+                raise GraphjouleError(
+                    f"{path}: the run {record.run_id} is recorded twice, and the two differ. Find out which is true "
+                    "and leave the other out of the file."
+                )
         yield Cell(recipe, list(once.values()), place=path.relative_to(root).as_posix())

@@ -97,7 +97,7 @@ class Evidence:
 
     def outcome(self, cell: Cell) -> Outcome:
         """What the runs of one cell come to."""
-        return judge(self.runs(cell), cell.reference, self.study.reference)
+        return judge(self.runs(cell), cell.reference, self.study.reference, self.study.protocol, dataset=cell.dataset)
 
     def energies_of(self, cell: Cell) -> EnergyRecord | None:
         """The energies of one cell's runs."""
@@ -471,8 +471,58 @@ def _sweep_panel(result: SweepResult, limits: tuple[float, float], metric: Metri
     )
 
 
+# The ledger: every cell less the reference's value.
+
+_VERDICTS: Final = {"equal": GREEN, "better": BLUE, "worse": VERMILION, "undecided": BLACK}
+
+
+def _difference_drawings(evidence: Evidence) -> list[Drawing]:
+    """Our mean less the reference's value with its 95 % interval, a panel per dataset, or none where nothing is run."""
+    panels = []
+    for dataset, rows in _by_dataset(evidence.rows).items():
+        lines: list[Line] = []
+        names: list[str] = []
+        for row in rows:
+            found, width = row.outcome, row.outcome.half_width
+            if found.difference is None or width is None:
+                continue
+            place, colour = len(names), _VERDICTS.get(found.verdict, BLACK)
+            ends = [found.difference - width, found.difference + width]
+            lines += [Line("", ends, [place, place], colour, width=1.5), Line("", [found.difference], [place], colour)]
+            changed = f" {row.cell.variant.component} {row.cell.variant.value}".rstrip()
+            names.append(f"{row.cell.model} {row.cell.num_layers}{changed}")
+        if names:
+            margin = evidence.study.protocol.margin or (1.0 if evidence.metric.is_share else 0.0)
+            across = [-0.5, len(names) - 0.5]
+            panels.append(
+                Panel(
+                    dataset.capitalize(),
+                    f"ours less the {evidence.study.reference.name}'s",
+                    lines,
+                    [Band("", across, [-margin] * 2, [margin] * 2, BLACK)] if margin else [],
+                    "",
+                    names,
+                    is_log=False,
+                    y_scale="symlog",
+                    most_names=len(names),
+                )
+            )
+    legend = [Key(verdict, colour=colour) for verdict, colour in _VERDICTS.items()]
+    title = "Difference of the means with its 95 % interval; grey: the margin within which two are equal"
+    size = (11.0, 3.4)
+    return [Drawing(f"{evidence.study.name}-differences", panels, title, 1, size, legend)] if panels else []
+
+
+def _by_dataset(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
+    found: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        found.setdefault(row.cell.dataset, []).append(row)
+    return found
+
+
 DRAWINGS: Final[dict[str, Callable[[Evidence], list[Drawing]]]] = {
     "depth": _depth_drawings,
+    "differences": _difference_drawings,
     "energies": _limit_drawings,
     "sides": _side_drawings,
     "sweeps": _sweep_drawings,

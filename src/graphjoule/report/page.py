@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from graphjoule.errors import GraphjouleError, counted
+from graphjoule.errors import GraphjouleError, counted, harmless
 from graphjoule.files import json_text, printable, write_text
 from graphjoule.report.cells import AFTER, Cell, variants
 from graphjoule.report.evaluation import evaluation_view
@@ -228,7 +228,7 @@ def _render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(
+    page = environment.get_template("report.html").render(
         title=title,
         version=__version__,
         style=Markup(style),
@@ -258,6 +258,7 @@ def _render(
             script_data(cells, differences, curves, chosen) | {"planes": [plane["data"] for plane in planes]}
         ),
     )
+    return harmless(page)
 
 
 def _figure(chart: Chart) -> dict[str, Any]:
@@ -375,7 +376,7 @@ def _about_data(cell: Cell) -> str:
     if data is None:
         return f"The dataset {cell.key[0]}."
     size = [counted(data.num_nodes, "node"), counted(data.num_edges, "edge"), counted(data.num_features, "feature")]
-    unit = "node" if data.num_graphs is None else "graph"
+    unit = data.unit
     size += [] if data.num_graphs is None else [counted(data.num_graphs, "graph")]
     words, names = f"{data.name}: {', '.join(size)}", data.classes
     if not names:

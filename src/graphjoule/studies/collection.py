@@ -11,43 +11,80 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import each_once, json_text
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import MOST_BYTES_OF_LINE, Record, read_records
 
+_Kind = tuple[str | None, str]
+"""Backend and kind of device."""
+
 
 class Collection:
-    """Records by recipe and seed; of a run that was recorded twice, the newest.
+    """Records by recipe, seed, backend and kind of device.
+
+    A run may be recorded twice if the two say the same. Two that differ are an error, for whoever reads them has to
+    find out which is true; and so is a run that was recorded on two kinds of device or backend, once it is asked for.
 
     Args:
         records: any records. One whose settings this version does not know is left out.
     """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._runs: dict[str, dict[int, Record]] = {}
+        self._runs: dict[str, dict[int, dict[_Kind, tuple[Record, str]]]] = {}
         self._recipes: dict[str, Recipe] = {}
         for record in records:
             self.add(record)
 
-    def add(self, record: Record) -> None:
-        """Add one more record."""
+    def add(self, record: Record, source: str = "") -> None:
+        """Add one more record.
+
+        Args:
+            record: any.
+            source: where it is from, for sentences.
+
+        Raises:
+            GraphjouleError: there is a record of the same run that says something else.
+        """
         try:
             recipe, key = recipe_and_fingerprint(json_text(record.recipe))
         except GraphjouleError:
             return
         self._recipes[key] = recipe
-        before = self._runs.setdefault(key, {}).get(record.seed)
-        if before is None or before.created <= record.created:
-            self._runs[key][record.seed] = record
+        kinds = self._runs.setdefault(key, {}).setdefault(record.seed, {})
+        before, at = kinds.get(kind := _kind(record), (None, ""))
+        if before is None:
+            kinds[kind] = (record, source)
+            return
+        for what, one, other in differences(before, record):
+            places = f" ({at} and {source})" if at or source else ""
+            raise GraphjouleError(
+                f"Two records of one run differ: {_named(record)}, {_words(kind)}, has the {what} {one} and {other}"
+                f"{places}. Find out which is true and read that one alone."
+            )
+        if record.curve and not before.curve:  # the same facts, and more of them
+            kinds[kind] = (record, source)
 
     def of(self, recipe: Recipe) -> dict[int, Record]:
-        """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded."""
+        """The runs of a recipe by seed; a recipe whose split is "default" takes whichever split was recorded.
+
+        Raises:
+            GraphjouleError: a run is recorded on more than one kind of device or backend.
+        """
         found: dict[int, Record] = {}
         for split in {theirs.data.split: None for theirs in self._recipes.values()}:
             if recipe.data.split in ("default", split):
-                found |= self._runs.get(_with_split(recipe, split).fingerprint(), {})
+                for seed, kinds in self._runs.get(_with_split(recipe, split).fingerprint(), {}).items():
+                    (record, _), *others = kinds.values()
+                    if others:
+                        sources = {at for _, at in kinds.values()} - {""}
+                        raise GraphjouleError(
+                            f"{_named(record)} is recorded on {' and on '.join(map(_words, kinds))}"
+                            f"{f' ({choices(sources)})' if sources else ''}; read the records of one of them alone."
+                        )
+                    found[seed] = record
         return found
 
     def runs(self, recipe: Recipe, seeds: AbstractCollection[int] | None = None) -> list[Record]:
@@ -60,7 +97,29 @@ class Collection:
         return list(self._recipes.values())
 
     def __iter__(self) -> Iterator[Record]:
-        return (record for runs in self._runs.values() for record in runs.values())
+        return (record for runs in self._runs.values() for kinds in runs.values() for record, _ in kinds.values())
+
+
+def differences(one: Record, other: Record) -> list[tuple[str, Any, Any]]:
+    """What two records of one run say differently, by name; times, memory, curves and code are not compared."""
+    names = ("split_sha256", "status", "epochs_run", "selected_epoch", "val", "test")
+    found = [(name, getattr(one, name), getattr(other, name)) for name in names]
+    if one.task_sha256 and other.task_sha256:  # older records have none
+        found.append(("task_sha256", one.task_sha256, other.task_sha256))
+    return [(name, mine, theirs) for name, mine, theirs in found if mine != theirs]
+
+
+def _kind(record: Record) -> _Kind:
+    return record.backend, record.device_kind
+
+
+def _words(kind: _Kind) -> str:
+    backend, device = kind
+    return f"{device} by the backend {backend}" if backend else f"{device} by a backend that is not recorded"
+
+
+def _named(record: Record) -> str:
+    return f"{record.model} with {record.num_layers} layers on {record.dataset}, seed {record.seed}"
 
 
 def is_same(recipe: Recipe, recorded: Recipe) -> bool:
@@ -76,7 +135,11 @@ def _with_split(recipe: Recipe, split: str) -> Recipe:
 
 def read_collection(paths: Iterable[str | os.PathLike[str]]) -> Collection:
     """The records of files and folders, see `record_files`."""
-    return Collection(record for path in record_files(paths) for record in read_records(path))
+    found = Collection()
+    for path in record_files(paths):
+        for record in read_records(path):
+            found.add(record, str(path))
+    return found
 
 
 def record_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:

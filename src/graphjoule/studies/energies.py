@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import statistics
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import parse_json
 from graphjoule.nn import GraphModel
 from graphjoule.studies.collection import files_below, is_same
 from graphjoule.studies.study import Cell
@@ -151,7 +151,7 @@ def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
                 for text in file if ".jsonl" in path.name else [file.read()]:
-                    content = json.loads(text)
+                    content = parse_json(text)
                     if not isinstance(content, dict) or "first_layer" not in content:
                         break  # the first line says whether the others are read
                     found.append(EnergyRecord.model_validate(content))

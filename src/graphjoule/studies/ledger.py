@@ -7,106 +7,22 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as AbstractCollection
-from dataclasses import dataclass
-from typing import Any, Final, Literal
-
-from scipy.special import stdtr
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import json_text
 from graphjoule.studies.collection import Collection
-from graphjoule.studies.study import Cell, Reference, Study
-from graphjoule.tasks.metrics import ACCURACY, Metric
-from graphjoule.training.records import Record, summarise
+from graphjoule.studies.study import Cell, Study
+from graphjoule.studies.verdict import Outcome, correct, judge, rule
+from graphjoule.tasks.metrics import Metric
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import Record
 
-Verdict = Literal["matches", "better", "worse", "not run", "failed", "too few runs", "no reference"]
-
-LEVEL: Final = 0.05
-"""The level of the test, for each cell by itself."""
 _BOLD: Final = {"worse": "**worse**", "failed": "**failed**"}  # what must not be overlooked in a long table
-
-
-def rule(reference: Reference) -> str:
-    """How a verdict is found, in words."""
-    name, rounding = f"the {reference.name}", reference.rounding
-    return (
-        f"Two-sided t-test of the difference between our mean and {name}'s, at the level {LEVEL} for each cell by "
-        f"itself. {name.capitalize()} gives no spread, so its mean of {reference.runs} runs is taken to scatter like "
-        f"ours: t = (|difference| - {rounding:g}) / (s sqrt(1/n + 1/{reference.runs})) with n - 1 degrees of freedom, "
-        f"where s is our sample standard deviation and {rounding:g} is what {name} may have rounded away. p < {LEVEL} "
-        "is better or worse, anything else matches; so about one in twenty of the cells that do agree will be called "
-        "different by chance. Failed runs are in no mean."
-    )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the runs of one cell come to.
-
-    Attributes:
-        mean: of the metric on the test nodes, a share in percent; None if no run is done.
-        std: sample standard deviation; None for fewer than two runs.
-        n: how many runs are done.
-        num_failed: how many failed.
-        difference: our mean less the reference's value.
-        p_value: of the test; None where there is nothing to test.
-        verdict: in a word; what is better, the metric says.
-        metric: what is compared.
-    """
-
-    mean: float | None
-    std: float | None
-    n: int
-    num_failed: int
-    difference: float | None
-    p_value: float | None
-    verdict: Verdict
-    metric: Metric = ACCURACY
-
-    def text(self, value: float | None, sign: str = "") -> str:
-        """One of the numbers as a table shows it."""
-        return _number(value, f"{sign}.2f" if self.metric.is_share else f"{sign}.4g")
-
-
-def judge(records: Sequence[Record], value: float | None, reference: Reference = Reference()) -> Outcome:  # noqa: B008 - frozen
-    """Compare the runs of one cell with the reference's value.
-
-    Args:
-        records: the runs of the cell, each seed once.
-        value: the reference's mean, a share in percent; None where it has none.
-        reference: how many runs its means are of, and how they are rounded.
-
-    Returns:
-        The outcome by `rule`.
-    """
-    summary = summarise(records)
-    n, num_failed, metric = summary.n, summary.num_failed, summary.metric
-    scale = 100 if metric.is_share else 1
-    mean = None if summary.test_mean is None else scale * summary.test_mean
-    std = None if summary.test_std is None else scale * summary.test_std
-    difference = None if mean is None or value is None else mean - value
-    p_value = None
-    if difference is not None and std is not None:
-        # The probability of so large a difference if both means are of the same thing.
-        excess = max(0.0, abs(difference) - reference.rounding)
-        error = std * math.sqrt(1 / n + 1 / reference.runs)
-        p_value = float(2 * stdtr(n - 1, -excess / error)) if error else float(excess <= 1e-9)  # all runs gave the same
-    verdict: Verdict
-    if n == 0:
-        verdict = "failed" if num_failed else "not run"
-    elif value is None:
-        verdict = "no reference"
-    elif difference is None or p_value is None:
-        verdict = "too few runs"
-    elif p_value >= LEVEL:
-        verdict = "matches"
-    else:
-        verdict = "better" if (difference > 0) == metric.is_higher_better else "worse"
-    return Outcome(mean, std, n, num_failed, difference, p_value, verdict, metric)
 
 
 @dataclass(frozen=True)
@@ -133,8 +49,8 @@ class LedgerRow:
         split: the rule that divides the nodes, and whether every seed draws its own.
         select_on: the validation measure that chooses the epoch.
         devices: what the runs were trained on.
-        others: other readings of the reference under which the verdict is another one.
-        note: why it was not run, where it is known; else empty.
+        readings: the cell under every recorded reading that differs only in what the reference leaves open.
+        note: why it was not run, where it is known, or which kinds of device and backend its runs mix; else empty.
     """
 
     cell: Cell
@@ -143,8 +59,13 @@ class LedgerRow:
     split: str
     select_on: str
     devices: tuple[str, ...]
-    others: tuple[OtherProtocol, ...] = ()
+    readings: tuple[OtherProtocol, ...] = ()
     note: str = ""
+
+    @property
+    def others(self) -> tuple[OtherProtocol, ...]:
+        """The readings under which the verdict is another one."""
+        return tuple(one for one in self.readings if one.outcome.verdict != self.outcome.verdict)
 
     def fields(self) -> dict[str, Any]:
         """The row as a flat dict: what CSV and JSON hold."""
@@ -191,8 +112,7 @@ def make_ledger(
     rows = []
     for cell in cells:
         records = recorded.runs(cell.recipe, seeds)
-        outcome = judge(records, cell.reference, study.reference)
-        others = other_protocols(study, cell, recorded, seeds)
+        outcome = _judged(study, cell, cell.recipe, records)
         split, seed = records[0].split if records else cell.recipe.data.split, cell.recipe.data.split_seed
         rows.append(
             LedgerRow(
@@ -202,30 +122,52 @@ def make_ledger(
                 split if seed is None else f"{split}, drawn from {seed} for all runs",
                 cell.recipe.train.select_on,
                 tuple(sorted({record.device for record in records})),
-                tuple(other for other in others if other.outcome.verdict != outcome.verdict),
-                "data not available here" if cell.dataset in unavailable and not records else "",
+                tuple(_readings(study, cell, recorded, seeds, outcome.std)),
+                _note(records, is_unavailable=cell.dataset in unavailable),
             )
         )
-    return rows
+    return _corrected(study, rows)
 
 
-def other_protocols(
-    study: Study, cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None = None
-) -> list[OtherProtocol]:
-    """What a cell comes to under every recorded reading that differs only in what the reference leaves open.
+def _corrected(study: Study, rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """The rows with verdicts for all cells at once; a recipe that has several rows is one test.
 
-    Args:
-        study: whose reference leaves settings open.
-        cell: one of its cells.
-        recorded: any records.
-        seeds: count only these seeds; None counts all that are recorded.
+    Other readings are corrected as if each stood in the place of its cell.
     """
+    keys = [(row.cell.recipe.fingerprint(), row.cell.reference) for row in rows]
+    family = {key: row.outcome for key, row in zip(keys, rows, strict=True)}
+    verdicts = dict(zip(family, correct(list(family.values()), study.protocol), strict=True))
+    found = []
+    for key, row in zip(keys, rows, strict=True):
+        outcome, rest = verdicts[key], [other for theirs, other in family.items() if theirs != key]
+        readings = (replace(one, outcome=correct([one.outcome, *rest], study.protocol)[0]) for one in row.readings)
+        found.append(replace(row, outcome=outcome, readings=tuple(readings)))
+    return found
+
+
+def _note(records: Sequence[Record], *, is_unavailable: bool) -> str:
+    if not records:
+        return "data not available here" if is_unavailable else ""
+    kinds = {f"{record.device_kind} ({record.backend or 'backend not recorded'})" for record in records}
+    return f"runs of {len(kinds)} kinds: {', '.join(sorted(kinds))}" if len(kinds) > 1 else ""
+
+
+def _judged(
+    study: Study, cell: Cell, recipe: Recipe, records: Sequence[Record], between: float | None = None
+) -> Outcome:
+    options: dict[str, Any] = {"one_split": recipe.data.split_seed is not None, "between": between}
+    return judge(records, cell.reference, study.reference, study.protocol, dataset=cell.dataset, **options)
+
+
+def _readings(
+    study: Study, cell: Cell, recorded: Collection, seeds: AbstractCollection[int] | None, between: float | None
+) -> list[OtherProtocol]:
     found, place = [], (cell.model, cell.dataset, cell.num_layers)
     for recipe in recorded.recipes() if study.leaves_open else ():
         if (recipe.model.name, recipe.data.name, recipe.model.num_layers) == place:
             changed = cell.recipe.changes(recipe)
             if changed and changed.keys() <= study.leaves_open:
-                outcome = judge(recorded.runs(recipe, seeds), cell.reference, study.reference)
+                outcome = _judged(study, cell, recipe, recorded.runs(recipe, seeds), between)
                 settings = ", ".join(f"{key.rpartition('.')[2]} = {value}" for key, value in changed.items())
                 found += [OtherProtocol(settings, outcome)] if outcome.n else []
     return sorted(found, key=lambda one: one.settings)
@@ -234,7 +176,13 @@ def other_protocols(
 # Texts.
 
 
-def ledger_text(study: Study, rows: Sequence[LedgerRow], form: str = "markdown", commands: Sequence[str] = ()) -> str:
+def ledger_text(
+    study: Study,
+    rows: Sequence[LedgerRow],
+    form: str = "markdown",
+    commands: Sequence[str] = (),
+    asked: Mapping[str, Any] | None = None,
+) -> str:
     """A ledger as text; the same rows give the same text.
 
     Args:
@@ -242,23 +190,24 @@ def ledger_text(study: Study, rows: Sequence[LedgerRow], form: str = "markdown",
         rows: from `make_ledger`.
         form: a key of `FORMATS`.
         commands: what trains the cells that are not run; Markdown has a line for each.
+        asked: which part of the study it is of, so that it can be written again; JSON has it.
 
     Returns:
         The text, which ends with a line break.
     """
     if form not in FORMATS:
         raise GraphjouleError(unknown(form, FORMATS, "form of a ledger"))
-    return FORMATS[form](study, rows, commands)
+    return FORMATS[form](study, rows, commands, asked or {})
 
 
-def _markdown(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+def _markdown(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str], asked: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{number} {verdict}" for verdict, number in _count_verdicts(rows).items())
     metrics = ", ".join(f"test {m.name}{' in percent' if m.is_share else ''}" for m in _metrics(rows))
     about = f"Numbers: {metrics}, ± sample standard deviation." if metrics else ""
     if any(row.cell.reference is not None for row in rows):
         reference = study.reference
         source = f" {reference.name.capitalize()}: {reference.source}." if reference.source else ""
-        about += f"{source} Verdict: {rule(reference)}"
+        about += f"{source} Verdict: {rule(reference, study.protocol)}"
     parts = [f"**{study.title}.** {counts}.", ledger_table(study, rows), missing_text(commands), about.strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -294,8 +243,8 @@ def ledger_table(study: Study, rows: Sequence[LedgerRow], *, has_dataset: bool =
             study.reference.name: _number(cell.reference, f".{study.reference.places}f") if has_reference else None,
             "ours": outcome.text(outcome.mean) + (f" ± {outcome.text(outcome.std)}" if outcome.std is not None else ""),
             "n": f"{outcome.n}" + (f" ({outcome.num_failed} failed)" if outcome.num_failed else ""),
-            "difference": outcome.text(outcome.difference, "+") if has_reference else None,
-            "p": p_text(outcome.p_value) if has_reference else None,
+            "difference (95 %)": (outcome.text(outcome.difference, "+") + _width(outcome)) if has_reference else None,
+            "p (Holm)": p_text(outcome.p_adjusted) if has_reference else None,
             "verdict": _BOLD.get(outcome.verdict, outcome.verdict) + (f": {row.note}" if row.note else ""),
             "split": row.split,
             "selected on": row.select_on,
@@ -304,6 +253,10 @@ def ledger_table(study: Study, rows: Sequence[LedgerRow], *, has_dataset: bool =
         shown = {head: text for head, text in columns.items() if text is not None}
         lines += [[*shown.values()]] if lines else [[*shown], ["---"] * len(shown), [*shown.values()]]
     return "\n".join(f"|{'|'.join(line)}|" if line[0] == "---" else f"| {' | '.join(line)} |" for line in lines)
+
+
+def _width(outcome: Outcome) -> str:
+    return "" if outcome.half_width is None else f" ± {outcome.text(outcome.half_width)}"
 
 
 def p_text(p: float | None) -> str:
@@ -329,7 +282,7 @@ def _count_verdicts(rows: Sequence[LedgerRow]) -> dict[str, int]:
     return dict(Counter(sorted(row.outcome.verdict for row in rows)).most_common())
 
 
-def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str], asked: Mapping[str, Any]) -> str:
     text = io.StringIO()
     lines = [{"study": study.name, **row.fields()} for row in rows]
     writer = csv.DictWriter(text, list(lines[0]) if lines else ["study"], lineterminator="\n")
@@ -338,19 +291,21 @@ def _csv(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> st
     return text.getvalue()
 
 
-def _json(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str]) -> str:
+def _json(study: Study, rows: Sequence[LedgerRow], commands: Sequence[str], asked: Mapping[str, Any]) -> str:
     content = {
         "study": study.name,
         "title": study.title,
         "reference": study.reference.source,
-        "rule": rule(study.reference),
+        "rule": rule(study.reference, study.protocol),
+        "protocol": study.protocol.cited(study.name, {}),
+        **({"asked": asked} if asked else {}),
         "verdicts": _count_verdicts(rows),
         "rows": [row.fields() for row in rows],
     }
     return json_text(content, indent=2) + "\n"
 
 
-FORMATS: Final[dict[str, Callable[[Study, Sequence[LedgerRow], Sequence[str]], str]]] = {
+FORMATS: Final[dict[str, Callable[[Study, Sequence[LedgerRow], Sequence[str], Mapping[str, Any]], str]]] = {
     "markdown": _markdown,
     "csv": _csv,
     "json": _json,

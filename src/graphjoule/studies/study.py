@@ -20,9 +20,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     Strict,
@@ -33,6 +31,7 @@ from pydantic import (
 from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.files import reason
 from graphjoule.nn import MODELS
+from graphjoule.studies.protocol import Protocol, Table
 from graphjoule.tasks import DATASETS
 from graphjoule.training.recipe import Recipe, explain, load_recipe, resolve, setting_names
 
@@ -48,13 +47,7 @@ DepthsOf = Annotated[  # one list is that of every dataset
 Numbers = Annotated[tuple[float, ...], Strict(False), Field(min_length=1)]
 
 
-class _Table(BaseModel):
-    """A table of a study file: a key that it does not know is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Variant(_Table):
+class Variant(Table):
     """One way in which a study changes a recipe.
 
     Attributes:
@@ -66,11 +59,11 @@ class Variant(_Table):
 
     component: str = ""
     value: str = ""
-    settings: dict[str, Any] = {}
-    at_most: dict[str, float] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
+    at_most: dict[str, float] = Field(default_factory=dict)
 
 
-class Sweep(_Table):
+class Sweep(Table):
     """One setting over several values, a variant each, and how it is drawn.
 
     Attributes:
@@ -108,7 +101,7 @@ class Sweep(_Table):
         ]
 
 
-class Block(_Table):
+class Block(Table):
     """Settings that a study gives to some of its cells, or to all.
 
     Attributes:
@@ -129,7 +122,7 @@ class Block(_Table):
         return self.dataset in (None, dataset) and num_layers >= self.min_layers
 
 
-class Reference(_Table):
+class Reference(Table):
     """Values from elsewhere to compare with: of the metric that an objective shows first, shares in percent.
 
     Attributes:
@@ -139,6 +132,7 @@ class Reference(_Table):
         rows: the same in the study file. A row names a `model`, a `component` and its `value`, as far as they matter,
             and has a number for each ``DATASET_LAYERS``, such as ``cora_64 = 85.7``.
         runs: how many runs each value is the mean of.
+        one_split: datasets on which all its runs had one split, so that their mean scatters like that of a split.
         decimals: to how many the values are rounded; by default as many as the longest of them has.
         leaves_open: settings that the source does not state. Runs that differ in nothing else are other readings of it.
     """
@@ -148,6 +142,7 @@ class Reference(_Table):
     table: str = ""
     rows: Annotated[tuple[dict[str, Any], ...], Strict(False)] = ()
     runs: int = Field(default=10, ge=1)
+    one_split: Annotated[tuple[str, ...], Strict(False)] = ()
     decimals: int | None = Field(default=None, ge=0)
     leaves_open: Annotated[tuple[str, ...], Strict(False)] = ()
 
@@ -211,6 +206,7 @@ class Cell:
         reference: the reference's value, a share in percent; None where it has none.
         base: settings from the study's blocks; the user's own and the variant win over them. These and the variant's
             have dotted names, and a model without such a setting is left as it is.
+        select_on: the protocol's rule; a setting in `base` or `overrides` wins over it.
 
     >>> Cell("egnn", "cora", 64, Variant(component="activation", value="relu")).name
     'egnn, 64 layers, cora, activation relu'
@@ -223,6 +219,7 @@ class Cell:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     reference: float | None = None
     base: Mapping[str, Any] = field(default_factory=dict)
+    select_on: str | None = None
 
     @property
     def name(self) -> str:
@@ -238,6 +235,9 @@ class Cell:
         changes = {key: value for key, value in self.variant.settings.items() if key in names}
         base |= resolve(self.overrides, names, self.model)
         plain = load_recipe(self.model, self.dataset, self.num_layers, base)
+        if self.select_on not in (None, plain.train.select_on) and "train.select_on" not in base:
+            base["train.select_on"] = self.select_on
+            plain = load_recipe(self.model, self.dataset, self.num_layers, base)
         settings = plain.settings()
         lowered = {k: limit for k, limit in self.variant.at_most.items() if k in settings and settings[k] > limit}
         if not changes and not lowered:
@@ -245,7 +245,7 @@ class Cell:
         return load_recipe(self.model, self.dataset, self.num_layers, {**base, **changes, **lowered})
 
 
-class Study(_Table):
+class Study(Table):
     """A table or a figure as data: what a study file holds.
 
     Attributes:
@@ -258,8 +258,9 @@ class Study(_Table):
         sweeps: variants along one setting; in the file ``[[sweep]]``.
         blocks: settings of some or all cells; of two that apply, the later wins. In the file ``[[block]]``.
         has_energies: whether the energy of every layer is measured too.
-        drawing: how its figure is drawn, a key of `graphjoule.report.drawings.DRAWINGS`; None for a table.
+        drawing: how its figure is drawn, a key of `graphjoule.report.drawings.DRAWINGS`; None for none.
         reference: what to compare with.
+        protocol: the rules that were written before the runs.
     """
 
     title: str
@@ -271,8 +272,9 @@ class Study(_Table):
     sweeps: Annotated[tuple[Sweep, ...], Strict(False)] = Field(default=(), alias="sweep")
     blocks: Annotated[tuple[Block, ...], Strict(False)] = Field(default=(), alias="block")
     has_energies: bool = False
-    drawing: Literal["depth", "energies", "sides", "sweeps"] | None = None
+    drawing: Literal["depth", "differences", "energies", "sides", "sweeps"] | None = None
     reference: Reference = Reference()
+    protocol: Protocol = Protocol()
     _source: str = PrivateAttr("study")
 
     @property
@@ -344,7 +346,8 @@ class Study(_Table):
                     base |= self._dotted(block.settings) if block.applies_to(dataset, depth) else {}
                 for variant in self.variants:
                     value = self.reference.value(model, dataset, depth, variant)
-                    cells.append(Cell(model, dataset, depth, variant, overrides, value, base))
+                    rule = self.protocol.rule_of(dataset)
+                    cells.append(Cell(model, dataset, depth, variant, overrides, value, base, rule))
         return cells
 
     @model_validator(mode="after")
@@ -356,6 +359,8 @@ class Study(_Table):
         _known((block.dataset for block in self.blocks if block.dataset), DATASETS, "dataset of a block")
         if missing := [name for name in self.datasets if not {name, "default"} & self.depths.keys()]:
             raise GraphjouleError(f"depths has no list for {missing[0]} and no default.")
+        _known((name for name in self.protocol.select_on if name != "default"), DATASETS, "dataset in select_on")
+        _known(self.reference.one_split, DATASETS, "dataset in one_split")
         for block in self.blocks:
             self._dotted(block.settings)
         _ = self.leaves_open
@@ -435,7 +440,13 @@ def _read_text(file: Traversable, name: str) -> str:
         raise GraphjouleError(f"Cannot read the {name}: it is not text in UTF-8.") from error
 
 
-_TABLES: Final[dict[str, type[_Table]]] = {"variant": Variant, "sweep": Sweep, "block": Block, "reference": Reference}
+_TABLES: Final[dict[str, type[Table]]] = {
+    "variant": Variant,
+    "sweep": Sweep,
+    "block": Block,
+    "reference": Reference,
+    "protocol": Protocol,
+}
 
 
 def _sentence(error: ValidationError) -> str:

@@ -50,6 +50,7 @@ class Job:
         folder: where the runs are recorded.
         seeds: one run each.
         has_energies: whether the energies of the models are measured too.
+        protocol: the rules that the records cite.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Job:
     folder: RunFolder
     seeds: tuple[int, ...]
     has_energies: bool = False
+    protocol: str | None = None
 
     @property
     def energies_path(self) -> Path:
@@ -131,6 +133,7 @@ def plan_study(
     *,
     elsewhere: Collection | None = None,
     has_energies: bool = False,
+    protocol: str | None = None,
 ) -> Plan:
     """Find out what is left to do.
 
@@ -141,6 +144,7 @@ def plan_study(
         load: makes the task of a dataset; a `GraphjouleError` says that its data cannot be loaded.
         elsewhere: runs that are recorded in other places and not repeated here.
         has_energies: whether energies are measured; that takes the models, so `elsewhere` does not count then.
+        protocol: the rules that the records cite, see `Protocol.cited`.
 
     Raises:
         GraphjouleError: The data of the only dataset cannot be loaded, or a recipe cannot be made.
@@ -161,7 +165,7 @@ def plan_study(
                 if key not in found:
                     # The fingerprint in the name makes one recipe one folder, whichever study asks for it.
                     folder = RunFolder(out / f"{dataset}-{cell.model}-{cell.num_layers}-{key[:10]}")
-                    job = Job(cell.name, recipe, folder, tuple(seeds), has_energies)
+                    job = Job(cell.name, recipe, folder, tuple(seeds), has_energies, protocol)
                     # What the folder itself holds stays among the seeds: runs that were killed go on together.
                     known = recorded.of(recipe).keys() & set(job.missing())
                     found[key] = replace(job, seeds=tuple(seed for seed in seeds if seed not in known))
@@ -277,6 +281,7 @@ def work(
     pace: Pace | None = None,
     checkpoint_every: int = 50,
     on_progress: Callable[[StudyProgress], None] = lambda progress: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, str]:
     """Train what the plan lacks; safe to kill at any moment and to run in several processes at once.
 
@@ -290,13 +295,15 @@ def work(
         pace: what is known about the time of runs; it learns from the runs trained here.
         checkpoint_every: epochs between two checkpoints.
         on_progress: called at the beginning and end of every job and about once an epoch.
+        should_stop: asked after every epoch; once it says yes, the state is saved and `TrainingInterrupted` raised.
+            Between two jobs it ends the call.
 
     Returns:
         The sentence of every job that could not be finished, by its name.
 
     Raises:
         GraphjouleError: A file could not be written.
-        TrainingInterrupted: Ctrl-C; the state is saved.
+        TrainingInterrupted: Ctrl-C, or `should_stop` said so; the state is saved.
     """
     pace = pace or Pace(describe_device(resolve_device(device)))
     refused: dict[str, str] = {}
@@ -329,7 +336,8 @@ def work(
                     resume=True,
                     checkpoint_every=checkpoint_every,
                     on_progress=on_epoch,
-                    should_stop=lambda: stop.requested,
+                    should_stop=lambda: stop.requested or should_stop(),
+                    protocol=job.protocol,
                 )
             if job.lacks_energies():
                 _write_energies(job, task, result, device)
@@ -350,6 +358,8 @@ def work(
     while pending:
         held = []
         for job in pending:
+            if should_stop():
+                return refused
             with job.lock() as is_ours:
                 if not is_ours:
                     held.append(job)

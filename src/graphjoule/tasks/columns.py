@@ -517,14 +517,15 @@ def _refuse_one_number(table: Table, name: str, column: pa.ChunkedArray) -> None
 
 
 def alike(names: Sequence[str]) -> tuple[str, str] | None:
-    """Two classes that a person may have meant to be one: they differ in case or in how letters are stored alone.
+    """Two classes that a person may have meant to be one: they differ in nothing else than case or invisible signs.
 
-    >>> alike(["red", "blue", "Red"])
-    ('red', 'Red')
+    >>> alike(["red", "blue", "Red"]), alike(["red", "re\u200bd"]) is None
+    (('red', 'Red'), False)
     """
     first: dict[str, str] = {}
     for name in names:
-        meant = unicodedata.normalize("NFKC", name).casefold()
+        seen = "".join(sign for sign in name if unicodedata.category(sign) != "Cf")  # such as a space of no width
+        meant = unicodedata.normalize("NFKC", seen).casefold()
         if first.setdefault(meant, name) != name:
             return first[meant], name
     return None

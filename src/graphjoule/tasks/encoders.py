@@ -118,7 +118,7 @@ class TableColumns(BaseModel):
     model_config = _EXACT
 
     id: str | None
-    label: str | tuple[str, ...]
+    label: str | Annotated[tuple[str, ...], Field(min_length=1)]
     numbers: tuple[NumberColumn, ...]
     categories: tuple[CategoryColumn, ...] = ()
     texts: tuple[TextColumn, ...] = ()

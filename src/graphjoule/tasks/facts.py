@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_serializer, field_validator, model_validator
 
@@ -35,6 +35,12 @@ class Source(BaseModel):
 
     files: tuple[SourceFile, ...]
     columns: TableColumns | None = None
+
+    @model_validator(mode="after")
+    def _has_its_file(self) -> Self:
+        if self.file(role := "npz" if self.columns is None else "nodes") is None:
+            raise ValueError(f"there is no file of the role {role}")
+        return self
 
     def file(self, role: str) -> SourceFile | None:
         """The file of a role, or None where there is none."""
@@ -73,6 +79,11 @@ class TaskFacts(BaseModel):
     pooling: str | None = None
     is_directed: bool = False
     num_edge_types: int = 1
+
+    @property
+    def unit(self) -> str:
+        """What is predicted: "node" or "graph"."""
+        return "node" if self.num_graphs is None else "graph"
 
     @model_validator(mode="before")
     @classmethod

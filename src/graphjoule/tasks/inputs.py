@@ -33,6 +33,11 @@ class ModelInput:
     pooling: Pooling | None = None
     num_old: int = 0
 
+    @property
+    def unit(self) -> str:
+        """What is predicted: "node" or "graph"."""
+        return "node" if self.pooling is None else "graph"
+
     @classmethod
     def of(cls, task: Task) -> ModelInput:
         """The input that a task is; nodes without names are called by their number from 0."""

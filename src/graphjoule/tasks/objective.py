@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, choices, counted
@@ -107,15 +108,18 @@ class Objective(ABC):
         """
         return torch.empty(0, device=targets.device)
 
-    def reweighted(self, class_weights: ClassWeights, focal_gamma: float | None) -> Self:
-        """The same objective with another weight of classes or a focal loss; None leaves either as it is."""
-        asked = {"class_weights": class_weights, "focal_gamma": focal_gamma}
+    def reweighted(
+        self, class_weights: ClassWeights, focal_gamma: float | None, label_smoothing: float | None = None
+    ) -> Self:
+        """The same objective with another weight of classes, a focal loss or smoother labels; None changes nothing."""
+        asked = {"class_weights": class_weights, "focal_gamma": focal_gamma, "label_smoothing": label_smoothing}
         asked = {name: value for name, value in asked.items() if value is not None}
         own = {each.name for each in fields(self)}  # type: ignore[arg-type]
         if foreign := [name for name in asked if name not in own]:
             raise GraphjouleError(
-                f"`{foreign[0]}` is {asked[foreign[0]]!r}, but it is for classes and labels, and the objective is "
-                f"{self.name}; leave it out."
+                f"`{foreign[0]}` is {asked[foreign[0]]!r}, but it is for classes"
+                f"{'' if foreign[0] == 'label_smoothing' else ' and labels'}, and the objective is {self.name}; leave "
+                "it out."
             )
         return replace(self, **asked)  # type: ignore[type-var]
 
@@ -240,12 +244,14 @@ class Classification(Objective):
         class_weights: what the loss of each class is multiplied with: one number per class, or "balanced" for
             ``n / (num_classes * count)`` by the training nodes of the run, so that all classes weigh the same.
         focal_gamma: gamma of the focal loss ``(1 - p)^gamma * cross entropy`` (Lin et al. 2017); 0 is cross entropy.
+        label_smoothing: the share of every target that is spread over all classes; 0 is cross entropy.
     """
 
     num_classes: int
     class_names: tuple[str, ...] | None = None
     class_weights: ClassWeights = None
     focal_gamma: float = 0.0
+    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "classification"
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -271,7 +277,9 @@ class Classification(Objective):
 
     def loss(self, output: Tensor, target: Tensor, factors: Tensor | None = None) -> Tensor:
         """Cross entropy of every node, times the factor of its class; 0 where the class is unknown."""
-        losses = F.cross_entropy(output, target, reduction="none", ignore_index=-1)
+        losses = F.cross_entropy(
+            output, target, reduction="none", ignore_index=-1, label_smoothing=self.label_smoothing
+        )
         if self.focal_gamma:
             losses = losses * _focal(-losses, self.focal_gamma)
         return losses if factors is None else losses * factors.to(losses)[target.clamp(min=0)]
@@ -307,6 +315,13 @@ class Classification(Objective):
         """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
         labels = _check_labels(targets, num_nodes, self.num_classes, self.class_names, task, unit)
         _check_weights(self.class_weights, self.focal_gamma, self.num_classes, "class")
+        if not 0 <= self.label_smoothing < 1:
+            raise GraphjouleError(f"`label_smoothing` is {self.label_smoothing}; it must be from 0 to below 1.")
+        if self.label_smoothing and self.focal_gamma:
+            raise GraphjouleError(
+                f"`label_smoothing` is {self.label_smoothing} and `focal_gamma` is {self.focal_gamma}: the focal loss "
+                "needs the probability of one class; leave out one of them."
+            )
         return labels
 
 
@@ -607,7 +622,10 @@ def read_objective(given: Any) -> Objective:
     if not isinstance(given, dict) or given.get("name") not in list(OBJECTIVES):  # a list has no hash
         raise GraphjouleError(f"{given!r} is not an objective; expected a name among: {choices(OBJECTIVES)}.")
     own = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "name"}
+    kind = OBJECTIVES[given["name"]]
     try:
-        return OBJECTIVES[given["name"]](**own)
-    except TypeError as error:
+        kind(**own)  # refuses what it does not know, which pydantic would leave out
+        found: Objective = TypeAdapter(kind).validate_python(own)
+        return found
+    except (TypeError, ValidationError) as error:
         raise GraphjouleError(f"{given!r} is not an objective that this version knows.") from error

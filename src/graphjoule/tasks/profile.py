@@ -168,7 +168,8 @@ def _columns(task: Task, targets: np.ndarray) -> np.ndarray:
 
 
 def _row_spread(x: np.ndarray | sp.csr_matrix) -> float:
-    sums = np.asarray(x.sum(axis=1), dtype=np.float64).ravel()
+    ones = np.ones(x.shape[1])  # float64: the sum of a row of large float32 may overflow
+    sums = x @ ones if sp.issparse(x) else np.einsum("ij,j->i", x, ones)
     return float(sums[sums > 0].std() / sums[sums > 0].mean())
 
 

@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pyarrow.types
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, harmless
 from graphjoule.files import reason
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -384,5 +384,5 @@ def shorten(names: Sequence[str], most: int = 12) -> str:
     >>> shorten(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
-    shown = ", ".join(names[:most])
+    shown = ", ".join(harmless(" ".join(name.split())) for name in names[:most])
     return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown

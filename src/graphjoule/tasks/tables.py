@@ -24,7 +24,6 @@ from graphjoule.tasks.own_graph import (
     EdgeTable,
     NodeTable,
     TableOptions,
-    about_graphs,
     read_edges,
     read_graphs,
     read_graphs_like,
@@ -32,13 +31,11 @@ from graphjoule.tasks.own_graph import (
     read_nodes,
     read_nodes_like,
     split_parts,
-    unused_columns,
-    warnings_of,
-    warnings_of_names,
 )
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
 from graphjoule.tasks.splits import PARTS, Split, stratified_rule
+from graphjoule.tasks.table_report import about_graphs, unused_columns, warnings_of, warnings_of_names
 from graphjoule.tasks.task import Task, pack_features
 
 DEFAULT_NEIGHBORS = 10

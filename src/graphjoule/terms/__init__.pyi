@@ -1,3 +1,4 @@
+from .consistency import Consistency as Consistency
 from .energy import METHODS as METHODS
 from .energy import ConstraintReport as ConstraintReport
 from .energy import EnergyConstraint as EnergyConstraint
@@ -5,6 +6,7 @@ from .energy import LayerState as LayerState
 from .energy import Method as Method
 from .orthogonal import OrthogonalPenalty as OrthogonalPenalty
 from .settings import TERMS as TERMS
+from .settings import ConsistencySettings as ConsistencySettings
 from .settings import EnergySettings as EnergySettings
 from .settings import OrthogonalSettings as OrthogonalSettings
 from .settings import SpectralSettings as SpectralSettings

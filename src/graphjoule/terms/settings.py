@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from graphjoule.graph import Propagation
+    from graphjoule.terms.consistency import Consistency
     from graphjoule.terms.energy import EnergyConstraint
     from graphjoule.terms.orthogonal import OrthogonalPenalty
     from graphjoule.terms.spectral import SpectralLimit
@@ -113,6 +114,39 @@ class SpectralSettings(BaseModel):
         return term
 
 
+class ConsistencySettings(BaseModel):
+    """A `Consistency` of the whole model, as a recipe or `fit` takes it.
+
+    Attributes:
+        views: number of views.
+        drop: what a view drops, "nodes" or "features".
+        p: probability that one is dropped.
+        temperature: below 1 the views' mean is sharpened.
+        weight: factor of the term.
+        warmup: epochs over which the weight grows from 0.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    views: int = 4
+    drop: Literal["nodes", "features"] = "nodes"
+    p: float = 0.5
+    temperature: float = 0.5
+    weight: float = 1.0
+    warmup: int = 100
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        check_views(**self.model_dump())
+        return self
+
+    def __call__(self, model: nn.Module, graph: Propagation) -> Consistency:
+        """The term for one model."""
+        from graphjoule.terms.consistency import Consistency
+
+        return Consistency(model, **self.model_dump())
+
+
 def graph_layers(model: nn.Module) -> str | None:
     """The pattern of a model's graph layers: ``convs.*`` where it has such a list, as ours have, else None."""
     from torch import nn
@@ -134,9 +168,28 @@ def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:
         raise GraphjouleError(f"rho is {rho}; it must be positive.")
 
 
-TERMS: dict[str, type[EnergySettings] | type[OrthogonalSettings] | type[SpectralSettings]] = {
+def check_views(views: int, drop: str, p: float, temperature: float, weight: float, warmup: int) -> None:
+    """Refuse settings of `Consistency` that mean nothing."""
+    if not 2 <= views <= 64:
+        raise GraphjouleError(f"views is {views}; it must be from 2 to 64, for one view has nothing to agree with.")
+    if drop not in ("nodes", "features"):
+        raise GraphjouleError(f"drop is {drop!r}; the choices are: nodes, features.")
+    if not 0 <= p < 1:
+        raise GraphjouleError(f"p is {p}; it must be in [0, 1).")
+    if not 0 < temperature < float("inf"):
+        raise GraphjouleError(f"temperature is {temperature}; it must be positive.")
+    if not 0 <= weight < float("inf"):
+        raise GraphjouleError(f"weight is {weight}; it must be 0 or more.")
+    if warmup < 0:
+        raise GraphjouleError(f"warmup is {warmup}; it must be 0 epochs or more.")
+
+
+TermSettings = EnergySettings | OrthogonalSettings | SpectralSettings | ConsistencySettings
+
+TERMS: dict[str, type[TermSettings]] = {
     "energy": EnergySettings,
     "orthogonal": OrthogonalSettings,
     "spectral": SpectralSettings,
+    "consistency": ConsistencySettings,
 }
 """The terms by name; settings make the term from a model and a graph."""

@@ -7,13 +7,16 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from graphjoule.graph.features import Features
+
 
 class Term(ABC):
     """Something added to the loss of one model, with a state of its own.
 
     A term belongs to the model it was made with. A trainer calls `value` after each forward pass and `updated` after
     each step. State goes in and comes out as tensors, so that many runs can train in one program, each with its own;
-    a term must not keep any of it. A term without a state implements `value` alone.
+    a term must not keep any of it. A term without a state implements `value` alone. A term that compares `views` of the
+    same nodes says how many, what each is given, and what they come to together.
 
     Example:
         >>> class SmallHead(Term):
@@ -23,6 +26,9 @@ class Term(ABC):
         ...         return 0.1 * self.model.head.weight.square().sum(), state
     """
 
+    views: int = 1
+    """How many passes a training step makes of the model; the loss is the mean over them."""
+
     def initial(self) -> Tensor:
         """The state before the first step, made after the model has been called once; empty by default."""
         return torch.zeros(0)
@@ -30,6 +36,19 @@ class Term(ABC):
     @abstractmethod
     def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """The number to add to the loss of the last forward pass, and what `updated` needs to know about it."""
+
+    def view(self, x: Features, key: Tensor) -> Features:
+        """The features that a pass is given, from those of the task and a key of its own; by default the same."""
+        return x
+
+    def joined(self, state: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """What several views add to the mean of their losses, and what `updated` needs to know of them.
+
+        Args:
+            state: of one run.
+            seen: what `value` has seen in each view, shape ``[views, ...]``.
+        """
+        return torch.zeros((), dtype=seen.dtype, device=seen.device), seen.mean(dim=0)
 
     def updated(self, state: Tensor, seen: Tensor, epoch: Tensor) -> Tensor:
         """The state after the step of an epoch, counted from 1; by default unchanged."""

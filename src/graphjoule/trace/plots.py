@@ -34,7 +34,6 @@ X_SCALES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 _LOG_FROM = 10.0  # ratio of the largest to the smallest value from which a linear axis hides the small ones
 _OUT_OF_SIGHT = 1e-3  # of the panel's bottom: where a line goes that leaves it
-_MOST_NAMED = 12  # ticks that carry a layer's name; beyond, they carry its number
 _LABEL_SPACE = 0.065  # a line of a label needs, of the panel's height
 _TITLE_LETTERS = 10.5  # of a title fit in an inch
 _DPI = 150
@@ -96,7 +95,7 @@ class Panel:
         lines: what to draw.
         bands: what to draw behind it.
         x_label: what grows along the panel.
-        x_names: names of 0, 1, 2, ...; drawn if they are few.
+        x_names: names of 0, 1, 2, ...; drawn if they are at most `most_names`.
         decades: how much of a logarithmic axis is shown; a line that falls further leaves the panel at its bottom.
         is_log: whether the values' axis may be logarithmic; it is where they span much and none is negative.
         x_scale: a key of `X_SCALES`.
@@ -105,6 +104,8 @@ class Panel:
         dots: which values of a line have a dot.
         shaded: a part of the x axis with a grey ground; None for an end that is open.
         ring: a point with a ring around it.
+        y_scale: a key of `X_SCALES` for the values' axis; by default `is_log` says.
+        most_names: of ticks that carry a name; beyond, they carry a number.
     """
 
     title: str
@@ -121,6 +122,8 @@ class Panel:
     dots: Literal["all", "last", "none"] = "none"
     shaded: tuple[float | None, float | None] | None = None
     ring: tuple[float, float] | None = None
+    y_scale: str = ""
+    most_names: int = 12
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,8 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale(**X_SCALES[panel.x_scale])
     if panel.y_limits:  # now, for labels stand at the heights of the lines' ends
         axes.set_ylim(*panel.y_limits)
+    if panel.y_scale:
+        axes.set_yscale(**X_SCALES[panel.y_scale])
     if bottom is not None:
         axes.set_yscale("log")
     for band in panel.bands:
@@ -226,7 +231,7 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(bottom=bottom)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    if 0 < len(panel.x_names) <= _MOST_NAMED:
+    if 0 < len(panel.x_names) <= panel.most_names:
         axes.set_xticks(range(len(panel.x_names)), panel.x_names, rotation=30, ha="right", rotation_mode="anchor")
     _label_ends(axes, panel.lines, floor if bottom is None else bottom)
     if panel.y_limits:

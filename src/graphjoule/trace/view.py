@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import json_text
+from graphjoule.files import json_text, parse_json
 from graphjoule.trace.plots import PALETTE, Line, Panel, draw_panels, save_figure
 from graphjoule.trace.watch import name_matches
 
@@ -302,7 +301,7 @@ def read_trace(text: str | bytes) -> RecordedTrace:
         True
     """
     try:
-        found = json.loads(text)
+        found = parse_json(text)
         rows = []
         for fields in found["layers"]:
             values = {name: math.nan if value is None else float(value) for name, value in fields["values"].items()}

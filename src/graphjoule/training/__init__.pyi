@@ -17,6 +17,8 @@ from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
 from .loop import TrainingInterrupted as TrainingInterrupted
 from .loop import deferred_interrupt as deferred_interrupt
+from .provenance import source_sha256 as source_sha256
+from .provenance import versions as versions
 from .recipe import Recipe as Recipe
 from .recipe import load_recipe as load_recipe
 from .records import Record as Record
@@ -24,7 +26,6 @@ from .records import Summary as Summary
 from .records import append_record as append_record
 from .records import read_records as read_records
 from .records import summarise as summarise
-from .records import versions as versions
 from .saving import load_model as load_model
 from .saving import save_model as save_model
 from .seed_batch import SeedBatch as SeedBatch

@@ -71,6 +71,12 @@ def user_module(model: GraphModel) -> nn.Module:
     return model.module if isinstance(model, OwnModel) else model
 
 
+def not_finite(model: nn.Module) -> str | None:
+    """The name of the first weight that has a value that is not finite, as a training that blew up leaves it."""
+    state = model.state_dict().items()
+    return next((name for name, weight in state if not bool(torch.isfinite(weight).all())), None)
+
+
 def architecture_of(recipe: Recipe) -> Architecture:
     """The network of a recipe's model, which must be one of `MODELS`."""
     if recipe.model.is_own:

@@ -86,13 +86,12 @@ class Calibration:
         """Of how many validation nodes each column of `scores` is known."""
         return [int(count) for count in (~self.scores.isnan()).sum(dim=0)]
 
-    def doubt(self, coverage: float) -> str | None:
-        """A sentence on what the number of validation nodes makes of a promise; None if they are enough."""
+    def doubt(self, coverage: float, unit: str = "node") -> str | None:
+        """A sentence on what the number of validation nodes, or graphs, makes of a promise; None if they are enough."""
         num_known, needed = min(self.num_known), math.ceil(coverage / (1 - coverage) - 1e-9)
-        nodes = counted(num_known, "validation node")
         if num_known < needed:
             return (
-                f"a coverage of {coverage:g} needs {needed} validation nodes or more, and there "
+                f"a coverage of {coverage:g} needs {needed} validation {unit}s or more, and there "
                 f"{'is' if num_known == 1 else 'are'} {num_known}: sets hold every class, and intervals every number"
             )
         if num_known >= FEW_NODES:
@@ -100,8 +99,9 @@ class Calibration:
         # Given the validation nodes, the coverage of new ones has a Beta distribution.
         error = math.sqrt(coverage * (1 - coverage) / (num_known + 2))
         return (
-            f"with {nodes} a coverage of {coverage:g} has a standard error of {error:.2f}, and an accuracy one of up "
-            f"to {0.5 / math.sqrt(num_known):.2f}; from {FEW_NODES} validation nodes on this is not said"
+            f"with {counted(num_known, f'validation {unit}')} a coverage of {coverage:g} has a standard error of "
+            f"{error:.2f}, and an accuracy one of up to {0.5 / math.sqrt(num_known):.2f}; from {FEW_NODES} validation "
+            f"{unit}s on this is not said"
         )
 
     def stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -156,6 +156,7 @@ def fit_temperature(objective: Objective, output: Tensor, target: Tensor) -> flo
 
     z, y = output[known].double(), target[known]
     plain = replace(objective, class_weights=None, focal_gamma=0.0)
+    plain = replace(plain, label_smoothing=0.0) if isinstance(plain, Classification) else plain
 
     def loss(log_t: float) -> float:
         return float(plain.loss(z * math.exp(-log_t), y).sum()) + log_t**2 / 2

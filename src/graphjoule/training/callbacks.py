@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import printable
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.training.loop import Progress, TrainingInterrupted
 from graphjoule.training.recipe import Recipe
@@ -153,6 +154,10 @@ class TensorBoard(Callback):
                 "Writing for TensorBoard needs tensorboard, which is not installed: pip install "
                 "'graphjoule[tensorboard]'."
             ) from error
+        if printable(str(self.folder)) != str(self.folder):
+            raise GraphjouleError(
+                f"Cannot write for TensorBoard into {str(self.folder)!a}: it takes paths in UTF-8 alone; name another."
+            )
         if self.folder.exists() and not self.folder.is_dir():
             raise GraphjouleError(f"Cannot write for TensorBoard into {self.folder}: it is a file; name a folder.")
         self._mean: SummaryWriter | None = None

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
@@ -133,7 +134,9 @@ class Evaluation:
         if part not in self.parts or (counts := self.parts[part].counts) is None:
             return []
         where = f"{'validation' if part == 'val' else 'test'} {self.unit}s"
-        return class_warnings(names_of(self.objective), counts, where, is_labels=isinstance(self.objective, MultiLabel))
+        has_weights = not isinstance(self.objective, Ordinal)
+        is_labels = isinstance(self.objective, MultiLabel)
+        return class_warnings(names_of(self.objective), counts, where, is_labels=is_labels, has_weights=has_weights)
 
 
 def evaluate(
@@ -241,7 +244,9 @@ def names_of(objective: Objective) -> tuple[str, ...]:
     return names or tuple(f"target {k}" if objective.out_channels > 1 else "" for k in range(objective.out_channels))
 
 
-def class_warnings(names: Sequence[str], counts: Tensor, where: str, *, is_labels: bool) -> list[str]:
+def class_warnings(
+    names: Sequence[str], counts: Tensor, where: str, *, is_labels: bool, has_weights: bool = True
+) -> list[str]:
     """Sentences on classes that are never predicted though there, rare and hardly found, or never there.
 
     A class is rare with less than half its even share, and hardly found where less than half of it is.
@@ -251,18 +256,19 @@ def class_warnings(names: Sequence[str], counts: Tensor, where: str, *, is_label
         counts: see `PartEvaluation`.
         where: which nodes, in words.
         is_labels: whether a node may have several.
+        has_weights: whether classes may have weights.
     """
     word, rows = "label" if is_labels else "class", list(zip(names, *counts.tolist(), strict=True))
     total, words = sum(there for _, _, _, there, _ in rows), []
     missed = [(name, there) for name, _, found, there, _ in rows if there and not found]
     if missed:
+        may_help = f"{'class weights or ' if has_weights else ''}another metric to select by may help"
         many, what = sum(there for _, there in missed), _listed([name for name, _ in missed])
         words.append(
-            f"Never predicted: {word} {what}. {many:,} of the {where} {'has' if many == 1 else 'have'} it; "
-            "class weights or another metric to select by may help."
+            f"Never predicted: {word} {what}. {many:,} of the {where} {'has' if many == 1 else 'have'} it; {may_help}."
             if len(missed) == 1
             else f"Never predicted: {len(missed)} {word}{'s' if is_labels else 'es'}, {what}. {many:,} times they are "
-            f"there among the {where}; class weights or another metric to select by may help."
+            f"there among the {where}; {may_help}."
         )
     rare = [
         f"{right:,} of {there:,} {name}"
@@ -448,24 +454,85 @@ def write_evaluation(path: str | os.PathLike[str], evaluation: Evaluation) -> No
     write_tensors(path, "evaluation", tensors, about)
 
 
+class _AboutPlanes(BaseModel):
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    part: str
+    names: tuple[str, ...]
+    shares: tuple[float, ...]
+    sizes: tuple[float, ...]
+
+
+class _About(BaseModel):
+    """What an evaluation's file says beside its tensors."""
+
+    seed: int
+    select_on: str
+    score: float
+    objective: Any
+    unit: Literal["node", "graph"]
+    num_nodes: dict[Literal["val", "test"], int]
+    planes: _AboutPlanes | None
+
+
 def read_evaluation(path: str | os.PathLike[str]) -> Evaluation:
-    """The evaluation of a file that `write_evaluation` wrote; a damaged one is refused with a sentence."""
-    tensors, about = read_tensors(path, "evaluation")
+    """The evaluation of a file that `write_evaluation` wrote; anything else is refused with a sentence."""
+    tensors, given = read_tensors(path, "evaluation")
     try:
-        parts = {
+        about = _About.model_validate(given)
+        parts: dict[str, PartEvaluation] = {
             name: PartEvaluation(
                 num_nodes=number,
                 **{key.removeprefix(f"{name}."): x for key, x in tensors.items() if key.startswith(f"{name}.")},
             )
-            for name, number in about["num_nodes"].items()
+            for name, number in about.num_nodes.items()
         }
-        planes = None
-        if (said := about["planes"]) is not None:
-            lists = {key: tuple(said[key]) for key in ("names", "shares", "sizes")}
-            planes = Planes(said["part"], tensors["planes.rows"], points=tensors["planes.points"], **lists)
-        objective = read_objective(about["objective"])
-        return Evaluation(about["seed"], about["select_on"], about["score"], objective, about["unit"], parts, planes)
-    except (KeyError, TypeError, AttributeError) as error:
+        objective, planes = read_objective(about.objective), None
+        objective.column(about.select_on)
+        if about.planes is not None:
+            planes = Planes(rows=tensors["planes.rows"], points=tensors["planes.points"], **dict(about.planes))
+            _check_planes(planes, parts)
+        for part in parts.values():
+            _check_part(part, objective)
+        return Evaluation(about.seed, about.select_on, about.score, objective, about.unit, parts, planes)
+    except (KeyError, TypeError, ValueError) as error:
         raise GraphjouleError(
-            f"{path} does not hold an evaluation this version of graphjoule knows: {error!r}."
+            f"{path} does not hold an evaluation this version of graphjoule knows: {' '.join(str(error).split())}. "
+            "Delete it, and a report does without."
         ) from error
+
+
+def _check_part(part: PartEvaluation, objective: Objective) -> None:
+    """Refuse tensors that do not belong together, before anything is drawn by them."""
+    n, classes = len(part.weight), len(names_of(objective))
+    has_classes = isinstance(objective, Classification | Ordinal)
+    shapes: dict[str, Sequence[tuple[int, ...]]] = {
+        "prediction": [(n, objective.out_channels)],
+        "target": [(n,)] if has_classes else [(n,), (n, objective.out_channels)],
+        "counts": [(4, classes)],
+        "confusion": [(classes, classes)],
+    }
+    whole = {"counts", "confusion", *(["target"] if has_classes else [])}
+    for each in fields(part):
+        values = getattr(part, each.name)
+        if not isinstance(values, Tensor):
+            continue
+        if tuple(values.shape) not in shapes.get(each.name, [(n,)]):
+            raise ValueError(f"{each.name} has shape {list(values.shape)}")
+        if values.is_floating_point() == (each.name in whole):
+            raise ValueError(f"{each.name} is {values.dtype}")
+        is_signed = each.name in {"prediction", "target"} - whole
+        may_be = {"distance": ~values.isnan(), "agreement": ~values.isinf(), "target": ~values.isinf()}
+        if not bool((may_be.get(each.name, values.isfinite()) & (is_signed | ~(values < 0))).all()):
+            raise ValueError(f"{each.name} has a value that cannot be")
+    if has_classes and n and int(part.target.max()) >= classes:
+        raise ValueError(f"target has class {int(part.target.max())} of {classes}")
+
+
+def _check_planes(planes: Planes, parts: Mapping[Any, PartEvaluation]) -> None:
+    layers, rows = len(planes.names), planes.rows
+    if planes.points.shape != (layers, len(rows), 2) or not layers == len(planes.shares) == len(planes.sizes):
+        raise ValueError(f"planes have points of shape {list(planes.points.shape)}")
+    for values, most in ((rows, len(parts[planes.part].weight)), (planes.points, GRID)):
+        if values.is_floating_point() or (values.numel() and not 0 <= int(values.min()) <= int(values.max()) < most):
+            raise ValueError("planes have a place that is not there")

@@ -26,7 +26,7 @@ from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import Objective
 from graphjoule.tasks.pooling import Pooling
-from graphjoule.training.build import OwnModel
+from graphjoule.training.build import OwnModel, not_finite
 
 ProgramFormat = Literal["onnx", "torch"]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -136,7 +136,12 @@ def exported_program(
 
 
 def as_graph_model(model: nn.Module, data: Task | TaskFacts) -> GraphModel:
-    """A model of ours as it is, a module of the user's behind the same calls."""
+    """A model of ours as it is, a module of the user's behind the same calls; one that cannot predict is refused."""
+    if (name := not_finite(model)) is not None:
+        raise GraphjouleError(
+            f"The model's weights are not finite (the first is {name}), so its training blew up and it cannot predict; "
+            "export another run."
+        )
     return model if isinstance(model, GraphModel) else OwnModel(model, data.num_features, data.objective.out_channels)
 
 

@@ -156,7 +156,7 @@ class RunFolder:
             return About.model_validate_json(self._about_path.read_bytes())
         except (OSError, ValueError) as error:
             raise GraphjouleError(
-                f"{self._about_path} is missing or damaged; choose another folder with `out`."
+                f"{self._about_path} is missing or damaged, so this folder cannot be read; train in another one."
             ) from error
 
     def model_path(self, seed: int) -> Path:

@@ -49,9 +49,9 @@ def export_to_hub(
     """
     path = Path(folder)
     check_free(path)
-    ensure_folder(path)
     data = without_paths(data)
     network = as_graph_model(model, data)
+    ensure_folder(path)
     save_model(path / MODEL_FILE, network, recipe, seed=record.seed, data=data, calibration=calibration)
     write_text(path / "README.md", _front_matter(recipe, record, data) + model_card(recipe, [record], data, MODEL_FILE))
     scores = {"val": record.val, "test": record.test}
@@ -86,7 +86,7 @@ def without_paths(data: TaskFacts) -> TaskFacts:
 
 def _front_matter(recipe: Recipe, record: Record, data: TaskFacts) -> str:
     """The head of a card as hubs read it; values are written as JSON, which is YAML in which nothing is special."""
-    metric, unit = record.metric.name, "node" if data.num_graphs is None else "graph"
+    metric, unit = record.metric.name, data.unit
     fields: dict[str, Any] = {
         "library_name": "graphjoule",
         "pipeline_tag": "graph-ml",

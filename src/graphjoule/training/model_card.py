@@ -9,7 +9,7 @@ from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from graphjoule.errors import counted
+from graphjoule.errors import counted, harmless
 from graphjoule.files import printable
 from graphjoule.tasks.encoders import DIRECTIONS
 from graphjoule.tasks.facts import TaskFacts
@@ -51,6 +51,7 @@ def model_card(
         records=records,
         data=data,
         asked=_asked(data),
+        unit="node" if data is None else data.unit,
         summary=summary,
         metric=summary.metric,
         is_regression=data is not None and data.objective.is_scaled,
@@ -75,7 +76,7 @@ def _asked(data: TaskFacts | None) -> str:
     """What is predicted, of how many nodes or graphs it is known, and the names of the classes or targets."""
     if data is None:
         return ""
-    unit = "node" if data.num_graphs is None else "graph"
+    unit = data.unit
     if isinstance(data.objective, Classification | Ordinal):
         names: Sequence[str] = data.objective.classes
         known = f"{counted(data.num_labels, f'labelled {unit}')} of {counted(len(names), 'class', 'classes')}"
@@ -99,8 +100,7 @@ _SPECIAL = r"[\\`*_\[\]<>|#~&:@]|(?<=www)\."  # also what makes a link of an add
 
 def _line(text: object) -> str:
     """Text as one line; a character that steers a terminal or turns the direction of reading is an escape."""
-    line = " ".join(str(text).split())
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda c: ascii(c[0])[1:-1], printable(line))
+    return harmless(printable(" ".join(str(text).split())))
 
 
 def _plain(text: object) -> str:

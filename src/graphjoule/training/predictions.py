@@ -48,7 +48,7 @@ def write_predictions(
         more: columns to write behind these, such as `coverage_columns`.
     """
     write_text(path, predictions_csv(ids, predictions, targets, objective, more))
-    names = objective.classes if isinstance(objective, Classification) else ()
+    names: Sequence[str] = getattr(objective, "classes", getattr(objective, "labels", ()))
     if formulas := [text for text in (*ids, *names) if _is_formula(text)]:
         logger.warning(
             "%s: %s such as %r would be run as a formula by a spreadsheet; import its columns as text there.",

@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from graphjoule.errors import GraphjouleError, choices, counted, unknown
-from graphjoule.files import json_text, reason
+from graphjoule.files import json_text, parse_json, reason
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import TERMS
 
@@ -141,6 +141,9 @@ class TrainSettings(BaseModel):
         class_weights: "balanced", or what the loss of every class or label is multiplied with; None is what the task's
             objective says.
         focal_gamma: Gamma of the focal loss; None is what the task's objective says.
+        label_smoothing: Share of every target that is spread over all classes; None is what the objective says.
+        average: Decay of an exponential average of the weights, which is then what is validated and kept; None keeps
+            the weights themselves.
     """
 
     model_config = STRICT
@@ -153,6 +156,8 @@ class TrainSettings(BaseModel):
     clusters: ClusterSettings | None = None
     class_weights: str | list[float] | None = None
     focal_gamma: Annotated[float, Field(ge=0)] | None = None
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] | None = None
+    average: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @field_validator("class_weights", mode="before")
     @classmethod
@@ -170,6 +175,7 @@ class TrainSettings(BaseModel):
         return select_on.removeprefix("val_")  # as files of before say
 
 
+_OPTIONAL = ("class_weights", "focal_gamma", "label_smoothing", "average")  # of these None is not listed
 Source = Literal["paper", "released code", "ours", "data", "default", "override"]
 Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -223,11 +229,14 @@ class Recipe(BaseModel):
         groups = parameter_groups(self.model.name)
         if set(decay) != set(groups):
             raise GraphjouleError(f"weight_decay must have one value for each of {', '.join(groups)}, not {decay}.")
-        if self.train.clusters is not None and "energy" in self.terms:
-            raise GraphjouleError(
-                "terms.energy and train.clusters exclude each other: the energy of a layer needs the whole graph, and "
-                "a step on clusters sees a part of it. Leave out one of them."
-            )
+        for term, what in (("energy", "the energy of a layer needs"), ("consistency", "its warm-up and its mean need")):
+            if self.train.clusters is not None and term in self.terms:
+                raise GraphjouleError(
+                    f"terms.{term} and train.clusters exclude each other: {what} the whole graph, and a step on "
+                    "clusters sees a part of it. Leave out one of them."
+                )
+        if self.train.clusters is not None and self.train.average is not None:
+            raise GraphjouleError("train.average and train.clusters exclude each other. Leave out one of them.")
         return self
 
     def with_split_of(self, task: "Task") -> Self:
@@ -256,7 +265,7 @@ class Recipe(BaseModel):
         """All settings in one flat dict by their dotted names."""
         fields = self.model_dump(exclude={"sources"})
         fields["model"] |= fields["model"].pop("options")
-        for name in ("clusters", "class_weights", "focal_gamma"):
+        for name in ("clusters", *_OPTIONAL):
             if fields["train"][name] is None:
                 del fields["train"][name]
         fields["terms"] = {name: given or True for name, given in fields["terms"].items()}
@@ -292,7 +301,7 @@ class Recipe(BaseModel):
     def from_json(cls, text: str | bytes) -> Self:
         """Read a recipe that `to_json` wrote, in this or an older version."""
         try:
-            return cls.from_fields(json.loads(text))
+            return cls.from_fields(parse_json(text))
         except ValueError as error:
             if isinstance(error, GraphjouleError):
                 raise
@@ -328,9 +337,9 @@ def _as_format_1(recipe: Recipe) -> dict[str, Any]:
     options = {name: value for name, value in recipe.model.options.items() if (name, value) not in _LATER.items()}
     flat = recipe.model.model_dump(exclude={"name", "options"}) | options
     flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
-    flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", "class_weights", "focal_gamma"})
-    weighted = recipe.train.model_dump(include={"class_weights", "focal_gamma"})
-    flat |= {name: value for name, value in weighted.items() if value is not None}
+    flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", *_OPTIONAL})
+    optional = recipe.train.model_dump(include={*_OPTIONAL})
+    flat |= {name: value for name, value in optional.items() if value is not None}
     flat["select_on"] = f"val_{recipe.train.select_on}"
     flat |= {f"weight_decay.{group}": decay for group, decay in recipe.train.weight_decay.items()}
     if recipe.train.clusters is not None:

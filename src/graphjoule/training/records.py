@@ -5,79 +5,34 @@ import hashlib
 import json
 import math
 import os
-import platform
 import re
 import secrets
 import statistics
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache, partial
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text, lock_itself, reason, sync_folder, without_nan
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import OBJECTIVES, Classification
+from graphjoule.training.provenance import versions
 from graphjoule.training.recipe import Recipe
-from graphjoule.version import __version__
 
 _FLAGS: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)  # binary: Windows would write \r\n
 MOST_BYTES_OF_LINE: Final = 2**26
-FORMAT: Final = 2
-"""Of the records that are written; format 1, which knew classification alone, is read too."""
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that can change a result, by package; and our commit, where there is a checkout of it."""
-    found = {
-        "graphjoule": __version__,
-        **({"commit": ours} if (ours := commit()) else {}),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
-        "numpy": metadata.version("numpy"),
-    }
-    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
-        found["torch_geometric"] = metadata.version("torch-geometric")
-    return found
-
-
-@cache
-def commit() -> str | None:
-    """The commit that this package was checked out or installed from, read from files; None where they do not say."""
-    try:
-        checkout = Path(__file__).parents[3]
-        if (checkout / "pyproject.toml").is_file():
-            return _head(checkout / ".git")
-        origin = metadata.distribution("graphjoule").read_text("direct_url.json")
-        return str(json.loads(origin or "{}")["vcs_info"]["commit_id"])
-    except (OSError, KeyError, ValueError, metadata.PackageNotFoundError):
-        return None
-
-
-def _head(git: Path) -> str | None:
-    """The commit of a checkout, or of one of several working trees of a repository."""
-    if git.is_file():
-        git = git.parent / git.read_text().removeprefix("gitdir:").strip()
-    head = (git / "HEAD").read_text().strip()
-    if not head.startswith("ref: "):
-        return head
-    name = head.removeprefix("ref: ")
-    shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
-    for place in (git / name, shared / name):
-        if place.is_file():
-            return place.read_text().strip()
-    packed = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
-    return next((line[0] for line in packed if line[1:] == [name]), None)
+FORMAT: Final = 3
+"""Of the records that are written. Format 2 had no `protocol` and did not say whether the code was changed; format 1
+knew classification alone. Both are read."""
+_FORMATS: Final = (1, 2, FORMAT)
 
 
 def _round(value: Any) -> Any:
@@ -97,7 +52,7 @@ class _Fields(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
-    format: Literal[2] = FORMAT
+    format: Literal[2, 3] = FORMAT
     run_id: str
     recipe: dict[str, Any]
     model: str
@@ -110,6 +65,7 @@ class _Fields(BaseModel):
     objective: str = "classification"
     status: Literal["done", "failed"]
     failure: str | None = None
+    protocol: str | None = None
     versions: dict[str, str] = Field(default_factory=versions)
     device: str
     backend: str | None = None
@@ -141,7 +97,9 @@ class Record(_Fields):
         objective: A key of `OBJECTIVES`: what was asked, and so which metrics there are.
         status: "done", or "failed" when the loss was no longer finite.
         failure: Why it failed, or None.
-        versions: Package versions.
+        protocol: The protocol it was run under, such as "table1:" and a hash, see `graphjoule.studies.Protocol`; None
+            for a run of no study and in records that are older than the field.
+        versions: Which code made it, see `graphjoule.training.versions`.
         device: In words.
         backend: Which implementation of the hot loops ran; None in records that are older than the field.
         runs_at_once: How many runs were trained together in one program.
@@ -171,6 +129,16 @@ class Record(_Fields):
             failure=failure,
             **measured,
         )
+
+    @property
+    def device_kind(self) -> str:
+        """The device without what does not change the arithmetic: "cpu (2 threads)" is "cpu"."""
+        return re.sub(r" \(\d+ threads?\)", "", self.device)
+
+    @property
+    def identity(self) -> tuple[str, str | None, str]:
+        """What two records must agree in to be of one run: `run_id`, backend and kind of device."""
+        return self.run_id, self.backend, self.device_kind
 
     @property
     def metric(self) -> Metric:
@@ -211,7 +179,7 @@ class Record(_Fields):
     def _from_format_1(cls, fields: Any) -> Any:
         if not isinstance(fields, dict) or fields.get("format", FORMAT) != 1:
             return fields
-        fields = fields | {"format": FORMAT}
+        fields = fields | {"format": 2}
         val = {"loss": fields.pop("val_loss", None), "accuracy": fields.pop("val_accuracy", None)}
         test = {"accuracy": fields.pop("test_accuracy", None)}
         for name, scores in (("val", val), ("test", test)):
@@ -320,9 +288,10 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
 
 
 # A line as `append_record` writes it. Most of it is the recipe, which the runs of a study share: it is read once.
-_BEGINNING = re.compile(rb'\{"format": 2, "run_id": "[0-9a-f]+", "recipe": (?=\{)')
+_BEGINNING = re.compile(rb'\{"format": [23], "run_id": "[0-9a-f]+", "recipe": (?=\{)')
 _END = b'}, "model": "'
 _ALL_FIELDS = set(Record.model_fields)
+_FIELDS_OF = {2: _ALL_FIELDS - {"protocol"}, FORMAT: _ALL_FIELDS}
 _PLACE = secrets.token_hex(8)  # stands for the recipe in a line; no file knows it
 
 
@@ -355,7 +324,7 @@ def _parse_quickly(line: bytes) -> Record | None:
         _Fields.__pydantic_validator__.validate_json(rest, self_instance=record)
         fields = record.__dict__
         if (
-            _PLACE not in fields["recipe"] or record.model_fields_set != _ALL_FIELDS
+            _PLACE not in fields["recipe"] or record.model_fields_set != _FIELDS_OF[record.format]
         ):  # it has two recipes, or something is missing
             return None
         fields["recipe"] = _read_recipe(line[found.end() : end + 1])
@@ -373,9 +342,9 @@ def _parse(line: bytes, where: str) -> Record | None:
         fields = json.loads(line.decode())
         if rb"\ud" in line.lower():  # half a character cannot be written to any page
             json.dumps(fields, ensure_ascii=False).encode()
-        if isinstance(fields, dict) and fields.get("format", FORMAT) not in (1, FORMAT):
+        if isinstance(fields, dict) and fields.get("format", FORMAT) not in _FORMATS:
             raise GraphjouleError(
-                f"{where} has format {fields['format']!r}; this graphjoule reads formats 1 and {FORMAT}."
+                f"{where} has format {fields['format']!r}; this graphjoule reads formats 1 to {FORMAT}."
             )
         return Record.model_validate(fields)
     except GraphjouleError:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
-from graphjoule.files import printable, write_bytes
+from graphjoule.files import parse_json, printable, write_bytes
 from graphjoule.nn import GraphModel
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.training.build import OwnModel, count_state, in_units_of, initialised, user_module
@@ -174,7 +174,7 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
         raise GraphjouleError(f"There is no file {path}; expected a graphjoule {kind}.")
     try:
         with path.open("rb") as held, safetensors.safe_open(_in_utf8(path, held), framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("graphjoule", "{}"))
+            header = parse_json((file.metadata() or {}).get("graphjoule", "{}"))
             json.dumps(header, ensure_ascii=False).encode()  # half a character has no bytes, so no checksum
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -186,7 +186,10 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Ten
     description = str(header.get("about", "null"))
     if header.get("sha256") != _digest(tensors, description):
         raise GraphjouleError(f"{path} is damaged: its content does not match its checksum.")
-    return tensors, json.loads(description)
+    try:
+        return tensors, parse_json(description)
+    except ValueError as error:
+        raise GraphjouleError(f"{path} does not hold a {kind} that graphjoule knows: {error}.") from error
 
 
 def _in_utf8(path: Path, held: BinaryIO) -> Path:

@@ -69,6 +69,8 @@ class TrainingLoss(nn.Module):
 
         States are an argument because each run has its own; what becomes of them is for the caller to decide.
         """
+        for name in states or {}:
+            x = x if key is None else self.terms[name].view(x, key)
         output = self.task.readout(self.model(x, graph, key=key), self.model.output_center)[index]
         losses = self.losses(output, target)
         added, seen = losses.new_zeros(()), {}
@@ -100,6 +102,7 @@ class SeedBatch:
         parameters: of every run in one row, shape ``[runs, size]``.
         moment1: Adam's mean of the gradient, shape ``[runs, size]``.
         moment2: Adam's mean of its square, shape ``[runs, size]``.
+        averages: exponential averages of the parameters, where `train.average` asks for them; else empty.
         best_parameters: those of the selected epoch, shape ``[runs, size]``.
         buffers: of the model, by name, each with the run axis first.
         best_buffers: those of the selected epoch.
@@ -151,12 +154,14 @@ class SeedBatch:
             if not isinstance(self.terms[name], Term):
                 raise GraphjouleError(f"{name} returned {type(self.terms[name]).__name__}; expected a Term.")
         self._train_loss = TrainingLoss(self.model, task, self.factors[0], self.terms).train()
+        self._views = max(term.views for term in self.terms.values())
 
         self.parameters = torch.stack([self.layout.flatten(dict(m.named_parameters())) for m in models])
         self.buffers = {
             name: torch.stack([m.get_buffer(name) for m in models]) for name, _ in self.model.named_buffers()
         }
         self.moment1, self.moment2 = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
+        self.averages = self.parameters[:, : 0 if recipe.train.average is None else None].clone()
         self.best_parameters = self.parameters.clone()
         self.best_buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
@@ -239,6 +244,9 @@ class SeedBatch:
         step = self.epoch + 1
         adam_step(self.parameters, gradient, self.moment1, self.moment2, step, self.lr, self.weight_decay, active)
         self._hold_weights(active)
+        if (decay := self.recipe.train.average) is not None:  # of the first steps a shorter one, or they would linger
+            rate = 1 - ((1 + step) / (10 + step)).clamp(max=decay)
+            self.averages.add_((self.parameters - self.averages).mul_(rate.to(self.parameters)))
         for name, state in self.states.items():
             if state.numel():  # of a run that has stopped it stays as it is
                 updated = self.terms[name].updated(state, seen[name].detach(), step)
@@ -300,8 +308,38 @@ class SeedBatch:
             return self._mean_loss(losses, index) + self._share(added), seen
 
         rows = self.parameters, self.buffers, self.factors, self.train_index, keys, self.states
-        result: tuple[Tensor, dict[str, Tensor]] = _each_run(loss, *rows)
+        result: tuple[Tensor, dict[str, Tensor]]
+        result = _each_run(loss, *rows) if self._views == 1 else self._of_views(loss, *rows)
         return result
+
+    def _of_views(self, loss: Callable[..., Any], *rows: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean loss over several views of every run, with what they add together."""
+        *before, keys, states = rows
+        keys = fold_in(keys[:, None], torch.arange(self._views, dtype=torch.int32, device=keys.device))
+        if self.model.is_stackable:  # the views of a run are runs with the same parameters
+            repeated, states_of = [_nested(self._per_view, each) for each in before], _nested(self._per_view, states)
+            found = _each_run(loss, *repeated, keys.flatten(0, 1), states_of)
+            losses, seen = _nested(self._by_run, found)
+            for name, buffer in self.buffers.items():  # each view has moved its copy of a batch norm's statistics
+                moved = self._by_run(repeated[1][name])
+                buffer.copy_(moved.mean(dim=1) if buffer.is_floating_point() else moved[:, 0])
+        else:
+            found = [_each_run(loss, *before, keys[:, view], states) for view in range(self._views)]
+            losses = torch.stack([each for each, _ in found], dim=1)
+            seen = {name: torch.stack([each[name] for _, each in found], dim=1) for name in states}
+        added = losses.mean(dim=1)
+        for name, term in self.terms.items():
+            value, seen[name] = _each_run(term.joined, states[name], seen[name])
+            added = added + value.to(added.dtype)
+        return added, seen
+
+    def _per_view(self, rows: Tensor) -> Tensor:
+        """Every row as often as there are views."""
+        return rows[:, None].expand(-1, self._views, *rows.shape[1:]).flatten(0, 1)
+
+    def _by_run(self, rows: Tensor) -> Tensor:
+        """The rows of `_per_view`, shape ``[runs, views, ...]``."""
+        return rows.reshape(len(rows) // self._views, self._views, *rows.shape[1:])
 
     def _mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
         return self._node_sums(losses[:, None], index)[0] / self._counts[0]
@@ -314,6 +352,11 @@ class SeedBatch:
         """The sum over nodes of ``[n, k]``."""
         return values.sum(dim=0)
 
+    @property
+    def _judged(self) -> Tensor:
+        """What is validated and may be selected: the averages of the parameters where there are any."""
+        return self.averages if self.averages.numel() else self.parameters
+
     @torch.no_grad()
     def _validate(self) -> Tensor:
         """Loss and watched metrics of every run on its validation nodes, shape ``[runs, 1 + metrics]``."""
@@ -324,7 +367,7 @@ class SeedBatch:
             return loss, *self._pieces(self.watched, output, self._targets(index))
 
         with self._random_numbers():
-            found = _each_run(pieces, self.parameters, self.buffers, self.factors, self.val_index)
+            found = _each_run(pieces, self._judged, self.buffers, self.factors, self.val_index)
         return self._finish(self.watched, self._counts[1], *found).to(self.curve.dtype)
 
     def _pieces(
@@ -377,7 +420,7 @@ class SeedBatch:
         return out
 
     def _keep_best(self, improved: Tensor) -> None:
-        self.best_parameters.copy_(torch.where(improved[:, None], self.parameters, self.best_parameters))
+        self.best_parameters.copy_(torch.where(improved[:, None], self._judged, self.best_parameters))
         for name, buffer in self.buffers.items():
             kept = self.best_buffers[name]
             kept.copy_(torch.where(improved.view(-1, *[1] * (buffer.dim() - 1)), buffer, kept))
@@ -512,6 +555,8 @@ class SeedBatch:
             state |= {f"draws.{kind}": g.get_state()[None] for kind, g in self.draws.generators.items()}
         if self.factors.numel():
             state["factors"] = self.factors
+        if self.averages.numel():
+            state["averages"] = self.averages
         for table in ("buffers", "best_buffers", "states"):
             state |= {f"{table}.{name}": value for name, value in getattr(self, table).items() if value.numel()}
         return state | {f"selection.{name}": value for name, value in self.selection.state.items()}
@@ -526,7 +571,7 @@ class SeedBatch:
         new = {name: value.to(self.train_index.device, copy=True) for name, value in state.items()}
         self.seeds = new.pop("seed").tolist()
         self.states = {name: value[: len(self.seeds)] for name, value in self.states.items()}  # the empty ones
-        self.factors = self.factors[: len(self.seeds)]
+        self.factors, self.averages = self.factors[: len(self.seeds)], self.averages[: len(self.seeds)]
         self.epoch = new.pop("epoch")[0].clone()
         for name, value in new.items():
             owner, _, key = name.partition(".")

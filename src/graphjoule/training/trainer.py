@@ -15,6 +15,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.ops import backend_for
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.objective import Classification
 from graphjoule.training.budget import Budget
 from graphjoule.training.build import Architecture, Draws
 from graphjoule.training.folder import RunFolder
@@ -49,6 +50,7 @@ class Trainer:
         records: what is done, by seed.
         models: of the runs of this call, by seed.
         budget: wall time after which runs end with what they have; groups that train one after the other share it.
+        protocol: what the records name as the rules of the runs.
     """
 
     architecture: Architecture
@@ -66,6 +68,7 @@ class Trainer:
     records: dict[int, Record] = field(default_factory=dict)
     models: dict[int, GraphModel] = field(default_factory=dict)
     budget: Budget | None = None
+    protocol: str | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -80,8 +83,15 @@ class Trainer:
         self._next: SeedBatch | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be trained together; here all can."""
+        """Refuse what cannot be trained together, and a term that does not fit the task."""
         self.task.objective.column(self.recipe.train.select_on)
+        if "consistency" in self.terms:
+            self.task.graph.require_whole("`terms.consistency`")
+            if not isinstance(self.task.objective, Classification) or self.task.pooling is not None:
+                raise GraphjouleError(
+                    f"`terms.consistency` compares the classes of nodes, and {self.task.name!r} asks for "
+                    f"{self.task.objective.name} of {self.task.unit}s; leave it out."
+                )
 
     def _check_selectable(self) -> None:
         """Refuse a metric that the validation targets do not define, whatever is predicted."""
@@ -157,6 +167,7 @@ class Trainer:
         kept = model.kept_activations(is_fused=is_fused) + is_held * model.num_layers
         activation = self.task.num_nodes * model.hidden_channels * like.itemsize
         parameters = sum(parameter.nbytes for parameter in model.parameters())
+        kept *= max(getattr(term, "views", 1) for term in (None, *self.terms.values()))
         per_run = activation * kept + parameters * _COPIES_OF_PARAMETERS
         return max(1, min(len(self.seeds), int(_SHARE * free_bytes(self.task.targets.device) / per_run)))
 
@@ -304,6 +315,7 @@ class Trainer:
             task_sha256=self.facts.sha256,
             objective=self.task.objective.name,
             failure=result.failure,
+            protocol=self.protocol,
             device=self.describe_device(),
             backend=self.backend,
             runs_at_once=runs_at_once,

@@ -23,3 +23,4 @@ from .storage import SearchStorage as SearchStorage
 from .storage import StorageRef as StorageRef
 from .validation import ValidationTask as ValidationTask
 from .validation import hide_test as hide_test
+from .worth import assess as assess

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -138,8 +139,8 @@ def _first_recipes(
         for model in dict.fromkeys(models):
             chosen = choose_settings(load_recipe(model, task.name, depth, settings), task, seeds[0], facts=facts)
             facts, recipe = chosen.profile, chosen.recipe.with_split_of(task)
-            rule = recipe.data.split
-            if recipe.data.split_seed is None and len({task.split(rule, seed).sha256 for seed in seeds}) > 1:
+            splits = (task.split(recipe.data.split, seed).sha256 for seed in seeds)
+            if recipe.data.split_seed is None and any(one != other for one, other in pairwise(splits)):
                 # Models that are compared, and predict together, must validate on the same nodes.
                 recipe = recipe.with_settings({"data.split_seed": seeds[0]})
             found[f"{model}-{depth}"] = recipe

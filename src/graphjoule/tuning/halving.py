@@ -7,7 +7,6 @@ has come to: what is tried next follows from that list alone, so a search that w
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -21,8 +20,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import FLEETING, reason, write_json
+from graphjoule.files import FLEETING, parse_json, reason, write_json
 from graphjoule.fitting import fit
+from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import LOSS
@@ -47,7 +47,7 @@ _MOST_VARIATIONS = 24
 _CHANGED = 0.4  # how likely a variation draws a setting anew
 _LEEWAY = 1.5  # times as long as its leader a variation may take
 _FEWEST_EPOCHS, _MOST_SHARES = 10, 2  # a trial that needs more than two shares for ten epochs is not begun
-_MORE_RANGES = ("hidden_channels=32,64,128,256", "normalize_features=true,false")
+_WIDTHS, _ROWS = "hidden_channels=32,64,128,256", "normalize_features=true,false"
 _TIMED_EPOCHS, _OVERDRAFT = 3, 0.03
 
 
@@ -140,6 +140,9 @@ class Halving:
         self.work = folder / WORK_NAME
         self.trials: list[Trial] = []
         self._spent_before = 0.0
+        x = seen.features.value if isinstance(seen.features, SparseFeatures) else seen.features
+        # A row with negative features may sum to nearly 0, and divided by that it says nothing.
+        self._more_ranges = (_WIDTHS, _ROWS) if bool((x >= 0).all()) else (_WIDTHS,)
         self.metric = _ranking_metric(seen, list(recipes.values()))
 
     # What is known of a search, and of one that is to go on.
@@ -169,7 +172,7 @@ class Halving:
             )
         damaged = GraphjouleError(f"{path} is damaged; choose another folder with `out`.")
         try:
-            content = json.loads(path.read_bytes())
+            content = parse_json(path.read_bytes())
             begun, self.trials = dict(content["about"]), [Trial(**fields) for fields in content["trials"]]
         except OSError as error:
             raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
@@ -281,7 +284,7 @@ class Halving:
         known = {each.fingerprint() for each in self.recipes.values()}
         # RandomState, whose stream NumPy has frozen for ever: the same trials under every version.
         random = np.random.RandomState([self.seeds[0] % 2**31, number])
-        ranges = {**parse_ranges(_MORE_RANGES), **default_ranges(recipe.model.name)}
+        ranges = {**parse_ranges(self._more_ranges), **default_ranges(recipe.model.name)}
         own = own_values(recipe, ranges)
         fixed = {name for name, source in recipe.sources.items() if source == "override"}
         for _ in range(100):

@@ -29,6 +29,7 @@ from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import LOSS, Classification, MultiLabel, Ordinal
+from graphjoule.training.budget import Budget
 from graphjoule.training.comparison import SHOWN, Comparison, Contender, compare
 from graphjoule.training.evaluation import Predicted
 from graphjoule.training.folder import RunFolder
@@ -60,7 +61,9 @@ _STEPS, _FEW_STEPS = 30, 10
 _CHUNK = 4000  # rows that are made dense to be predicted
 
 
-def assess(task: Task, result: FitResult, *, device: str | torch.device = "auto") -> Comparison:
+def assess(
+    task: Task, result: FitResult, *, device: str | torch.device = "auto", budget: str | float | Budget | None = None
+) -> Comparison:
     """Compare a training with simpler models on its own splits and seeds: what the graph, features and depth are worth.
 
     Rivals are a constant, a linear model and gradient boosting on the features, labels that spread over the edges,
@@ -72,6 +75,8 @@ def assess(task: Task, result: FitResult, *, device: str | torch.device = "auto"
         task: what was trained on, the whole graph with one target per node.
         result: what `fit` returned.
         device: where the GCN trains: "auto", "cpu" or "cuda".
+        budget: wall time such as "20s"; when it is spent, no further rival is begun, the GCN ends with what it has, and
+            the notes say so. None is as long as it takes.
 
     Example:
         >>> from graphjoule import fit, load_recipe, load_task
@@ -99,17 +104,26 @@ def assess(task: Task, result: FitResult, *, device: str | torch.device = "auto"
         outputs = iter(models)
         return lambda fold: mean_prediction([next(outputs)], recipe, task.objective, given, device)[fold.rows]
 
+    limit = None if budget is None else Budget.of(budget)
+    contenders: list[Contender] = []
     with threadpool_limits(1):  # sums in the order of threads would differ in their last bits
-        contenders = [_contender(table, rival) for rival in _rivals(table)]
-    started = time.perf_counter()
-    if (shallow := _shallow(recipe, records)) is not None:
+        for rival in _rivals(table):
+            if contenders and limit is not None and limit.is_up:
+                table.note(f"{rival.name[0].upper()}{rival.name[1:]} is left out: the time was spent.")
+            else:
+                contenders.append(_contender(table, rival))
+    started, shallow = time.perf_counter(), _shallow(recipe, records)
+    if shallow is not None and limit is not None and limit.is_up:
+        table.note("A GCN of 2 layers is left out: the time was spent.")
+    elif shallow is not None:
         logger.info("comparing with a GCN of 2 layers")
         try:
-            found = fit(shallow, task, [record.seed for record in records], device=device)
+            found = fit(shallow, task, [record.seed for record in records], device=device, budget=limit)
             if all(_is_done(record) for record in found.records):
                 rival = _Rival("GCN with 2 layers", True, True, network(found.models, shallow), num_layers=2)
                 contenders.append(_contender(table, rival, started))
-                if (most := shallow.train.epochs) in {record.epochs_run for record in found.records}:
+                most = max(record.epochs_run for record in found.records)
+                if most == shallow.train.epochs or (limit is not None and limit.is_up):
                     epochs = counted(most, "epoch")
                     table.note(f"The GCN with 2 layers was still training after {epochs}, where it was stopped.")
             else:
@@ -146,7 +160,7 @@ def _shallow(recipe: Recipe, records: Sequence[Record]) -> Recipe | None:
     gcn = load_recipe("gcn", recipe.data.name, 2)
     narrower = min(1.0, (recipe.model.hidden_channels or 64) / (gcn.model.hidden_channels or 64))
     passes = max(record.epochs_run for record in records) * max(recipe.model.num_layers, 2) * narrower
-    same = ("select_on", "clusters", "class_weights", "focal_gamma")
+    same = ("select_on", "clusters", "class_weights", "focal_gamma", "label_smoothing")
     epochs = min(gcn.train.epochs, max(1, int(passes / 2)))
     train = {name: getattr(recipe.train, name) for name in same} | {"epochs": epochs}
     data = {"split": recipe.data.split, "split_seed": recipe.data.split_seed}

@@ -1,11 +1,12 @@
-"""The search is resumable, its winner is chosen by validation, and the ledger has the differences in points."""
+"""The search is resumable, and its winner is chosen by validation."""
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from reproduction.corpus import search, trials
+from reproduction.corpus import jobs, search
 
 
 def trial(number, val, loss, test):
@@ -24,28 +25,6 @@ def test_the_winner_validates_best_whatever_its_test_score():
     assert (found["trial"], select_on) == (1, "loss")
 
 
-def fitted(task, depth, what, score):
-    name = search.score_name(task)
-    return {"kind": "fit", "task": task, "depth": depth, "what": what, "scores": {f"test_{name}": [score, score]}}
-
-
-def test_the_ledger_has_mean_and_worst():
-    records = [
-        fitted("iris", 2, search.DATA, 0.90),
-        fitted("iris", 2, search.FOUND, 0.92),
-        fitted("iris", 32, search.DATA, 0.91),
-        fitted("rare", 2, search.DATA, 0.80),
-        fitted("rare", 2, search.FOUND, 0.79),
-        fitted("rare", 32, search.DATA, 0.78),
-        {"kind": "time", "task": "iris", "depth": 2},
-    ]
-    text = search.ledger(records)
-    assert "| iris | 90.00 | 92.00 | -2.00 | 91.00 |  |  | +1.00 |" in text
-    assert "depth 2, data - search: mean -0.50 points over 2 tasks, worst -2.00 (iris)" in text
-    assert "data, depth 32 - 2: mean -0.50 points over 2 tasks, worst -2.00 (rare)" in text
-    assert search.ledger([]) == ""
-
-
 def test_the_table_has_means_in_points():
     one = trial(3, [0.8, 0.6], [1.0], [0.9]) | {"task": "iris", "depth": 2}
     for by in ("loss", "accuracy"):
@@ -57,21 +36,8 @@ def test_the_table_has_means_in_points():
 @pytest.fixture
 def quick(monkeypatch):
     """Two epochs, and no processes of its own."""
-
-    class Here:
-        def __init__(self, count):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        imap_unordered = staticmethod(map)
-
-    monkeypatch.setattr(trials, "EPOCHS", 2)
-    monkeypatch.setattr(search.multiprocessing, "get_context", lambda kind: type("Context", (), {"Pool": Here}))
+    monkeypatch.setattr(search, "EPOCHS", 2)
+    monkeypatch.setattr(jobs, "ProcessPoolExecutor", lambda workers, *options: ThreadPoolExecutor(workers))
 
 
 def test_a_second_call_goes_on_and_a_broken_line_is_made_again(quick, tmp_path, monkeypatch, capsys):
@@ -85,5 +51,5 @@ def test_a_second_call_goes_on_and_a_broken_line_is_made_again(quick, tmp_path, 
     assert out.read_text().splitlines() == lines
     out.write_text("\n".join([*lines[:-1], lines[-1][:10]]) + "\n")
     search.main()
-    assert sum(record["kind"] == "time" for record in search.read(out)) == 1
-    assert "karate, 2 layers" in capsys.readouterr().out
+    assert sum(record["kind"] == "time" for record in jobs.read_records(out)) == 1
+    assert "karate, 2: " in capsys.readouterr().out

@@ -1,20 +1,35 @@
-"""The corpus is two closed lists, the same on every machine, and the judging half stays shut."""
+"""The corpus is closed lists, the same on every machine, and the judging half stays shut."""
 
 import pytest
 import torch
 
 from graphjoule import GraphjouleError
-from reproduction.corpus.tasks import JUDGING, LEARNING, SCORED_BY_AUC, load
+from reproduction.corpus.tasks import (
+    JUDGING,
+    JUDGING_AGAIN,
+    LEARNING,
+    LEARNING_MORE,
+    OPENED,
+    SCORED_BY_AUC,
+    VERDICT,
+    load,
+)
 
 
 def test_there_are_twenty_four_of_each_and_none_is_in_both():
-    assert len(LEARNING) == len(JUDGING) == 24
-    assert not LEARNING.keys() & JUDGING.keys()
+    assert len(LEARNING) == len(JUDGING) == len(VERDICT) == 24
+    lists = [LEARNING, JUDGING, LEARNING_MORE, JUDGING_AGAIN]
+    assert len(set().union(*lists)) == sum(map(len, lists))
     assert {*SCORED_BY_AUC} <= {*LEARNING, *JUDGING}
 
 
+def test_what_was_opened_does_not_judge_again():
+    assert {*OPENED} <= JUDGING.keys()
+    assert {*VERDICT} == JUDGING_AGAIN.keys() | (JUDGING.keys() - {*OPENED})
+
+
 def test_the_judging_half_stays_shut():
-    for name in JUDGING:
+    for name in JUDGING | JUDGING_AGAIN:
         with pytest.raises(GraphjouleError, match="stays shut while rules are made"):
             load(name)
     with pytest.raises(GraphjouleError, match="no task 'cora' in the corpus"):

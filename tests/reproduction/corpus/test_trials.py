@@ -4,16 +4,18 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
 
-from graphjoule import EGNN
+from graphjoule import EGNN, fit
 from graphjoule.graph import normalize_rows
+from graphjoule.training import recipe_for
 from reproduction.corpus import trials as engine
 from reproduction.corpus.tasks import load
 from reproduction.corpus.trials import Trial, Trials, draw_trials, macro_f1, roc_auc, train_trials
 
 
+@pytest.mark.parametrize("name", ["karate", "iris"])  # iris has negative features: `fit` divides by any sum
 @pytest.mark.parametrize("encoder", ["linear", "mlp"])
-def test_a_run_is_egnn_with_its_settings(encoder):
-    task = load("karate")
+def test_a_run_is_egnn_with_its_settings(encoder, name):
+    task = load(name)
     given = [
         Trial(encoder=encoder, hidden_channels=8, c_min=0.3, beta=0.2, srelu_init=-0.1),
         Trial(encoder=encoder, hidden_channels=8, c_min=0.7, beta=0.1, srelu_init=0.0, normalize_features=True),
@@ -26,7 +28,14 @@ def test_a_run_is_egnn_with_its_settings(encoder):
     for run, (seed, trial) in enumerate((seed, trial) for seed in (0, 1) for trial in given):
         w = {name: value[run] for name, value in runs.parameters.items()}
         model = EGNN(
-            34, 8, 2, 3, c_min=trial.c_min, beta=trial.beta, encoder=encoder, srelu_init=trial.srelu_init
+            task.num_features,
+            8,
+            task.out_channels,
+            3,
+            c_min=trial.c_min,
+            beta=trial.beta,
+            encoder=encoder,
+            srelu_init=trial.srelu_init,
         ).eval()
         state = {
             "encoder.first.weight": w["first"].T,
@@ -58,6 +67,19 @@ def test_trials_train_and_come_back_in_their_order(monkeypatch):
         assert min(scores["loss"]["val_accuracy"]) > 0.8
         assert len(scores["accuracy"]["test_accuracy"]) == 2
     assert min(bad["loss"]["val_loss"]) > max(found["loss"]["val_loss"])
+
+
+def test_fit_makes_of_a_trial_what_the_trial_was():
+    task = load("iris")
+    drawn = Trial(lr=0.02, dropout=0.0, output_dropout=0.0, hidden_channels=16, normalize_features=True)
+    suited = drawn.suited_to(task)  # divided by sums next to 0, rows say nothing: 0.4 instead of 0.9
+    assert not suited.normalize_features
+    assert drawn.suited_to(load("karate")) == drawn
+    (found,) = train_trials(task, [suited], [0, 1], 2, epochs=60)
+    recipe = recipe_for(task, "egnn", 2, suited.overrides() | {"select_on": "loss", "epochs": 60})
+    fitted = [record.test["accuracy"] for record in fit(recipe, task, range(2), device="cpu").records]
+    assert fitted == pytest.approx(found["loss"]["test_accuracy"], abs=0.07)
+    assert min(fitted) > 0.85
 
 
 def test_metrics_are_scikit_learns():

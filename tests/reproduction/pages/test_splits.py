@@ -22,7 +22,8 @@ def test_one_split_that_moves_all_cells_is_told_from_noise():
     ]
     assert lines[4] == ""
     assert "ours are +0.75 points from the paper" in lines[5]
-    assert lines[5].endswith("on the split of seed 1 alone it would be +0.00, on that of seed 2 +1.50.")
+    assert "on the split of seed 1 alone it would be +0.00, on that of seed 2 +1.50. All cells share" in lines[5]
+    assert lines[5].endswith("against the scatter of a split it has p 0.478 and is undecided.")  # t = 0.75 / 0.866, 2
     opposite = on_splits(gcn, [93.3, 92.4, 94.2]) + on_splits(egnn, [93.2, 93.8, 92.6])
     assert "| -1.00 |" in block("splits", Results(Collection(opposite)))
 

@@ -1,0 +1,133 @@
+"""What a user hears about tables before anything trains."""
+
+import pytest
+
+from graphjoule.errors import GraphjouleError
+from graphjoule.nn import MODELS
+from graphjoule.tasks.own_graph import TableOptions, read_nodes
+from graphjoule.tasks.table_report import OTHER_OPERATORS, check_tables
+
+NODES = """id,age,city,note,code,zip_code,price
+a,34,Rome,likes long walks at night,1,7,1.5
+b,,Oslo,plays chess and the piano,1,8,2.5
+c,29,Rome,never writes long letters,1,7,
+"""
+EDGES = "source,target\na,b\nb,c\nb,c\nc,zoe\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "edges.csv").write_text(EDGES)
+    return tmp_path
+
+
+def check(**options):
+    return check_tables("nodes.csv", "edges.csv", TableOptions(**({"label": "price"} | options)))
+
+
+def test_a_report_says_what_becomes_of_everything():
+    report = check(objective="regression")
+    assert [(found.name, found.kind, found.missing) for found in report.columns] == [
+        ("age", "number", 1),
+        ("city", "category", 0),
+        ("note", "text", 0),
+        ("code", "constant", 0),
+        ("zip_code", "number", 0),
+    ]
+    assert report.nodes == "nodes.csv: 3 nodes, called by 'id'"
+    assert report.target == "'price', regression; 2 known, 1 to predict"
+    assert report.edges.startswith("edges.csv: 4 rows, 1 row naming no node left out, 1 repeated row (counted once)")
+    assert report.warnings == (
+        "'code' is left out: every value is 1",
+        "'zip_code' is taken for a number, whatever its name says",
+    )
+    assert report.problems == ()
+
+
+def test_all_that_a_training_would_refuse_is_in_a_report(here):
+    (here / "nodes.csv").write_text(NODES.replace("c,29", "c,old").replace("Oslo", "1,5").replace("1,5", '"1,5"'))
+    (here / "edges.csv").write_text("source,target\na,y\nb,z\n")
+    report = check(features=["age", "city"])
+    assert report.target is None
+    assert report.edges is None
+    said = ("'old' is not a number", "2 different numbers in 2 labels; say `objective=regression`", "no node 'y'")
+    assert len(report.problems) == len(said)
+    assert all(part in problem for part, problem in zip(said, report.problems, strict=True))
+    with pytest.raises(GraphjouleError, match="'old' is not a number"):
+        read_nodes("nodes.csv", TableOptions(label="price"), has_edges=True)
+
+
+def test_a_table_whose_columns_are_all_left_out(here):
+    rows = "".join(f"n{i},name{i},{'xy'[i % 2]}\n" for i in range(40))
+    (here / "nodes.csv").write_text(f"id,name,label\n{rows}")
+    with pytest.raises(GraphjouleError, match="no column can be a feature: name is left out: 40 different values"):
+        read_nodes("nodes.csv", TableOptions(), has_edges=True)
+    named = read_nodes("nodes.csv", TableOptions(one_hot=["name"]), has_edges=True)
+    assert len(named.columns.feature_names) == 40
+
+
+def test_a_report_refuses_targets_as_a_training_would(here):
+    report = check(label="city", objective="regression")
+    assert report.target is None
+    assert "is not a number; leave it blank" in report.problems[0]
+
+
+def test_a_report_says_what_directions_and_types_become(here):
+    (here / "edges.csv").write_text("source,target,note\na,b,x\nb,a,y\n")
+    report = check(objective="regression", direction="kept", edge_type="note", types="separate")
+    kept = report.edges
+    assert report.warnings[-1] == OTHER_OPERATORS
+    assert kept.startswith("edges.csv: 2 rows, types from 'note' (x 1, y 1): an operator for each, normalised by")
+    assert "edges keep their direction: a node reads from the sources of the edges that lead to it" in kept
+    both = check(objective="regression").edges
+    assert both == "edges.csv: 2 rows, columns not used: note"
+
+
+def test_the_models_that_refuse_directions_are_those_that_are_named():
+    refusing = [name for name in MODELS if MODELS[name].needs_undirected]
+    assert f"directions are for all models but {' and '.join(refusing)}" in OTHER_OPERATORS
+
+
+def test_a_target_that_is_too_large_for_a_model_is_named_before_anything_trains(here):
+    (here / "nodes.csv").write_text(NODES.replace("2.5", "1e39"))
+    (problem,) = check(objective="regression").problems
+    assert problem.startswith("nodes.csv, line 3, column 'price': 1e+39 is too large to train on")
+    several = check(label=["price", "zip_code"], objective="regression").problems
+    assert "line 3, column 'price'" in several[0]
+
+
+def test_a_column_of_codes_is_said_to_be_no_number(here):
+    (here / "nodes.csv").write_text(NODES.replace(",7,", ",00501,").replace(",8,", ",10001,"))
+    report = check(objective="regression")
+    assert report.columns[4].kind == "category"
+    assert "'00501' is a code, not a number" in report.warnings[1]
+
+
+@pytest.mark.parametrize(("num_rare", "is_said"), [(1, True), (2, False)])
+def test_accuracy_is_doubted_where_one_class_is_nearly_all(here, num_rare, is_said):
+    rows = "".join(f"n{i},{i},{'fraud' if i < num_rare else 'honest'}\n" for i in range(40))
+    (here / "nodes.csv").write_text(f"id,x,label\n{rows}")
+    said = check_tables("nodes.csv", None, TableOptions()).warnings
+    expected = "always saying 'honest' is right for 97.5 % of the labels, so accuracy says little; `select_on=balanced"
+    assert [line.startswith(expected) for line in said] == [True] * is_said
+
+
+def test_a_report_is_about_many_graphs_too(here):
+    (here / "nodes.csv").write_text("graph,id,x\ng1,a,0\ng2,b,1\ng3,c,2\n")
+    (here / "edges.csv").write_text("source,target\na,b\n")
+    (here / "graphs.csv").write_text("graph,price,split,size\ng1,1.5,train,1\ng2,,val,1\ng3,2,train,1\n")
+    asked = TableOptions(label="price", objective="regression")
+    found = check_tables("nodes.csv", "edges.csv", asked, "graphs.csv")
+    assert found.nodes == (
+        "nodes.csv: 3 nodes, called by 'id', of 3 graphs called by 'graph' in graphs.csv, 1 to 1 nodes each"
+    )
+    assert [finding.name for finding in found.columns] == ["x"]
+    assert found.target == "'price', regression; 2 known, 1 to predict"
+    assert found.warnings == ("graphs.csv: columns not used: size; features are those of nodes",)
+    assert found.problems == (
+        "graphs.csv: no graph with a target is in the part 'val' of the column 'split'.",
+        "edges.csv, line 2, column 'target': the edge leads from graph 'g1' to graph 'g2'; both ends must be nodes of "
+        "one graph.",
+    )
