@@ -30,6 +30,11 @@ def test_memory_is_that_of_one_run_and_what_was_not_trained_is_left_out(record):
     ]
 
 
+def test_an_empty_table_is_a_sentence(record):
+    record({"key": "cora wave 64"})
+    assert wave.distances_table().startswith("Not trained yet: ")
+
+
 def test_a_wave_fills_the_grid_and_a_diffusion_does_not():
     last = wave._LAYERS[-1]
     reached = {
