@@ -2,6 +2,8 @@
 
     python -m reproduction.campaign --plan                      # what is left and how long it takes, trains nothing
     python -m reproduction.campaign --device cuda --seconds 540 # goes on where the last call ended, for nine minutes
+    python -m reproduction.campaign --save DONE.tar.gz          # what is done, without models, to go on elsewhere
+    python -m reproduction.campaign --load DONE.tar.gz
     python -m reproduction.campaign --collect NEW               # packs the records for reproduction/results/
 
 All runs go to runs/campaign/. Several processes share one GPU; killed or out of time, the same command goes on. Exit
@@ -15,6 +17,7 @@ import gzip
 import statistics
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +107,8 @@ def main() -> None:
     parser.add_argument("--pace", default="NVIDIA H200", help="device whose records --plan judges the time by")
     parser.add_argument("--steps", help=f"some of {', '.join(step.name for step in STEPS)}")
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--save", type=Path, metavar="FILE")
+    parser.add_argument("--load", type=Path, metavar="FILE")
     parser.add_argument("--collect", type=Path, metavar="FOLDER")
     args = parser.parse_args()
     names = args.steps.split(",") if args.steps else None
@@ -112,6 +117,11 @@ def main() -> None:
     try:
         if args.plan:
             print(plan_text(args.out, args.pace, names))
+        elif args.save:
+            save(args.out, args.save)
+        elif args.load:
+            with tarfile.open(args.load) as archive:
+                archive.extractall(args.out, filter="data")
         elif args.collect:
             collect(args.out, args.collect)
         elif args.workers > 1:
@@ -177,9 +187,10 @@ def winners(out: Path) -> dict[str, Variant]:
     return {rival: variant for rival, (_, variant) in found.items()}
 
 
-def campaign_plan(out: Path, names: Sequence[str] | None = None) -> Plan:
-    """All runs of all steps that are left, each recipe once; the constraint's once its search is done."""
+def jobs_by_step(out: Path, names: Sequence[str] | None = None) -> dict[str, list[Job]]:
+    """The recipes of all steps, each in the first step that has it; the constraint's once its search is done."""
     jobs: dict[Path, Job] = {}
+    steps: dict[Path, str] = {}
     for step in STEPS:
         if names is not None and step.name not in names:
             continue
@@ -197,8 +208,15 @@ def campaign_plan(out: Path, names: Sequence[str] | None = None) -> Plan:
             known = jobs.get(job.folder.path)
             has_energies = job.has_energies or (known is not None and known.has_energies)
             jobs[job.folder.path] = replace(known or job, has_energies=has_energies)
-    num_runs = sum(len(job.seeds) for job in jobs.values())
-    return Plan(list(jobs.values()), num_runs, num_runs - sum(len(job.missing()) for job in jobs.values()))
+            steps.setdefault(job.folder.path, step.name)
+    return {name: [job for path, job in jobs.items() if steps[path] == name] for name in dict.fromkeys(steps.values())}
+
+
+def campaign_plan(out: Path, names: Sequence[str] | None = None) -> Plan:
+    """All runs of all steps that are left."""
+    jobs = [job for several in jobs_by_step(out, names).values() for job in several]
+    num_runs = sum(len(job.seeds) for job in jobs)
+    return Plan(jobs, num_runs, num_runs - sum(len(job.missing()) for job in jobs))
 
 
 def _with_winner(cell: Cell, best: dict[str, Variant]) -> Cell:
@@ -214,16 +232,15 @@ def replace_settings(variant: Variant, found: Variant) -> Variant:
 def plan_text(out: Path, device: str, names: Sequence[str] | None = None) -> str:
     """What is left and about how long it takes on a device, by the records of earlier runs on it."""
     pace = Pace(device, [record for record in earlier_records(out) if not was_capped(record)])
-    search, plan = search_plan(out), campaign_plan(out, names)
-    estimate = pace.estimate([*search.jobs, *plan.jobs])
+    steps = {"search": search_plan(out).jobs, **jobs_by_step(out, names)}
+    estimate = pace.estimate([job for jobs in steps.values() for job in jobs])
     lines = [
-        f"{search.num_runs - search.num_recorded} runs of the search and {plan.num_runs - plan.num_recorded} of "
-        f"{plan.num_runs} runs of the studies are left; by the records of earlier runs on {device}: {estimate} of "
-        "runs, which four processes that share an H200 did 3.5 times as fast."
+        f"{estimate.num_runs} runs are left; by the records of earlier runs on {device}: {estimate} of runs, which "
+        "four processes that shared an H200 did 3.5 times as fast."
     ]
-    for dataset in DATASETS:
-        left = pace.estimate([job for job in plan.jobs if job.recipe.data.name == dataset])
-        lines.append(f"- {dataset}: {left.num_runs} runs, {in_words(left.seconds)}")
+    for name, jobs in steps.items():
+        left = pace.estimate(jobs)
+        lines.append(f"- {name}: {left.num_runs} runs, {in_words(left.seconds)} of runs")
     if not winners(out):
         lines.append("- constraint: its cells are planned once the search is done")
     return "\n".join(lines)
@@ -262,6 +279,17 @@ def train(out: Path, device: str, should_stop: Callable[[], bool], names: Sequen
     return 3 if left or not winners(out) else 0
 
 
+def save(out: Path, file: Path) -> None:
+    """Write everything that is done to an archive, without models; a recipe that is half done begins again."""
+    with tarfile.open(file, "w:gz") as archive:
+        folders = [job.folder.path for job in (*search_plan(out).jobs, *campaign_plan(out).jobs) if job.is_done()]
+        files = [path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix != ".safetensors"]
+        for path in [*sorted(out.glob("*.protocol.json")), *files]:
+            if path.is_file():
+                archive.add(path, path.relative_to(out).as_posix())
+    print(f"{file}: {len(folders)} recipes are done.")
+
+
 def collect(out: Path, folder: Path) -> None:
     """Pack the records: a file for each study, model and dataset, with energies and protocols beside them."""
     files: dict[str, list[bytes]] = {}
@@ -269,9 +297,8 @@ def collect(out: Path, folder: Path) -> None:
         for line, record in zip(path.read_bytes().splitlines(), read_records(path), strict=True):
             study = (record.protocol or "none").partition(":")[0]
             files.setdefault(f"{study}/{record.model}-{record.dataset}.jsonl.gz", []).append(line)
-    for energies in sorted(out.rglob("energies.json")):
-        dataset = energies.parent.name.split("-")[0]
-        files.setdefault(f"energies/{dataset}.jsonl.gz", []).append(energies.read_bytes().strip())
+        if (energies := path.parent / "energies.json").is_file():
+            files.setdefault(f"{study}/energies-{record.dataset}.jsonl.gz", []).append(energies.read_bytes().strip())
     for protocol in sorted(out.glob("*.protocol.json")):
         files[f"protocols/{protocol.name}"] = [protocol.read_bytes().rstrip(b"\n")]
     for name, lines in files.items():

@@ -21,6 +21,7 @@ from graphjoule.studies import STUDIES, ledger_text
 from reproduction.bench.plot import plot_all
 from reproduction.pages import Results, fill_page, read_results
 from reproduction.pages.drawings import drawn_with
+from reproduction.pages.numbers import with_numbers
 from reproduction.pages.tables import DOCUMENTS, with_tables
 from reproduction.pages.wave import pulse_picture, ring_picture
 
@@ -30,7 +31,7 @@ MORE_RECORDS = ("protocols",)
 """Folders in reproduction/results/ with runs of the studies, besides those that are called like a study."""
 UNAVAILABLE = ("arxiv",)
 """Datasets that could not be had where the records were made."""
-SUMS_FILE = "reproduction/results/SHA256SUMS"
+SUMS = "SHA256SUMS"
 BENCH_CURVES = ("h200-curves", "cpu-curves")
 
 
@@ -41,7 +42,7 @@ def all_results(root: Path = ROOT) -> Results:
 
 def results_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     """The pages of results, the numbers behind their pictures, and the ledgers as data."""
-    files = {page: fill_page((root / page).read_text(), results).encode() for page in PAGES}
+    files = {page: with_numbers(fill_page((root / page).read_text(), results), results).encode() for page in PAGES}
     for name, rows in results.ledgers.items():
         for form in ("csv", "json"):
             files[f"reproduction/data/{name}.{form}"] = ledger_text(STUDIES[name], rows, form).encode()
@@ -63,9 +64,14 @@ def data_text(data: dict[str, Any]) -> str:
     return "{" + ",\n".join([*fields, f'"charts": [\n{charts}\n]']) + "}\n"
 
 
-def other_files(root: Path = ROOT) -> dict[str, bytes]:
+def documents(results: Results, root: Path = ROOT) -> dict[str, str]:
+    """README and the other pages, with their tables and numbers."""
+    return {name: with_numbers(with_tables((root / name).read_text()), results) for name in DOCUMENTS}
+
+
+def other_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     """The tables in README and the other pages, and the pictures of the benchmarks and of the wave."""
-    files = {name: with_tables((root / name).read_text()).encode() for name in DOCUMENTS}
+    files = {name: text.encode() for name, text in documents(results, root).items()}
     files |= {"docs/images/wave-rings.png": ring_picture(), "docs/images/wave-pulse.png": pulse_picture()}
     with tempfile.TemporaryDirectory() as folder:
         for name in BENCH_CURVES:
@@ -79,22 +85,23 @@ def texts() -> dict[str, str]:
 
     The versions that drew a picture are left as they stand beside its numbers: they are not numbers of a record.
     """
-    found = {name: content.decode() for name, content in results_files(all_results()).items()}
+    results = all_results()
+    found = {name: content.decode() for name, content in results_files(results).items()}
     for name in [name for name in found if name.startswith("reproduction/data/") and name.endswith(".json")]:
         there = ROOT / name
         if there.is_file() and "drawn_with" in (content := json.loads(found[name])):
             found[name] = data_text({**content, "drawn_with": json.loads(there.read_text()).get("drawn_with")})
-    found |= {name: with_tables((ROOT / name).read_text()) for name in DOCUMENTS}
-    return found | {SUMS_FILE: sums_text(ROOT)}
+    return found | documents(results) | sums()
 
 
-def sums_text(root: Path) -> str:
-    """The hash of every file in reproduction/results/, as ``sha256sum`` writes them."""
-    folder = root / Path(SUMS_FILE).parent
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != Path(SUMS_FILE).name)
-    return "".join(
-        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files
-    )
+def sums(root: Path = ROOT) -> dict[str, str]:
+    """The hashes of all files in every folder of reproduction/results/, as ``sha256sum`` writes them."""
+    found = {}
+    for folder in sorted(path for path in (root / "reproduction/results").iterdir() if path.is_dir()):
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+        lines = (f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files)
+        found[f"reproduction/results/{folder.name}/{SUMS}"] = "".join(lines)
+    return found
 
 
 def main() -> None:
@@ -103,7 +110,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, exit with 1 where something differs")
     check = parser.parse_args().check
     results = all_results()
-    files = results_files(results) | pictures(results) | other_files() | {SUMS_FILE: sums_text(ROOT).encode()}
+    files = results_files(results) | pictures(results) | other_files(results)
+    files |= {name: text.encode() for name, text in sums().items()}
     differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
     for name in differing:
         print(name)

@@ -287,6 +287,7 @@ TABLES = {
 DOCUMENTS = (
     "README.md",
     "docs/results.md",
+    "docs/constraint.md",
     "docs/performance.md",
     "docs/trace.md",
     "docs/reliability.md",

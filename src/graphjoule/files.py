@@ -20,6 +20,7 @@ except ImportError:  # Windows, where a file that a process holds open cannot be
 
 __all__ = [
     "FLEETING",
+    "UNFINISHED",
     "check_free",
     "each_once",
     "ensure_folder",
@@ -41,6 +42,9 @@ __all__ = [
 
 FLEETING: Final = ".graphjoule-"
 """How the name of everything begins that a command removes when it is done; what a kill has left is ours by it."""
+
+UNFINISHED: Final = f"{FLEETING}unfinished"
+"""A file in a folder that is being written: until it is removed everything there is ours, and may be written again."""
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -269,7 +273,7 @@ def check_free(folder: Path, own: Collection[str] = ()) -> None:
     Raises:
         GraphjouleError: something else is there, or the folder cannot be looked into.
     """
-    if found := foreign_names(folder, own):
+    if not (folder / UNFINISHED).is_file() and (found := foreign_names(folder, own)):
         others = f" and {counted(len(found) - 1, 'other thing')}" if len(found) > 1 else ""
         raise GraphjouleError(
             f"{folder} holds {found[0]}{others}, and nothing there says that graphjoule wrote it; choose a new or an "

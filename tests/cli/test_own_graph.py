@@ -1045,8 +1045,8 @@ def test_many_graphs_go_the_whole_way(molecules, caplog):
             2,
             f"graphjoule: --out is {read}, which this command reads; name another file.\n",
         )
-    for command in (("predict", "run"), ("export", "run", "--format", "onnx")):  # which nothing names here
-        said = run(*command, "--force", "--out", "atoms.csv")
+    for words in (("predict", "run"), ("export", "run", "--format", "onnx")):  # which nothing names here
+        said = run(*words, "--force", "--out", "atoms.csv")
         assert said.err == "graphjoule: --out is atoms.csv, which the model was trained on; name another file.\n"
     repeated = run(*shlex.split(command), "--device", "cpu", "--out", "repeated")
     assert (repeated.code, repeated.err) == (0, "")

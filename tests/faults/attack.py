@@ -203,6 +203,8 @@ def _hit(folder: Path, command: Command, expected: dict[str, Any], kind: str, at
     code, said, _ = fork_command(folder, command.repeated(folder))
     if code != 0:
         return f"repeated, exit code {code}: {said[-600:]}"
+    if command.is_timed:
+        return fault_in(out, command, expected)
     found = essence(out)
     if found != expected:
         differing = [name for name in {**found, **expected} if found.get(name) != expected.get(name)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from graphjoule.files import UNFINISHED
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_tensors
 
@@ -25,19 +26,21 @@ class Command:
         words: what is typed; it writes below ``out/``.
         again: what is typed after a fault, from the folder; the same words by default.
         old: files that are there before, by name below ``out/``: afterwards they are as they were, or new.
+        is_timed: the clock decides what it finds, so a repetition must end, with whole files, but not in the same bits.
     """
 
     words: tuple[str, ...]
     again: Callable[[Path], tuple[str, ...]] | None = None
     old: dict[str, bytes] = field(default_factory=dict)
+    is_timed: bool = False
 
     def repeated(self, folder: Path) -> tuple[str, ...]:
         """What is typed after a fault."""
         return self.words if self.again is None else self.again(folder)
 
 
-def _resumed(folder: Path) -> tuple[str, ...]:
-    return _TRAIN if not (folder / "out/run").exists() else (*_TRAIN, "--resume")
+def _resumed(words: tuple[str, ...]) -> Callable[[Path], tuple[str, ...]]:
+    return lambda folder: (*words, "--resume") if (folder / "out/run").exists() else words
 
 
 _TRAIN = ("train", *_TABLES, "--seeds", "2", "--epochs", "4", "--checkpoint-every", "2", *_SMALL, "--out", "out/run")
@@ -56,8 +59,21 @@ _STUDY = (
     "2",
 )
 _TUNE_OUT = ("--out", "out/tune")
+_AUTO = ("auto", *_TABLES, "--models", "gcn", "--depths", "2", "--seeds", "2", "--budget", "4s", "--no-worth")
+_AUTO = (*_AUTO, "--set", "hidden_channels=4", "--set", "epochs=4", "--device", "cpu", "--out", "out/run")
+_EXPORT = ("export", "in/run", "--format", "hub", "--out", "out/hub")
+
+
+def _exported_again(folder: Path) -> tuple[str, ...]:
+    """A folder that is whole refuses a second export, so there is nothing left to repeat."""
+    hub = folder / "out/hub"
+    is_whole = (hub / "config.json").exists() and not (hub / UNFINISHED).exists()
+    return ("--version",) if is_whole else _EXPORT
+
+
 COMMANDS = {
-    "train": Command(_TRAIN, _resumed),
+    "train": Command(_TRAIN, _resumed(_TRAIN)),
+    "auto": Command(_AUTO, _resumed(_AUTO), is_timed=True),
     "study": Command((*_STUDY, "--set", "hidden_channels=4", "--device", "cpu", "--out", "out/study")),
     "tune": Command(
         ("tune", *_TABLES, "--model", "gcn", *_SMALL, "--epochs", "2", "--trials", "2", "--seeds", "1", *_TUNE_OUT)
@@ -67,6 +83,7 @@ COMMANDS = {
         old={"report.html": b'<!doctype html><meta name="generator" content="graphjoule 0"></html>'},
     ),
     "predict": Command(("predict", "in/run", "--out", "out/p.csv", "--force"), old={"p.csv": b"id\n"}),
+    "export": Command(_EXPORT, _exported_again),
     "partition": Command(("partition", *_TABLES, "--parts", "2", "--method", "blocks", "--out", "out/parts")),
     "trace": Command(("trace", "in/run", "--plot", "out/energy.png"), old={"energy.png": b"old"}),
 }

@@ -54,6 +54,11 @@ def test_it_stops_goes_on_and_packs_all_records_with_their_protocols(small, tmp_
     assert campaign.train(small, "cpu", lambda: True) == 3  # no time at all
     assert campaign.train(small, "cpu", lambda: False) == 0
     assert campaign.train(small, "cpu", lambda: False) == 0
+    campaign.save(small, tmp_path / "done.tar.gz")
+    with campaign.tarfile.open(tmp_path / "done.tar.gz") as archive:
+        archive.extractall(tmp_path / "elsewhere", filter="data")
+    assert not list((tmp_path / "elsewhere").rglob("*.safetensors"))
+    assert campaign.train(tmp_path / "elsewhere", "cpu", lambda: True) == 0  # nothing is left there either
     searched = list(read_collection([small / "search"]))
     assert len(searched) == 3
     assert not any(record.test for record in searched)  # no test label is read by a search
@@ -82,6 +87,8 @@ def test_both_rivals_have_as_many_tries_and_the_plan_says_how_long(small, monkey
     assert tries.count("constraint") == tries.count("orthogonal penalty") == 18
     monkeypatch.setattr(campaign, "earlier_records", lambda out: [])
     text = campaign.plan_text(small, "NVIDIA H200")
-    assert "3 runs of the search and 1 of 1 runs of the studies are left" in text
+    assert text.startswith("4 runs are left; ")
+    assert "- search: 3 runs, " in text
+    assert "- table1: 1 runs, " in text
     assert "how long it takes is not known" in text
     assert load_task("digits").name == "digits"

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from graphjoule.files import json_text
-from graphjoule.studies import STUDIES, Protocol, find_study
+from graphjoule.studies import STUDIES, Protocol, find_study, verify
 from graphjoule.studies.verify import (
     Check,
     check_code,
@@ -29,7 +29,8 @@ FACTS = {"epochs_run": 3, "selected_epoch": 1, "curve": CURVE, "val": {"loss": 0
 def record(seed=0, **changes):
     fields = {**FACTS, "device": "NVIDIA H200", "backend": "triton", "task_sha256": "d", **changes}
     made = made_up(CELL, seed, 0.8, **fields)
-    return made.model_copy(update={"versions": {**made.versions, "tree": "clean"}})
+    code = {name: text for name, text in made.versions.items() if name not in ("commit", "tree")}  # of this checkout
+    return made.model_copy(update={"versions": code})
 
 
 def placed(folder, *records):
@@ -96,13 +97,18 @@ def test_two_records_that_differ_are_a_problem_unless_they_cannot_be_told_apart(
     assert "1 runs have several records that differ" in old.notes[0]
 
 
-def test_data_code_and_seeds_are_checked(tmp_path):
+def test_data_code_and_seeds_are_checked(tmp_path, monkeypatch):
     found = placed(tmp_path, record(), record(1, task_sha256="other"))
     assert "cora has another hash than in" in problems(check_data(found))
     changed = record().model_copy(update={"versions": {"graphjoule": "1", "tree": "changed"}})
     said = problems(check_code(placed(tmp_path, changed)))
     assert "does not say the hash of the code" in said
     assert "made by files that differ from the commit" in said
+    told = record().model_copy(update={"versions": {"commit": "c0ffee", "source": "0" * 64}})
+    monkeypatch.setattr(verify, "source_of_commit", lambda commit: "1" * 64)
+    assert "1 records name commit c0ffee, whose files have another hash." in problems(
+        check_code(placed(tmp_path, told))
+    )
     assert "has no record of seed 1" in problems(check_seeds(placed(tmp_path, record(), record(2))))
 
 

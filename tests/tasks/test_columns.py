@@ -186,6 +186,8 @@ def test_what_the_model_has_not_met_is_counted_and_has_no_feature(table):
     x, said = features(table, columns, city=column("Oslo", "Rome", None), x=column(1.0, None, 1.0))
     assert x == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert said == ["1 missing value of 'x' taken as its mean", "1 value of 'city' without a category of the model"]
+    _, said = features(table, columns, city=column("Rome", "Rome"), x=column(800.0, -1e30))  # of a training to 2
+    assert said == ["1 value of 'x' far from all that the model was trained on"]
 
 
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 1.0), (0.0, 1.0), (-7.3, -1.0), (1e300, 1.0), (5e-324, 1.0)])

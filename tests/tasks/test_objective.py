@@ -48,6 +48,7 @@ def test_what_selects_is_the_loss_or_a_metric():
         (MultiLabel(2), torch.ones(4, 2).long(), "expected a floating-point dtype"),
         (MultiLabel(2), torch.tensor([[0.0, 1], [1, 1], [1, 0.5], [0, 0]]), "Label 1 of node 2 in task 't' is 0.5"),
         (MultiLabel(2), torch.full((4, 2), torch.nan), "has no label: all 4 are NaN"),
+        (Regression(2, "squared", ("a", "a")), torch.ones(4, 2), "targets 0 and 1 of task 't' are both called 'a'"),
         (MultiLabel(2, ("a", "a")), torch.ones(4, 2), "labels 0 and 1 of task 't' are both called 'a'"),
         (MultiLabel(2, class_weights=(1.0,)), torch.ones(4, 2), r"`class_weights` is \[1.0\]; .* one per label"),
         (Ordinal(3), torch.tensor([0, 1, 3, 0]), "label of node 2 in task 't' is 3; expected 0 to 2"),

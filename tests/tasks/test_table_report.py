@@ -114,6 +114,36 @@ def test_accuracy_is_doubted_where_one_class_is_nearly_all(here, num_rare, is_sa
     assert [line.startswith(expected) for line in said] == [True] * is_said
 
 
+def test_what_only_a_split_would_refuse_is_in_a_report_too(here):
+    (here / "nodes.csv").write_text("id,x,label\na,0,red\nb,1,blue\nc,2,\n")
+    report = check(label=None)
+    assert report.problems == (
+        "nodes.csv: no class has two labels; expected two, so that one can train and one validate.",
+    )
+    with pytest.raises(GraphjouleError, match=r"`knn` is 2 and `edges` is edges\.csv; give one of them"):
+        check(knn=2)
+    (here / "nodes.csv").write_text("graph,id,x\ng1,a,0\ng2,b,1\n")
+    (here / "edges.csv").write_text("source,target,kind\na,a,\nb,b,up\n")
+    (here / "graphs.csv").write_text("id,label,split\ng1,red,train\ng2,blue,val\n")
+    found = check_tables("nodes.csv", "edges.csv", TableOptions(edge_type="kind"), "graphs.csv", 0.2)
+    assert found.problems == (
+        "`test_fraction` is 0.2, but the column 'split' of graphs.csv says who tests; leave one out.",
+    )
+    assert "types from 'kind' (blank 1, up 1)" in found.edges
+
+
+def test_dates_to_predict_and_dates_that_cannot_be_read_are_said(here):
+    (here / "nodes.csv").write_text("id,day,label\na,2026-02-30,2026-01-01\nb,2026-02-01,2026-01-02\nc,,2026-01-01\n")
+    report = check(label=None)
+    assert report.problems == (
+        "nodes.csv: the column 'label' has dates such as '2026-01-01'; write numbers, such as days, to predict a time "
+        "with `objective=regression`, or say `objective=classification` to take each for a class.",
+    )
+    (said,) = report.warnings
+    assert said.startswith("'day' is a category: one feature for each of 2 categories, like dates, but not all in one")
+    assert check(label=None, objective="classification").problems == ()
+
+
 def test_a_report_is_about_many_graphs_too(here):
     (here / "nodes.csv").write_text("graph,id,x\ng1,a,0\ng2,b,1\ng3,c,2\n")
     (here / "edges.csv").write_text("source,target\na,b\n")
@@ -121,7 +151,7 @@ def test_a_report_is_about_many_graphs_too(here):
     asked = TableOptions(label="price", objective="regression")
     found = check_tables("nodes.csv", "edges.csv", asked, "graphs.csv")
     assert found.nodes == (
-        "nodes.csv: 3 nodes, called by 'id', of 3 graphs called by 'graph' in graphs.csv, 1 to 1 nodes each"
+        "nodes.csv: 3 nodes, called by 'id', of 3 graphs called by 'graph' in graphs.csv, 1 node each"
     )
     assert [finding.name for finding in found.columns] == ["x"]
     assert found.target == "'price', regression; 2 known, 1 to predict"

@@ -12,7 +12,14 @@ from graphjoule.ops import fold_in, make_key
 from graphjoule.tasks import Regression
 from graphjoule.terms import Consistency, ConsistencySettings
 
+from ..known_answers import known_task
 from ..training import double_precision, make_batch, small_recipe, small_task
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x, edge_index):
+        return x.mean(dim=1)
+
 
 EDGES = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
 
@@ -114,6 +121,12 @@ def test_a_model_of_the_users_own_computes_its_views_one_by_one_and_two_calls_ag
     assert runs[0].recipe["terms"]["consistency"]["views"] == 2
 
 
+def test_the_classes_of_whole_graphs_have_views_too():
+    settings = {"epochs": 2, "terms.consistency.views": 2, "terms.consistency.warmup": 0}
+    record = fit("gcn", known_task("classification", about_graphs=True), settings=settings).records[0]
+    assert record.status == "done"
+
+
 def test_in_a_loop_of_ones_own_the_term_calls_the_model():
     torch.manual_seed(0)
     model = pyg.GCN(3, 4, num_layers=2, out_channels=2)
@@ -124,10 +137,8 @@ def test_in_a_loop_of_ones_own_the_term_calls_the_model():
     assert model.convs[0].lin.weight.grad.abs().max() > 0
     with pytest.raises(GraphjouleError, match="There are no scores yet"):
         term.value(torch.zeros(()))
-    linear = torch.nn.Linear(3, 4)
-    Consistency(linear)
-    with pytest.raises(GraphjouleError, match=r"Linear returned \[4\]; consistency needs class scores"):
-        linear(torch.rand(3))
+    with pytest.raises(GraphjouleError, match=r"Mean returned \[3\]; consistency needs class scores"):
+        Consistency(Mean())(torch.rand(3, 3), EDGES, epoch=10)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +160,9 @@ def test_bad_settings_are_refused_with_a_sentence(options, sentence):
 def test_what_has_no_classes_of_nodes_is_refused():
     numbers = replace(small_task(), objective=Regression(), targets=torch.rand(30))
     settings = {"terms.consistency.views": 2, "select_on": "loss"}
-    with pytest.raises(GraphjouleError, match=r"`terms.consistency` compares the classes of nodes, and 'small' asks"):
+    with pytest.raises(
+        GraphjouleError, match=r"`terms.consistency` compares classes, and the objective of 'small' is reg"
+    ):
         fit(small_recipe(**settings), numbers)
     with pytest.raises(GraphjouleError, match=r"terms.consistency and train.clusters exclude each other"):
         small_recipe(**settings, **{"clusters.parts": 2})

@@ -78,6 +78,19 @@ def test_few_nodes_are_undecided_and_the_advice_says_how_much_it_may_cost():
     assert "it may be worse by up to" in found.sentences()[-1]
 
 
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_two_nodes_prove_nothing_though_every_draw_of_them_is_alike(share):
+    pets, target = Classification(2), torch.arange(2)
+    one, other = shares(2, 1.0, share)
+    found = judged(
+        [contender("plain", [said(pets, other, target)]), contender("deep", [said(pets, one, target)], graph=True)],
+        pets,
+    )
+    gain = found.answers["graph"]
+    assert (gain.answer, gain.high, found.advice) == ("undecided", 1.0, "plain")
+    assert gain.low == pytest.approx(max(1 - share - 1.5, -1.0))
+
+
 def test_the_verdict_is_seldom_wrong_where_there_is_nothing(monkeypatch):
     """Two models that are equally good: 95 % intervals call one better in 5 % of the draws, within chance."""
     monkeypatch.setattr(module, "REPLICATES", 200)

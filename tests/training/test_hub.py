@@ -6,6 +6,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.files import UNFINISHED
 from graphjoule.fitting import fit, load, read_run, read_runs
 from graphjoule.tasks.facts import Source, SourceFile
 from graphjoule.tasks.inputs import ModelInput
@@ -85,6 +86,16 @@ def test_a_folder_that_holds_something_is_left_alone(run, tmp_path):
     with pytest.raises(GraphjouleError, match=r"holds README.md and 2 other things.*choose a new or an empty folder"):
         export_to_hub(folder, load(before), small_recipe("gcn"), RunFolder(before).records()[1], task.facts())
     assert contents(folder) == kept
+
+
+def test_a_killed_export_is_written_again(run, tmp_path):
+    before, task, _ = run
+    given = load(before), small_recipe("gcn"), RunFolder(before).records()[1], task.facts()
+    (tmp_path / "README.md").write_text("half a car")
+    (tmp_path / UNFINISHED).touch()
+    export_to_hub(tmp_path, *given)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert (tmp_path / "README.md").read_text() != "half a car"
 
 
 def test_a_seed_of_a_hub_folder_is_refused(run):

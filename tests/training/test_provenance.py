@@ -11,7 +11,7 @@ import torch
 
 from graphjoule import __version__
 from graphjoule.training import provenance
-from graphjoule.training.provenance import commit, source_sha256, tree, versions
+from graphjoule.training.provenance import commit, source_of_commit, source_sha256, tree, versions
 
 CODE = {"commit", "tree"}  # of a checkout alone
 
@@ -26,6 +26,13 @@ def test_versions_name_everything_that_can_change_a_result():
     assert type(found["torch"]) is str  # torch's own is a subclass that JSON writers may not know
 
 
+def test_packages_are_looked_up_once(monkeypatch):
+    """importlib keeps what it found for every time that a folder was changed: a slow leak where each record asks."""
+    before = versions()
+    monkeypatch.setattr(metadata, "version", lambda name: pytest.fail(f"{name} is looked up again"))
+    assert versions() == before
+
+
 def test_pyg_need_not_be_installed(monkeypatch):
     def version(package):
         if package == "torch-geometric":
@@ -33,6 +40,7 @@ def test_pyg_need_not_be_installed(monkeypatch):
         return "1.0"
 
     monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(provenance, "_installed", provenance._installed.__wrapped__)
     assert set(versions()) - CODE == {"graphjoule", "source", "python", "torch", "numpy"}
 
 
@@ -40,7 +48,7 @@ def test_pyg_need_not_be_installed(monkeypatch):
 
 
 def forget():
-    for known in (commit, tree, source_sha256):
+    for known in (commit, tree, source_sha256, source_of_commit):
         known.cache_clear()
 
 
@@ -130,6 +138,16 @@ def test_a_changed_file_of_the_package_is_told_and_one_beside_it_is_not(place):
     write(place / "src/graphjoule/a.py", "a = 2\n")
     assert versions()["tree"] == "changed"
     assert source_sha256() != before
+    assert source_of_commit(commit()) == before  # a commit can be held against what it is said to be
+    assert source_of_commit("0" * 40) is None
+
+
+def test_a_copy_without_git_may_say_its_commit(place, monkeypatch):
+    monkeypatch.setenv("GRAPHJOULE_COMMIT", HASH)
+    assert (commit(), tree()) == (HASH, None)
+    forget()
+    write(place / ".git/HEAD", "f" * 40)
+    assert commit() == "f" * 40
 
 
 def test_the_hash_of_the_source_is_that_of_names_and_contents_alone(place):

@@ -104,6 +104,8 @@ def test_as_many_runs_train_together_as_memory_has_room_for(monkeypatch):
     assert runs_that_fit(deep, task, 10) < runs_that_fit(recipe, task, 10)
     held = small_recipe(**{"terms.energy.method": "penalty"})
     assert runs_that_fit(held, task, 10) < runs_that_fit(recipe, task, 10)
+    views = small_recipe(**{"terms.consistency.views": 4})
+    assert runs_that_fit(views, task, 10) < runs_that_fit(recipe, task, 10)
 
 
 @pytest.mark.parametrize("num_layers", [4, 100])

@@ -86,13 +86,16 @@ def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     from graphjoule.tasks.own_graph import TableOptions
     from graphjoule.tasks.table_report import check_tables
 
-    report = check_tables(source.nodes, source.edges, TableOptions(**source.table_options()), source.graphs)
+    report = check_tables(
+        source.nodes, source.edges, TableOptions(**source.table_options()), source.graphs, source.test_fraction or 0.0
+    )
     names = (
         *source.table_options(),
         "graphs",
         "edges",
         "select_on",
         "class_weights",
+        "test_fraction",
     )  # the latter are of `graphjoule train`
     options = {name: f"--{name.replace('_', '-')}" for name in names}
     problems, warnings = (

@@ -121,7 +121,7 @@ class SparseFeatures:
         return self._twin(value=value)
 
     def _twin(self, **changes: Tensor | None) -> SparseFeatures:
-        """Another matrix with this pattern, and with what is known of it: to find it again would wait for the device."""
+        """Another matrix with this pattern and what is known of it; to find that again would wait for the device."""
         twin = replace(self, **changes)  # type: ignore[arg-type]
         twin.__dict__.update(rows=self.rows, t_rows=self.t_rows)
         return twin

@@ -19,7 +19,8 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text, reason
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
-from graphjoule.training.provenance import source_sha256
+from graphjoule.tasks.objective import OBJECTIVES
+from graphjoule.training.provenance import source_of_commit, source_sha256
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import FORMAT, Record, read_records, run_id
 
@@ -173,8 +174,8 @@ def check_selection(placed: Sequence[Placed]) -> Check:
             without += 1
             continue
         check.count += 1
-        is_loss = rule in ("loss", "mae", "rmse")
-        scores = [inf if value is None else value if is_loss else -value for value in curve]
+        higher = {metric.name for metric in OBJECTIVES[record.objective].metrics if metric.is_higher_better}
+        scores = [inf if value is None else -value if rule in higher else value for value in curve]
         if record.selected_epoch >= len(scores) or len(scores) != record.epochs_run:
             check.problems.append(f"{one.place}: its curve has {len(scores)} epochs, it ran {record.epochs_run}.")
             continue
@@ -205,7 +206,10 @@ def check_code(placed: Sequence[Placed]) -> Check:
         if versions.get("tree") == "changed":
             check.problems.append(f"{one.place}: made by files that differ from the commit it names.")
     check.count = len(placed)
-    for (version, commit, _, source, torch), number in kinds.most_common():
+    for (version, commit, tree, source, torch), number in kinds.most_common():
+        committed = source_of_commit(commit) if commit and source and tree != "changed" else None
+        if committed not in (None, source):
+            check.problems.append(f"{number} records name commit {commit[:12]}, whose files have another hash.")
         same = " (the files that are here)" if source == source_sha256() else ""
         code = f"files {source[:12]}{same}" if source else "files not recorded"
         check.notes.append(

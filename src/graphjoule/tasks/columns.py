@@ -8,6 +8,7 @@ not JSON. Nothing here imports torch.
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,8 @@ MOST_WORDS = 200
 """Words of a column of free text that become features: those in most rows."""
 MOST_CLASSES = 50
 """From more different numbers than these it is not guessed whether they are classes or measurements."""
+FAR = 1_000
+"""Deviations from the mean that no value of a training graph with fewer nodes than a million can have."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LIKE_A_NUMBER = r"^[^\w]{0,3}\d{1,3}([ ,.']?\d{3})*([.,]\d*)?\s*[^\w]{0,2}$"  # 1,5 or $1,200 or 12 %
 _MISSING = {"na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "?", "-"}
@@ -132,18 +135,17 @@ def _text_finding(table: Table, name: str, column: pa.ChunkedArray, missing: int
         words = _split(column)
         if len(pc.list_flatten(words)) > 3 * known:
             return _free_text(name, words, missing)
+    is_like_dates = not is_category and pc.all(pc.match_substring_regex(_known(column), _LIKE_A_DATE)).as_py()
+    odd = ", like dates, but not all in one of the forms 2026-01-31, 31.1.2026 and 1/31/2026" if is_like_dates else ""
     if 2 * different > known and different > FEW_VALUES and not is_category:
-        why = f"left out: {different:,} different values in {known:,} rows"
-        if pc.all(pc.match_substring_regex(_known(column), _LIKE_A_DATE)).as_py():
-            why += ", like dates, but not all in one of the forms 2026-01-31, 31.1.2026 and 1/31/2026"
-        return Finding(name, "names", missing, why)
+        return Finding(name, "names", missing, f"left out: {different:,} different values in {known:,} rows{odd}")
     if different <= MOST_CATEGORIES or is_category:
-        kept, becomes = by_count.keys(), f"one feature for each of {different:,} categories"
+        kept, becomes = by_count.keys(), f"one feature for each of {counted(different, 'category', 'categories')}"
     else:
         kept = dict(sorted(by_count.items(), key=lambda item: (-item[1], item[0]))[:MOST_CATEGORIES]).keys()
         becomes = f"one feature for each of the {MOST_CATEGORIES} most frequent of {different:,} categories"
     encoder = CategoryColumn(name=name, categories=tuple(sorted(kept)))
-    return Finding(name, "category", missing, becomes + ("; missing has none" if missing else ""), encoder)
+    return Finding(name, "category", missing, becomes + odd + ("; missing has none" if missing else ""), encoder)
 
 
 def _free_text(name: str, words: pa.ListArray, missing: int) -> Finding:
@@ -209,6 +211,8 @@ def encode(
         read = _numbers(table, column.name, values[column.name], column)
         assert read is not None
         numbers[:, index] = _standardise(table, column, read[0])
+        if num_far := int((np.abs(numbers[:, index]) > FAR).sum()):
+            said.append(f"{counted(num_far, 'value')} of {column.name!r} far from all that the model was trained on")
         is_missing = np.isnan(read[0])
         if column.has_missing:
             marks.append(is_missing[:, None].astype(dtype))
@@ -554,6 +558,11 @@ def _ask(table: Table, name: str, different: list[str], known: int) -> None:
         raise GraphjouleError(
             f"{table.path}: the column {name!r} has labels such as {_shown(several)}; say `objective=multilabel` if "
             "that is several labels of one node, or `objective=classification` if it is one class."
+        )
+    if all(re.match(_LIKE_A_DATE, value) for value in different):
+        raise GraphjouleError(
+            f"{table.path}: the column {name!r} has dates such as {_shown(different[0])}; write numbers, such as days, "
+            "to predict a time with `objective=regression`, or say `objective=classification` to take each for a class."
         )
     missing = next((value for value in different if value.lower() in _MISSING - {"none"}), None)
     if missing is not None:

@@ -97,7 +97,11 @@ def load_new_nodes(
     try:
         paths = {file.role: unchanged(file) for file in source.files}
     except GraphjouleError as error:
-        logger.warning("%s is read as a graph of its own, since that of the training cannot be: %s", nodes, error)
+        logger.warning(
+            "%s is read as a graph of its own, since that of the training cannot be: %s",
+            nodes,
+            str(error).split(";")[0],
+        )
         return load_tables_like(columns, objective, nodes, edges)
     old = read_nodes_like(paths["nodes"], columns)
     known = [] if columns.id is None else sorted(set(new.ids.to_pylist()) & set(old.ids.to_pylist()))
@@ -159,10 +163,11 @@ def _nearest(x: Features, graph: Propagation, knn: int, nodes: str | Path) -> Pr
     knn = min(knn, num_old)
     weight = float(graph.edge_weight.double().mean()) if graph.is_weighted else 1.0
     heavy = f", each of weight {weight:.4g}, the mean" if graph.is_weighted else ""
+    num_new = len(dense) - num_old
     logger.info(
-        "%s: no edges given, so %s read from their %d nearest in the features of the training graph%s",
+        "%s: no edges given, so %s %d nearest in the features of the training graph%s",
         nodes,
-        counted(len(dense) - num_old, "new node"),
+        "1 new node reads from its" if num_new == 1 else f"{num_new:,} new nodes read from their",
         knn,
         heavy,
     )

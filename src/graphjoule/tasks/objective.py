@@ -202,6 +202,7 @@ def _check_columns(
         )
     if names is not None and len(names) != num_columns:
         raise GraphjouleError(f"Task {task!r} has {num_columns} {what}s but {len(names)} {what} names.")
+    _check_names(f"{what}s", names, task)
     if bool(targets.isnan().all()):
         raise GraphjouleError(f"Task {task!r} has no {what}: all {num_nodes} are NaN, at least one is needed.")
 
@@ -451,7 +452,6 @@ class MultiLabel(Objective):
     def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
         """A row of 1, 0 and NaN per node."""
         _check_columns(targets, num_nodes, self.num_labels, self.label_names, task, "label")
-        _check_names("labels", self.label_names, task)
         _check_weights(self.class_weights, self.focal_gamma, self.num_labels, "label")
         rows = _columns(targets)
         wrong = ~((rows == 0) | (rows == 1) | rows.isnan())

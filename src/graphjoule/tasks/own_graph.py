@@ -374,15 +374,21 @@ def read_graphs(
     return _graph_table(table, columns, asked), replace(options, graphs=found)
 
 
-def split_parts(graphs: NodeTable, is_known: np.ndarray) -> list[np.ndarray] | None:
+def split_parts(graphs: NodeTable, is_known: np.ndarray, test_fraction: float = 0.0) -> list[np.ndarray] | None:
     """The graphs that train, validate and test by a column of their table; None if there is no such column.
 
     Args:
         graphs: the table.
         is_known: which graphs have a target; the others are to be predicted, whatever their part is.
+        test_fraction: share of the graphs to hold back, if that was asked for, which such a column contradicts.
     """
     if SPLIT_COLUMN not in graphs.values or SPLIT_COLUMN in (graphs.columns.id, *graphs.columns.labels):
         return None
+    if test_fraction:
+        raise GraphjouleError(
+            f"`test_fraction` is {test_fraction}, but the column 'split' of {graphs.table.path} says who tests; leave "
+            "one out."
+        )
     column = graphs.values[SPLIT_COLUMN]
     found = positions(pc.utf8_lower(column), SPLIT_PARTS)
     wrong = np.flatnonzero((found < 0) & ~np.asarray(column.is_null()))
@@ -495,7 +501,7 @@ class EdgeTable:
         if said and self.weight is not None and self.weight.size:
             said[0] += f" ({self.weight.min():.4g} to {self.weight.max():.4g}, where a node itself weighs 1)"
         if self.types:
-            kinds = shorten([f"{name} {count:,}" for name, count in self.types.items()])
+            kinds = shorten([f"{name or 'blank'} {count:,}" for name, count in self.types.items()])
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}): {how}")
         said += [f"{counted(self.untyped, 'row')} of a type the model does not know left out"] if self.untyped else []
@@ -511,6 +517,12 @@ class EdgeTable:
         direction: Direction = self.columns["direction"]
         some = f"{counted(one_way, 'edge')} in one direction only: " if one_way < edges and direction != "kept" else ""
         return said + ([some + DIRECTIONS[direction]] if one_way or direction == "kept" else [])
+
+
+def check_one_graph(edges: str | Path | None, knn: int | None) -> None:
+    """Refuse to link nodes in two ways."""
+    if edges is not None and knn is not None:
+        raise GraphjouleError(f"`knn` is {knn} and `edges` is {edges}; give one of them, the graph comes from one.")
 
 
 def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_trained: bool = False) -> EdgeTable:

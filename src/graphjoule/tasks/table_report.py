@@ -14,7 +14,15 @@ import numpy as np
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.tasks.columns import Finding, alike
-from graphjoule.tasks.own_graph import NodeTable, TableOptions, read_edges, read_graphs, read_nodes, split_parts
+from graphjoule.tasks.own_graph import (
+    NodeTable,
+    TableOptions,
+    check_one_graph,
+    read_edges,
+    read_graphs,
+    read_nodes,
+    split_parts,
+)
 from graphjoule.tasks.reading import shorten
 
 OTHER_OPERATORS = (
@@ -47,7 +55,11 @@ class TableReport:
 
 
 def check_tables(
-    nodes: str | Path, edges: str | Path | None, options: TableOptions, graphs: str | Path | None = None
+    nodes: str | Path,
+    edges: str | Path | None,
+    options: TableOptions,
+    graphs: str | Path | None = None,
+    test_fraction: float = 0.0,
 ) -> TableReport:
     """Read two tables, or three, as a training would, and say what becomes of them.
 
@@ -56,7 +68,9 @@ def check_tables(
         edges: the table of edges; None if nearest neighbours are to be linked.
         options: which column is what.
         graphs: the table of graphs, if these are predicted.
+        test_fraction: share of the labels to hold back.
     """
+    check_one_graph(edges, options.knn)
     units = None
     if graphs is not None:
         units, options = read_graphs(graphs, nodes, edges, options)
@@ -69,8 +83,14 @@ def check_tables(
         objective, names = labelled.find_objective(options)
         targets = labelled.targets(objective, names)
         about_target = _about_target(labelled, objective, names, targets)
-        if units is not None:
-            split_parts(units, _is_known(targets))
+        is_split = units is not None and split_parts(units, _is_known(targets), test_fraction) is not None
+        has_classes = objective in ("classification", "binary", "ordinal")
+        most = np.bincount(targets[targets >= 0]).max() if has_classes else _is_known(targets).sum()
+        if most < 2 and not is_split:
+            raise GraphjouleError(
+                f"{labelled.table.path}: {'no class has two labels' if has_classes else 'there is one known target'}; "
+                "expected two, so that one can train and one validate."
+            )
         more = warnings_of_names(names)
         if objective in ("classification", "binary"):
             more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
@@ -99,7 +119,7 @@ def about_graphs(graphs: NodeTable, nodes: NodeTable) -> str:
     sizes = np.bincount(nodes.graph)
     return (
         f"of {counted(len(graphs.ids), 'graph')} called by {graphs.columns.id!r} in {graphs.table.path}, "
-        f"{sizes.min():,} to {sizes.max():,} nodes each"
+        f"{f'{sizes.min():,} to ' if sizes.min() < sizes.max() else ''}{counted(int(sizes.max()), 'node')} each"
     )
 
 
@@ -158,7 +178,7 @@ def warnings_of(findings: Sequence[Finding]) -> list[str]:
     for finding in findings:
         if finding.becomes.startswith("left out"):
             said.append(f"{finding.name!r} is {finding.becomes}")
-        elif "is a code" in finding.becomes:
+        elif "is a code" in finding.becomes or "like dates" in finding.becomes:
             said.append(f"{finding.name!r} is a {finding.kind}: {finding.becomes}")
         elif finding.kind == "number" and re.search(r"(^|[_ ])(id|no|number|code|zip)$", finding.name.lower()):
             said.append(f"{finding.name!r} is taken for a number, whatever its name says")

@@ -24,6 +24,7 @@ from graphjoule.tasks.own_graph import (
     EdgeTable,
     NodeTable,
     TableOptions,
+    check_one_graph,
     read_edges,
     read_graphs,
     read_graphs_like,
@@ -117,7 +118,7 @@ def load_tables(
         graph_column=graph_column,
         pooling=pooling,
     )
-    _check_one_graph(edges, knn)
+    check_one_graph(edges, knn)
     drawn = stratified_rule(test_fraction)
     units = None
     if graphs is not None:
@@ -171,7 +172,7 @@ def load_graph(
         columns: which column is what, `direction` and `knn`, as for `load_tables`.
     """
     options, units = TableOptions(**columns), None
-    _check_one_graph(edges, options.knn)
+    check_one_graph(edges, options.knn)
     if graphs is not None:
         units, options = read_graphs(graphs, nodes, edges, options, needs_label=False)
     if edges is not None:
@@ -292,14 +293,9 @@ def _features(read: NodeTable) -> tuple[Features, list[str]]:
 
 def _own_split(graphs: NodeTable, is_known: torch.Tensor, test_fraction: float) -> Split | None:
     """The split that a table of graphs has in a column, of those whose target is known; None if it has none."""
-    found = split_parts(graphs, is_known.numpy())
+    found = split_parts(graphs, is_known.numpy(), test_fraction)
     if found is None:
         return None
-    if test_fraction:
-        raise GraphjouleError(
-            f"`test_fraction` is {test_fraction}, but the column 'split' of {graphs.table.path} says who tests; leave "
-            "one out."
-        )
     parts = [torch.from_numpy(part) for part in found]
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(PARTS, parts, strict=True))
     logger.info("%s: its column 'split' is the split 'public': %s", graphs.table.path, sizes)
@@ -311,11 +307,6 @@ def _pooling(read: NodeTable) -> Pooling | None:
         return None
     assert read.columns.graphs is not None
     return Pooling(torch.from_numpy(read.graph), read.columns.graphs.pooling)
-
-
-def _check_one_graph(edges: str | Path | None, knn: int | None) -> None:
-    if edges is not None and knn is not None:
-        raise GraphjouleError(f"`knn` is {knn} and `edges` is {edges}; give one of them, the graph comes from one.")
 
 
 def graph_of(

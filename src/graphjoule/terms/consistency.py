@@ -60,10 +60,8 @@ class Consistency(Term):
         check_views(views, drop, p, temperature, weight, warmup)
         self.views, self.drop, self.p = views, drop, p
         self.temperature, self.weight, self.warmup = temperature, weight, warmup
-        self._model, self._scores = model, None
-        model.register_forward_hook(self._keep)
-
-    _scores: Tensor | None
+        self._model = model
+        self._scores: Tensor | None = None
 
     def __call__(self, x: Features, graph: object, *, epoch: int) -> tuple[Tensor, Tensor]:
         """The model's scores in every view, ``[views, num_nodes, num_classes]``, and the term to add to the loss.
@@ -75,7 +73,11 @@ class Consistency(Term):
         """
         keys = torch.randint(-(2**31), 2**31, (self.views, 2), dtype=torch.int32, device=x.device)
         scores = torch.stack([self._model(self.view(x, key), graph) for key in keys])
-        self.forget()
+        if scores.dim() != 3:
+            raise GraphjouleError(
+                f"{type(self._model).__name__} returned {list(scores.shape[1:])}; consistency needs class scores, a "
+                "row per node."
+            )
         state = torch.full((), float(epoch), device=scores.device)
         return scores, self.joined(state, scores.softmax(dim=-1))[0]
 
@@ -92,10 +94,16 @@ class Consistency(Term):
         """The number of epochs done."""
         return torch.zeros(())
 
+    def see(self, output: Tensor) -> None:
+        """See `Term.see`."""
+        self._scores = output
+
     def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Nothing yet: one view agrees with itself. What it has seen are the class probabilities."""
         if self._scores is None:
-            raise GraphjouleError("There are no scores yet: call the model first, then the term.")
+            raise GraphjouleError(
+                "There are no scores yet: let the term `see` what the model returned, then ask for its value."
+            )
         probabilities = self._scores.softmax(dim=-1)
         return probabilities.new_zeros(()), probabilities
 
@@ -114,11 +122,3 @@ class Consistency(Term):
     def forget(self) -> None:
         """Let go of the scores."""
         self._scores = None
-
-    def _keep(self, model: nn.Module, inputs: object, output: object) -> None:
-        if not isinstance(output, Tensor) or output.dim() != 2:
-            found = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise GraphjouleError(
-                f"{type(model).__name__} returned {found}; consistency needs class scores, a row per node."
-            )
-        self._scores = output

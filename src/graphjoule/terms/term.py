@@ -13,10 +13,10 @@ from graphjoule.graph.features import Features
 class Term(ABC):
     """Something added to the loss of one model, with a state of its own.
 
-    A term belongs to the model it was made with. A trainer calls `value` after each forward pass and `updated` after
-    each step. State goes in and comes out as tensors, so that many runs can train in one program, each with its own;
-    a term must not keep any of it. A term without a state implements `value` alone. A term that compares `views` of the
-    same nodes says how many, what each is given, and what they come to together.
+    A term belongs to the model it was made with. A trainer calls `see` and `value` after each forward pass and
+    `updated` after each step. State goes in and comes out as tensors, so that many runs can train in one program, each
+    with its own; a term must not keep any of it. A term without a state implements `value` alone. A term that compares
+    `views` of the same nodes says how many, what each is given, and what they come to together.
 
     Example:
         >>> class SmallHead(Term):
@@ -40,6 +40,9 @@ class Term(ABC):
     def view(self, x: Features, key: Tensor) -> Features:
         """The features that a pass is given, from those of the task and a key of its own; by default the same."""
         return x
+
+    def see(self, output: Tensor) -> None:  # noqa: B027 - most look at weights or layers
+        """Look at what the model returned in this pass, read out to a row per node or graph; by default not."""
 
     def joined(self, state: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         """What several views add to the mean of their losses, and what `updated` needs to know of them.

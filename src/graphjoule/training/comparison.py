@@ -228,7 +228,8 @@ def compare(
     """Score all contenders and say what follows.
 
     Intervals are of a paired bootstrap over nodes and, where there are several, over seeds (Owen 2007): every
-    replicate draws the same nodes and seeds for all contenders.
+    replicate draws the same nodes and seeds for all contenders. They reach at least ``3 / n`` to both sides, the rule
+    of three for what n nodes do not show.
 
     Args:
         objective: what was asked.
@@ -255,6 +256,7 @@ def compare(
         known = [(s if first.is_higher_better else -s, -places[name], name) for s, name in scored if s is not None]
         return max(known)[2] if known else None
 
+    num_nodes = max(round(sum(len(each.target) for each in contenders[0].judged) / len(contenders[0].judged)), 1)
     resampled = {metric.name: _resampled(objective, metric, contenders) for metric in metrics}
 
     def gain(of: str, over: str, metric: Metric) -> Gain | None:
@@ -267,8 +269,13 @@ def compare(
             return None
         low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
         scale = 1.0 if metric.is_share or metric.name == "r2" or constant is None else abs(constant)
+        # Nodes that are drawn again are all alike where none differs; what 3 in n nodes do, n nodes may not show.
+        value, unseen = sign * (mine - theirs), 3 * scale / num_nodes
+        low, high = min(low, value - unseen), max(high, value + unseen)
+        if metric.is_share:
+            low, high = max(low, -1.0), min(high, 1.0)
         more = {"low": low, "high": high, "margin": MARGIN * scale}
-        return Gain(of=of, over=over, metric=metric.name, value=sign * (mine - theirs), **more)
+        return Gain(of=of, over=over, metric=metric.name, value=value, **more)
 
     winner: str = best(lambda c: True) or contenders[-1].name
 
@@ -290,7 +297,7 @@ def compare(
     return Comparison(
         run_ids=list(run_ids),
         part=part,
-        num_nodes=round(sum(len(each.target) for each in contenders[0].judged) / len(run_ids)),
+        num_nodes=num_nodes,
         objective=objective.name,
         metrics=list(names),
         rows=[

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from graphjoule.files import check_free, ensure_folder, write_json, write_text
+from graphjoule.errors import GraphjouleError
+from graphjoule.files import UNFINISHED, check_free, ensure_folder, reason, write_bytes, write_json, write_text
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.export import as_graph_model
@@ -52,10 +53,15 @@ def export_to_hub(
     data = without_paths(data)
     network = as_graph_model(model, data)
     ensure_folder(path)
+    write_bytes(path / UNFINISHED, b"")
     save_model(path / MODEL_FILE, network, recipe, seed=record.seed, data=data, calibration=calibration)
     write_text(path / "README.md", _front_matter(recipe, record, data) + model_card(recipe, [record], data, MODEL_FILE))
     scores = {"val": record.val, "test": record.test}
     write_json(path / _CONFIG_FILE, describe_model(recipe, record.seed, data) | scores)  # last: now the folder counts
+    try:
+        (path / UNFINISHED).unlink()
+    except OSError as error:
+        raise GraphjouleError(f"Cannot finish {path}: {reason(error)}; export it again.") from error
 
 
 def model_file(path: Path) -> Path:

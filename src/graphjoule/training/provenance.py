@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import platform
 import subprocess
+import tarfile
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -15,6 +19,8 @@ import torch
 
 from graphjoule.version import __version__
 
+_SOURCE = (".py", ".pyi", ".toml", ".csv")
+
 
 def versions() -> dict[str, str]:
     """Everything about the code that can change a result, by name.
@@ -22,17 +28,24 @@ def versions() -> dict[str, str]:
     Versions of packages by the package; ``source``, the hash of our own files; and where there is a checkout, its
     ``commit`` and ``tree``, which is "clean" or "changed": what counts are the files of the package, not those beside.
     """
-    ours = {"commit": commit(), "tree": tree(), "source": source_sha256()}
     found = {
         "graphjoule": __version__,
-        **{name: value for name, value in ours.items() if value},
+        "commit": commit(),
+        "tree": tree(),
+        "source": source_sha256(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # with its build, such as +cpu, which the metadata may leave out
-        "numpy": metadata.version("numpy"),
+        "numpy": _installed("numpy"),
+        "torch_geometric": _installed("torch-geometric"),  # there where a model of the user's own is one of its
     }
-    with suppress(metadata.PackageNotFoundError):  # it is there where a model of the user's own is one of its
-        found["torch_geometric"] = metadata.version("torch-geometric")
-    return found
+    return {name: version for name, version in found.items() if version}
+
+
+@cache  # to ask for each record leaks: importlib keeps the packages of a folder for every time that it was changed
+def _installed(package: str) -> str | None:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return None
 
 
 def _package() -> Path:
@@ -42,12 +55,27 @@ def _package() -> Path:
 @cache
 def source_sha256() -> str:
     """A hash of the package's files by name and content: equal for a checkout, a wheel and a copy of the same code."""
-    folder, total = _package(), hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in (".py", ".pyi", ".toml", ".csv"):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-            total.update(f"{path.relative_to(folder).as_posix()} {content}\n".encode())
-    return total.hexdigest()
+    folder = _package()
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix in _SOURCE)
+    return _sha256({path.relative_to(folder).as_posix(): path.read_bytes() for path in found})
+
+
+@cache
+def source_of_commit(name: str) -> str | None:
+    """The hash that the package's files have in a commit of this checkout; None where git does not know it."""
+    command = ["git", "archive", "--format=tar", name, "--", "."]  # of the folder that it runs in
+    try:
+        found = subprocess.run(command, cwd=_package(), capture_output=True, timeout=60, check=True)
+        with tarfile.open(fileobj=io.BytesIO(found.stdout)) as files:
+            members = [member for member in files if member.isfile() and Path(member.name).suffix in _SOURCE]
+            return _sha256({member.name: (files.extractfile(member) or io.BytesIO()).read() for member in members})
+    except (OSError, subprocess.SubprocessError, tarfile.TarError):
+        return None
+
+
+def _sha256(files: Mapping[str, bytes]) -> str:
+    lines = (f"{name} {hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 @cache
@@ -65,11 +93,16 @@ def tree() -> str | None:
 
 @cache
 def commit() -> str | None:
-    """The commit that this package was checked out or installed from, read from files; None where they do not say."""
+    """The commit that this package was checked out or installed from, read from files; None where they do not say.
+
+    A copy of a checkout without its .git may say it by the variable ``GRAPHJOULE_COMMIT``; whether that is true,
+    `source_sha256` shows.
+    """
     try:
         checkout = _package().parents[1]
         if (checkout / "pyproject.toml").is_file():
-            return _head(checkout / ".git")
+            git = checkout / ".git"
+            return _head(git) if git.exists() else os.environ.get("GRAPHJOULE_COMMIT") or None
         origin = metadata.distribution("graphjoule").read_text("direct_url.json")
         return str(json.loads(origin or "{}")["vcs_info"]["commit_id"])
     except (OSError, KeyError, ValueError, metadata.PackageNotFoundError):

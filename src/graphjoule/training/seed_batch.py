@@ -71,10 +71,12 @@ class TrainingLoss(nn.Module):
         """
         for name in states or {}:
             x = x if key is None else self.terms[name].view(x, key)
-        output = self.task.readout(self.model(x, graph, key=key), self.model.output_center)[index]
+        rows = self.task.readout(self.model(x, graph, key=key), self.model.output_center)
+        output = rows[index]
         losses = self.losses(output, target)
         added, seen = losses.new_zeros(()), {}
         for name, state in (states or {}).items():
+            self.terms[name].see(rows)
             value, seen[name] = self.terms[name].value(state)
             self.terms[name].forget()  # inside a vmap nothing may be kept
             added = added + value

@@ -87,10 +87,10 @@ class Trainer:
         self.task.objective.column(self.recipe.train.select_on)
         if "consistency" in self.terms:
             self.task.graph.require_whole("`terms.consistency`")
-            if not isinstance(self.task.objective, Classification) or self.task.pooling is not None:
+            if not isinstance(self.task.objective, Classification):
                 raise GraphjouleError(
-                    f"`terms.consistency` compares the classes of nodes, and {self.task.name!r} asks for "
-                    f"{self.task.objective.name} of {self.task.unit}s; leave it out."
+                    f"`terms.consistency` compares classes, and the objective of {self.task.name!r} is "
+                    f"{self.task.objective.name}; leave it out."
                 )
 
     def _check_selectable(self) -> None:
