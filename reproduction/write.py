@@ -20,9 +20,10 @@ from graphjoule.report import picture
 from graphjoule.studies import STUDIES, ledger_text
 from reproduction.bench.plot import plot_all
 from reproduction.pages import Results, fill_page, read_results
-from reproduction.pages.drawings import drawn_with
+from reproduction.pages.drawings import Figure, drawn_with
+from reproduction.pages.gallery import gallery_figures, gallery_rows
 from reproduction.pages.numbers import with_numbers
-from reproduction.pages.tables import DOCUMENTS, with_tables
+from reproduction.pages.tables import DOCUMENTS, GALLERY, with_tables
 from reproduction.pages.wave import pulse_picture, ring_picture
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,15 +47,20 @@ def results_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     for name, rows in results.ledgers.items():
         for form in ("csv", "json"):
             files[f"reproduction/data/{name}.{form}"] = ledger_text(STUDIES[name], rows, form).encode()
-    for figure in chain(*results.figures.values()):
+    for figure in all_figures(results):
         data = {**figure.data(), "drawn_with": drawn_with()}
         files[f"reproduction/data/{figure.name}.json"] = data_text(data).encode()
     return files
 
 
 def pictures(results: Results) -> dict[str, bytes]:
-    """The pictures of the studies."""
-    return {f"docs/images/{figure.name}.png": picture(figure.drawing) for figure in chain(*results.figures.values())}
+    """The pictures of the studies and of the gallery."""
+    return {f"docs/images/{figure.name}.png": picture(figure.drawing) for figure in all_figures(results)}
+
+
+def all_figures(results: Results) -> list[Figure]:
+    """Those of the studies, then those of the gallery."""
+    return [*chain(*results.figures.values()), *gallery_figures(gallery_rows(GALLERY))]
 
 
 def data_text(data: dict[str, Any]) -> str:

@@ -7,10 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from graphjoule import EnergyConstraint, Trace
-from graphjoule.nn import GCN
+from graphjoule.nn import EGNN, GCN, GCNII
 from tests.forked import context
 from tests.graphs import normal, path3
 
@@ -26,25 +29,36 @@ ROWS = {
     "Lightning": "trace/test_lightning.py::test_energies_are_logged_and_multipliers_are_in_the_checkpoint",
     "loaders of PyG": "trace/test_graphs.py::test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch",
     "DistributedDataParallel": "test_loops.py::test_two_processes_train_one_model_with_trace_and_constraint",
+    "FullyShardedDataParallel": "test_loops.py::test_sharded_weights_have_the_energies_and_multipliers_of_whole_ones",
     "`torch.export`": "training/test_export.py::test_a_program_says_what_the_model_says_on_any_graph",
 }
 
 
 def test_every_row_of_the_page_has_a_test():
     page = (ROOT / "docs" / "loops.md").read_text()
-    rows = dict(re.findall(r"^\| ([^|]+) \| (yes|not tested) \|", page, flags=re.MULTILINE))
-    assert {row for row, works in rows.items() if works == "yes"} == ROWS.keys()
-    assert [row for row, works in rows.items() if works != "yes"] == ["FullyShardedDataParallel"]
+    rows = re.findall(r"^\| ([^|]+) \| yes \|", page, flags=re.MULTILINE)
+    assert set(rows) == ROWS.keys()
     for place in ROWS.values():
         path, name = place.split("::")
         assert f"def {name}" in (ROOT / "tests" / path).read_text(), place
 
 
-def _train(rank: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+def _in_parallel(model: torch.nn.Module, kind: str) -> torch.nn.Module:
+    if kind == "FullyShardedDataParallel":
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    if kind == "fully_shard":
+        mesh = init_device_mesh("cpu", (2,))
+        for conv in model.convs:
+            fully_shard(conv, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+    return DistributedDataParallel(model)
+
+
+def _train(rank: int, folder: str, kind: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{kind}", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = GCN(4, 4, 2, num_layers=3, dropout=0.0)
-    wrapped = DistributedDataParallel(model)
+    wrapped = _in_parallel(model, kind)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     x, y = normal(3, 4, seed=rank, dtype=torch.float32), torch.tensor([0, 1, 0])
     with Trace(model) as trace, EnergyConstraint(model, layers=["convs.*"]) as constraint:
@@ -55,22 +69,77 @@ def _train(rank: int, folder: str) -> None:
             constraint.update()
     own = constraint.multipliers.clone()
     dist.all_reduce(constraint.multipliers)
-    found = {"rows": len(trace.layers), "weights": model.state_dict(), "own": own, "sum": constraint.multipliers}
-    torch.save(found, f"{folder}/{rank}.pt")
+    is_whole = kind == "DistributedDataParallel"
+    weights = model.state_dict() if is_whole else {}
+    found = {"energies": torch.tensor([row.energy for row in trace.layers]), "own": own, "sum": constraint.multipliers}
+    torch.save({**found, "weights": weights}, f"{folder}/{kind}-{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.mark.slow
-def test_two_processes_train_one_model_with_trace_and_constraint(tmp_path):
-    processes = [context().Process(target=_train, args=(rank, str(tmp_path))) for rank in range(2)]
+def _trained(folder: Path, kind: str) -> list[dict]:
+    """What both processes found."""
+    processes = [context().Process(target=_train, args=(rank, str(folder), kind)) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
         assert process.exitcode == 0
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
-    assert first["rows"] == second["rows"] == 9
+    return [torch.load(folder / f"{kind}-{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_with_trace_and_constraint(tmp_path):
+    first, second = _trained(tmp_path, "DistributedDataParallel")
+    assert len(first["energies"]) == len(second["energies"]) == 9
     for name, weight in first["weights"].items():
         assert weight.equal(second["weights"][name])
     torch.testing.assert_close(first["sum"], first["own"] + second["own"])
     assert first["sum"].equal(second["sum"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["FullyShardedDataParallel", "fully_shard"])
+def test_sharded_weights_have_the_energies_and_multipliers_of_whole_ones(tmp_path, kind):
+    whole, sharded = (_trained(tmp_path, each) for each in ("DistributedDataParallel", kind))
+    for expected, found in zip(whole, sharded, strict=True):
+        for name in ("energies", "own", "sum"):
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def _autocast(model, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(x, EDGES)
+
+
+def _checkpointed(model, x):
+    return checkpoint(model, x, EDGES, use_reentrant=False)
+
+
+EDGES = path3().index
+STEPS = {"plain": lambda model, x: model(x, EDGES), "autocast": _autocast, "checkpoint": _checkpointed}
+
+
+@pytest.mark.parametrize("network", [GCN, EGNN, GCNII])
+@pytest.mark.parametrize("loop", ["plain", "autocast", "bfloat16", "checkpoint", "accumulation"])
+def test_a_loop_trains_with_trace_and_constraint_on(loop, network):
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if loop == "bfloat16" else torch.float32
+    model = network(4, 4, 2, num_layers=3, dropout=0.0).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    x, y = normal(3, 4, dtype=torch.float32).to(dtype), torch.tensor([0, 1, 0])
+    per_step = 2 if loop == "accumulation" else 1
+    with Trace(model, watch=["convs.*"]) as trace, EnergyConstraint(model, layers=["convs.*"], c_min=0.9) as constraint:
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(per_step):
+                scores = STEPS.get(loop, STEPS["plain"])(model, x)
+                (F.cross_entropy(scores.float(), y) + constraint()).backward()
+            optimizer.step()
+            constraint.update()
+    assert len(trace.layers) == 3 * 3 * per_step  # no row is missing, none is there twice
+    assert all(row.energy >= 0 and row.energy < float("inf") for row in trace.layers)
+    assert constraint.multipliers.abs().sum() > 0
+    after = list(model.parameters())
+    assert all(parameter.isfinite().all() for parameter in after)
+    assert any(not old.equal(new) for old, new in zip(before, after, strict=True))

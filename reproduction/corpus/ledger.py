@@ -24,7 +24,7 @@ def settings_ledger(records: Iterable[Record]) -> str:
         if record["kind"] == "fit" and record["scores"]:
             scores = record["scores"][f"test_{score_name(record['task'])}"]
             mean[record["task"], record["depth"], record["what"]] = 100 * statistics.fmean(scores)
-    depths = sorted({depth for _, depth, what in mean if what == FOUND})
+    depths = sorted({depth for _, depth, _ in mean if depth < 32})  # at 32 layers there is no search
     heads = [f"{name}, {depth}" for depth in depths for name in ("data", "search", "difference")]
     below: dict[str, dict[str, float]] = {}
     rows = []

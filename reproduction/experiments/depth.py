@@ -11,10 +11,7 @@ models).
 from __future__ import annotations
 
 import argparse
-import gc
-import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from itertools import product
@@ -28,7 +25,8 @@ from graphjoule import fit, load_recipe, load_task
 from graphjoule.nn import Wave
 from graphjoule.tasks import Task
 from graphjoule.theory import wave_energies
-from graphjoule.training import describe_device, resolve_device, versions
+from graphjoule.training import resolve_device
+from reproduction.experiments.record import Cells
 from reproduction.experiments.rivals import ADGN, GPS, GraphCON, in_the_table
 
 __all__ = ["main"]
@@ -93,54 +91,6 @@ def cell(result: Any, **more: Any) -> dict[str, Any]:
         "seconds_per_run": sum(record.seconds for record in records) / len(records),
         "backend": records[0].backend,
     }
-
-
-class Cells:
-    """The lines of a file, by key; a cell that is there is not computed again."""
-
-    def __init__(self, path: Path, seconds: float, device: torch.device) -> None:
-        self.path, self.device, self.end = path, device, time.monotonic() + seconds
-        self.found: dict[str, dict[str, Any]] = {}
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                row = json.loads(line)
-                self.found[row["key"]] = row
-
-    def get(self, key: str, settings: Mapping[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The cell of a key, computed and written if it is not there with these settings."""
-        if self.found.get(key, {}).get("settings") != settings:
-            if time.monotonic() > self.end:
-                raise SystemExit(f"Out of time before {key}; call again to go on.")
-            held = self._hold()
-            begin = time.monotonic()
-            row = {"key": key, "settings": settings, **make(), "wall_seconds": round(time.monotonic() - begin, 2)}
-            if self.device.type == "cuda":  # of this cell alone, however many runs it trains at once
-                row["peak_bytes"] = torch.cuda.max_memory_allocated(self.device) - held
-            row |= {"device": describe_device(self.device), "versions": versions()}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-            self.found[key] = row
-            brief = ("key", "val_accuracy", "test_mean", "drift", "wall_seconds")
-            row_mean = row.get("test_accuracy") or row.get("test_mae") or [math.nan]
-            shown = row | {"test_mean": sum(row_mean) / len(row_mean), "drift": max(row.get("drift") or [0.0])}
-            print({name: shown.get(name) for name in brief}, flush=True)
-        return self.found[key]
-
-    def _hold(self) -> int:
-        """Let go of what earlier cells left on the device; the bytes that are still there."""
-        gc.collect()
-        if self.device.type != "cuda":
-            return 0
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self.device)
-        return torch.cuda.memory_allocated(self.device)
-
-    def best(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """The settings of the row with the highest validation accuracy; of equals the lowest loss."""
-        best = max(rows, key=lambda row: (round(row.get("val_accuracy", 0.0), 4), -row.get("val_loss", math.inf)))
-        settings: dict[str, Any] = best["settings"]
-        return settings
 
 
 def drifts(result: Any, dataset: str, device: torch.device) -> list[float]:

@@ -1,6 +1,6 @@
 """What a trace costs: a 64-layer forward pass on Pubmed with and without one, in turns, in one process.
 
-    python -m reproduction.experiments.trace_overhead [--out reproduction/results/trace/overhead.json]
+    python -m reproduction.experiments.trace_overhead [--device cuda] [--out reproduction/results/trace/overhead.json]
 
 Three networks: EGNN and GCN of this package, and PyG's GCN. A hook wants to see every layer, so EGNN leaves its fused
 stack; its forward pass layer by layer, with hooks that do nothing, is measured beside it, to tell the two costs apart.
@@ -32,23 +32,26 @@ SLOW, FEW = ("all measures",), 3  # sides that are measured in a few turns only
 
 def networks(task, layers):
     """Networks by name, each with what it is called with."""
+    device = task.graph.device
     for name in ("egnn", "gcn"):
-        model = build_model(load_recipe(name, task.name, layers), task, seed=0)
+        model = build_model(load_recipe(name, task.name, layers), task, seed=0).to(device)
         yield name, model.eval(), (task.features, task.graph)
     dense = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
-    model = GCN(task.num_features, 64, layers, task.out_channels)
+    model = GCN(task.num_features, 64, layers, task.out_channels).to(device)
     yield "PyG's GCN", model.eval(), (dense, task.graph.edge_index)
 
 
 @torch.no_grad()
 def seconds(model, inputs, graph, measures=None):
-    """Seconds of one forward pass, traced unless `measures` is None."""
+    """Seconds of one forward pass, traced unless `measures` is None, until the device is done with it."""
     begin = time.perf_counter()
     if measures is None:
         model(*inputs)
     else:
         with Trace(model, graph, measures, watch=["convs.*"]):
             model(*inputs)
+    if graph.device.type == "cuda":
+        torch.cuda.synchronize(graph.device)
     return time.perf_counter() - begin
 
 
@@ -93,7 +96,7 @@ def bytes_per_layer(model, inputs, graph, calls=5):
 
 def measure(given):
     """One process's numbers of all networks."""
-    task = load_task(given.dataset, given.data_root)
+    task = load_task(given.dataset, given.data_root).to(given.device)
     found = {}
     for name, model, inputs in networks(task, given.layers):
         found[name] = compare(model, inputs, task.graph, given.repeats, with_all=given.with_all)
@@ -105,6 +108,7 @@ def measure(given):
 def one_process(given, number):
     """What another process of this file measures; the first one has all measures too, which take minutes."""
     options = ["--dataset", given.dataset, "--layers", str(given.layers), "--repeats", str(given.repeats), "--child"]
+    options += ["--device", given.device]
     options += ["--data-root", str(given.data_root)] if given.data_root else []
     options += ["--with-all"] if number == 0 else []
     command = [sys.executable, "-m", "reproduction.experiments.trace_overhead", *options]
@@ -137,6 +141,7 @@ def main():
     parser.add_argument("--layers", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--processes", type=int, default=9, choices=range(1, 100), metavar="N")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--out", type=Path, help="write the record to this JSON file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -155,7 +160,7 @@ def main():
         "dataset": given.dataset,
         "layers": given.layers,
         "repeats": given.repeats,
-        "device": describe_device(torch.device("cpu")),
+        "device": describe_device(torch.device(given.device)),
         "versions": versions(),
         "networks": merged(processes),
     }

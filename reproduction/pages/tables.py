@@ -15,11 +15,16 @@ from graphjoule.studies import Collection, Variant, find_study, read_collection
 from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
 from reproduction.corpus import jobs, ledger
+from reproduction.experiments.record import read_cells
+from reproduction.pages.gallery import gallery_figures, gallery_rows, gallery_table
+from reproduction.pages.predictors import predictors_table
 from reproduction.pages.tuned import ablation_table, cost_table, ranking_table, tuned_table
-from reproduction.pages.wave import distances_table, read_cells, ring_table
+from reproduction.pages.wave import FILE as WAVE
+from reproduction.pages.wave import distances_table, ring_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "reproduction/results"
+GALLERY = RESULTS / "gallery/gallery.jsonl"
 TABLE1 = find_study("table1")
 CELLS = {"cora": (2, 16, 64), "pubmed": (2, 16, 64), "physics": (2, 16, 32)}
 NAMES = {"cora": "Cora", "pubmed": "Pubmed", "physics": "Physics"}
@@ -114,16 +119,33 @@ def all_records(path: Path) -> list[Record]:
 
 def overhead_table() -> str:
     """What a trace of the energy costs."""
-    lines = ["| model | forward pass | traced | cost | of the pass layer by layer |", "|---|---|---|---|---|"]
-    report = json.loads((RESULTS / "trace/overhead.json").read_text())
-    for model, sides in report["networks"].items():
-        plain, traced = sides["plain"]["ms"], sides["energy"]
-        low, high = (f"{100 * cost:.0f}" for cost in traced["cost_range"])
-        lines.append(
-            f"| {model} | {plain:.0f} ms | {traced['ms']:.0f} ms | {100 * traced['cost']:.0f} % ({low} to {high}) "
-            f"| {100 * traced['cost_of_layers']:.0f} % |"
-        )
+    lines = [
+        "| model | device | forward pass | traced | cost | of the pass layer by layer |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted((RESULTS / "trace").glob("overhead*.json")):
+        report = json.loads(path.read_text())
+        for model, sides in report["networks"].items():
+            plain, traced = sides["plain"]["ms"], sides["energy"]
+            low, high = (f"{100 * cost:.0f}" for cost in traced["cost_range"])
+            lines.append(
+                f"| {model} | {report['device']} | {plain:.0f} ms | {traced['ms']:.0f} ms "
+                f"| {100 * traced['cost']:.0f} % ({low} to {high}) | {100 * traced['cost_of_layers']:.0f} % |"
+            )
     return "\n".join(lines)
+
+
+def live_table() -> str:
+    """What watching every layer costs a training: of a CPU, which others may use too, by processor time."""
+    lines = ["| training | looks | ratio |", "|---|---|---|"]
+    for path in sorted((RESULTS / "trace").glob("live-*.json")):
+        report = json.loads(path.read_text())
+        clock = "processor_ratio" if report["device"].startswith("cpu") else "ratio"
+        where = f"{report['model']}, {report['layers']} layers, {report['dataset']}, {report['device']}"
+        for side, row in report["sides"].items():
+            if side != "plain":
+                lines.append(f"| {where}, {side} | {row['looks']:.0f} | {row[clock]:.2f} |")
+    return "\n".join(lines) if len(lines) > 2 else NOT_RUN
 
 
 def bench_table() -> str:
@@ -179,7 +201,7 @@ def depth_table() -> str:
 
 def wave_table() -> str:
     """The wave with 64 layers on the real graphs beside EGNN."""
-    cells = read_cells()
+    cells = read_cells(WAVE)
     lines = [
         "| dataset | wave | EGNN | settings that validation chose among | largest drift of a run |",
         "|---|---|---|---|---|",
@@ -257,12 +279,29 @@ def endurance_table() -> str:
     return "\n".join(["| what | result |", "|---|---|", *(f"| {what} | {result} |" for what, result in rows.items())])
 
 
+def gallery_picture(name: str) -> str:
+    """A picture of the gallery, with what it shows in words; nothing without records."""
+    found = [figure for figure in gallery_figures(gallery_rows(GALLERY)) if figure.name == name]
+    return "".join(f"![{figure.alt}](images/{figure.name}.png)" for figure in found) or NOT_RUN
+
+
+def predictors_rows() -> str:
+    """Rank correlations of measures with the final accuracy."""
+    runs = list(read_cells(RESULTS / "trace/predict.jsonl").values())
+    return predictors_table(runs) if runs else NOT_RUN
+
+
 def corpus_table(made: Callable[[list[dict[str, Any]]], str], file: str) -> str:
     """A ledger of the corpus, from its records where they are there."""
     return made(jobs.read_records(RESULTS / "corpus" / file)) or "Not run yet."
 
 
+NOT_RUN = "There are no records of this yet."
 TABLES = {
+    "gallery": lambda: gallery_table(gallery_rows(GALLERY)) if GALLERY.exists() else NOT_RUN,
+    **{f"gallery_{name}": partial(gallery_picture, f"gallery-{name}") for name in ("energy", "rank", "reach")},
+    "predictors": predictors_rows,
+    "live": live_table,
     "faults": faults_table,
     "fuzz": fuzz_table,
     "endurance": endurance_table,
@@ -292,6 +331,9 @@ DOCUMENTS = (
     "docs/trace.md",
     "docs/reliability.md",
     "docs/wave.md",
+    "docs/gallery.md",
+    "docs/measures.md",
+    "docs/loops.md",
     "docs/consistency.md",
     "reproduction/corpus/README.md",
 )

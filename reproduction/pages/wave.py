@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from io import BytesIO
 from pathlib import Path
@@ -16,8 +15,9 @@ from graphjoule import Propagation
 from graphjoule.nn import WaveConv
 from graphjoule.ops import propagate, wave_stack
 from graphjoule.report import Drawing, Line, Panel, draw, picture
+from reproduction.experiments.record import read_cells
 
-__all__ = ["distances_table", "pulse_picture", "read_cells", "ring_picture", "ring_table"]
+__all__ = ["FILE", "distances_table", "pulse_picture", "ring_picture", "ring_table"]
 
 FILE = Path(__file__).resolve().parents[1] / "results/depth/wave.jsonl"
 HOPS = (5, 10, 20, 50, 100, 500)
@@ -31,15 +31,9 @@ _TASKS = ("shortest-paths", "eccentricity", "diameter")
 _SIDE, _LAYERS, _FAINTEST = 51, (0, 6, 12, 18, 24), 1e-4  # of the pulse
 
 
-def read_cells() -> dict[str, dict[str, Any]]:
-    """The lines of the record by their key; of two with a key the later one."""
-    rows = (json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines())
-    return {row["key"]: row for row in rows}
-
-
 def ring_table() -> str:
     """Test accuracy over distance."""
-    cells = read_cells()
+    cells = read_cells(FILE)
     lines = [f"| model | {' | '.join(f'{hops} hops' for hops in HOPS)} |", "|---" * (1 + len(HOPS)) + "|"]
     for model, name in NAMES.items():
         found = [_accuracy(cells.get(f"ring-{hops} {model}")) for hops in HOPS]
@@ -56,7 +50,7 @@ def _accuracy(cell: dict[str, Any] | None) -> str:
 
 def distances_table() -> str:
     """Mean absolute errors on the six families of graphs, and what a run costs; a row for each model with a record."""
-    cells = read_cells()
+    cells = read_cells(FILE)
     lines = [
         "| model | layers | shortest paths | eccentricity | diameter | seconds of a run | memory of a run |",
         "|---" * 7 + "|",
@@ -85,7 +79,7 @@ def _error(cell: dict[str, Any]) -> str:
 
 def ring_picture() -> bytes:
     """Accuracy over distance of all models with a record."""
-    cells, lines = read_cells(), []
+    cells, lines = read_cells(FILE), []
     for model, name in NAMES.items():
         known = [(hops, cells[f"ring-{hops} {model}"]) for hops in HOPS if f"ring-{hops} {model}" in cells]
         if known:

@@ -45,6 +45,34 @@ def test_the_information_is_that_of_sums_over_pairs(num_nodes):
     assert float(instance_information_gain(torch.zeros(num_nodes, 2), inputs)) == pytest.approx(0, abs=1e-12)
 
 
+def test_it_is_the_papers_sum_with_kernel_densities_and_their_entropies():
+    x, inputs, m = normal(30, 2), normal(30, 3, seed=1), 30
+
+    def log_density(z, variance):  # of a mixture of Gaussians at each of its centres
+        squares = torch.cdist(z, z).square()
+        constant = 0.5 * z.size(1) * math.log(2 * math.pi * variance)
+        return torch.logsumexp(-squares / (2 * variance), dim=1) - math.log(m) - constant
+
+    v, w = (0.5 * float(z.square().sum(dim=1).mean()) for z in (inputs, x))
+    joint = torch.cat([inputs * math.sqrt(w / v), x], dim=1)  # one variance for both, and its volume beside it
+    log_joint = log_density(joint, w) + 0.5 * inputs.size(1) * math.log(w / v)
+    expected = (log_joint - log_density(inputs, v) - log_density(x, w)).mean()
+    assert float(instance_information_gain(x, inputs)) == pytest.approx(float(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.6, 0.9])
+def test_of_correlated_gaussians_it_is_the_closed_form(rho):
+    """E log p(z, x) / (p(z) p(x)), where the kernels' variance 1/2 is added to the variance 1 of both."""
+    noise = normal(2000, 2, seed=3)
+    noise = torch.linalg.qr(noise - noise.mean(dim=0)).Q * math.sqrt(2000)  # of no correlation and variance 1
+    z = noise[:, :1]
+    x = rho * z + math.sqrt(1 - rho**2) * noise[:, 1:]
+    wide = 1.5
+    determinant = wide**2 - rho**2
+    expected = -0.5 * math.log(determinant / wide**2) - (wide - rho**2) / determinant + 1 / wide
+    assert float(instance_information_gain(x, z)) == pytest.approx(expected, abs=0.01)
+
+
 def test_features_that_know_the_inputs_have_more_information_than_those_that_do_not():
     inputs = normal(60, 4)
     known, unknown = (

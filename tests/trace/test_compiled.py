@@ -1,12 +1,13 @@
 """Hooks on what `torch.compile` made: every row that the plain model has, and the same constraint."""
 
+import shutil
 import sys
 
 import pytest
 import torch
 
 from graphjoule import EnergyConstraint, Trace
-from graphjoule.nn import EGNN
+from graphjoule.nn import EGNN, GCN
 from graphjoule.trace.compiled import as_written, compile_anew, not_compiled, uncompiled
 from tests.graphs import normal, path3
 
@@ -22,9 +23,9 @@ MODELS = [
 any_model = pytest.mark.parametrize("make", MODELS, ids=["linear", "egnn"])
 
 
-def compiled(model: torch.nn.Module) -> torch.nn.Module:
+def compiled(model: torch.nn.Module, backend: str = "eager") -> torch.nn.Module:
     torch.compiler.reset()
-    return torch.compile(model, backend="eager")
+    return torch.compile(model, backend=backend)
 
 
 def call(model: torch.nn.Module, like: torch.nn.Module) -> torch.Tensor:
@@ -70,6 +71,30 @@ def test_a_constraint_holds_a_compiled_model(make, is_called):
         constraint().backward()
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
     call(fast, model)
+
+
+@pytest.mark.slow  # it compiles C++
+def test_a_model_of_inductor_is_trained_as_the_plain_one_with_trace_and_constraint():
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("inductor needs a C++ compiler")
+    found = []
+    for backend in (None, "inductor"):
+        torch.manual_seed(0)
+        model = GCN(4, 4, 2, num_layers=3, dropout=0.0)
+        fast = model if backend is None else compiled(model, backend)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with EnergyConstraint(fast, layers=["convs.*"], c_min=0.9) as constraint:
+            for _ in range(3):
+                optimizer.zero_grad()
+                (fast(X, EDGES).square().mean() + constraint()).backward()
+                optimizer.step()
+                constraint.update()
+        with Trace(fast) as trace:
+            fast(X, EDGES)
+        found.append(([row.energy for row in trace.layers], constraint.multipliers.flatten().tolist()))
+    (energies, multipliers), (of_inductor, its_multipliers) = found
+    assert of_inductor == pytest.approx(energies, rel=1e-4)
+    assert its_multipliers == pytest.approx(multipliers, rel=1e-4)
 
 
 def test_nothing_is_compiled_where_nothing_was(monkeypatch):

@@ -9,8 +9,15 @@ import torch
 import torch_geometric.nn as pyg
 from torch import nn
 from torch.func import functional_call
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader import DataLoader
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import (
+    CachedLoader,
+    DataLoader,
+    DynamicBatchSampler,
+    ImbalancedSampler,
+    PrefetchLoader,
+    RandomNodeLoader,
+)
 
 from graphjoule import diagnose, limits
 from graphjoule.errors import GraphjouleError
@@ -22,7 +29,7 @@ from graphjoule.trace import Trace
 from tests.graphs import Edges, path3, random_edges
 
 from . import Plain, names, norm, single
-from .test_operators import counts, dense_energy, means
+from .test_operators import adjacency_sum, counts, dense_energy, means, random_walk, returned_attention, symmetric
 
 C = 4
 
@@ -76,6 +83,42 @@ def test_every_batch_of_a_loader_is_measured_on_its_own_edges(sizes):
         for row, h in zip(trace.select(call=k).layers, (encoded[k], convolved[k]), strict=True):
             assert row.energy == pytest.approx(dense_energy(weights, h), rel=1e-5)
             assert (row.operator, row.num_nodes) == ("random_walk", batch.num_nodes)
+
+
+TRUTHS = {
+    pyg.GCNConv: symmetric,
+    pyg.SAGEConv: random_walk,
+    pyg.GATConv: returned_attention,
+    pyg.GraphConv: adjacency_sum,
+}
+LOADERS = {  # those that need no compiled extension
+    "of a varying number of graphs": lambda data: DataLoader(
+        data, batch_sampler=DynamicBatchSampler(data, max_num=12, mode="node")
+    ),
+    "of some classes more often": lambda data: DataLoader(
+        data, batch_size=2, sampler=ImbalancedSampler(torch.tensor([0, 0, 0, 1]))
+    ),
+    "of parts of one graph": lambda data: RandomNodeLoader(Batch.from_data_list(data), num_parts=3),
+    "that is read ahead": lambda data: PrefetchLoader(DataLoader(data, batch_size=3, shuffle=True)),
+    "that is kept": lambda data: CachedLoader(DataLoader(data, batch_size=3)),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("layer", [pyg.GCNConv, pyg.SAGEConv, pyg.GATConv, pyg.GraphConv])
+def test_any_loader_gives_rows_of_its_own_batches(kind, layer):
+    torch.manual_seed(0)
+    model = pyg.Sequential("x, edge_index", [(nn.Linear(C, C), "x -> x"), (layer(C, C), "x, edge_index -> x")]).eval()
+    conv, seen = model[1], []
+    conv.register_forward_hook(lambda module, args, output: seen.append((*args, output)))
+    with torch.no_grad(), Trace(model, watch=layer) as trace:
+        for batch in LOADERS[kind]([graph_data(n, k) for k, n in enumerate([4, 9, 6, 3])]):
+            model(batch.x, batch.edge_index)
+    rows, calls = trace.layers, list(seen)
+    assert len(rows) == len(calls) > 1
+    for row, (x, index, out) in zip(rows, calls, strict=True):
+        expected = TRUTHS[layer](conv, x, index, out)
+        assert row.energy == pytest.approx(expected, rel=1e-5, abs=1e-9 * (1 + row.norm**2))
 
 
 def test_rows_are_averaged_over_an_epoch_as_if_all_batches_were_one_graph():

@@ -1,14 +1,21 @@
 import math
 import sys
+import warnings
+from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch_geometric.nn import GraphSAGE
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
-from graphjoule.training import Callback, TensorBoard, TrainingInterrupted, read_records
+from graphjoule.graph import Propagation
+from graphjoule.trace import LayerCollapse, RecordedTrace, Trace
+from graphjoule.training import Callback, LayerWatch, Progress, TensorBoard, TrainingInterrupted, read_records
 
-from . import assert_same_training, small_recipe, small_task
+from . import assert_same_training, make_batch, small_recipe, small_task
 
 RECIPE = small_recipe("gcn", epochs=6)
 TASK = small_task()
@@ -130,6 +137,81 @@ def test_what_is_no_callback_is_refused():
         fit(RECIPE, TASK, callbacks=[lambda progress: None])
 
 
+# Looking at layers
+
+
+def watched(most=1.0, every=2, **options):
+    seen = {}
+    return seen, LayerWatch(lambda epoch, rows: seen.update({epoch: rows}), most=most, every=every, **options)
+
+
+@pytest.mark.parametrize("model", ["gcn", "egnn"])
+def test_energies_are_those_of_the_network_of_that_epoch_and_the_training_stays_the_same(tmp_path, model):
+    recipe = small_recipe(model, epochs=5, dropout=0.5)
+    seen, watch = watched()
+    fit(recipe, TASK, [3, 5], out=tmp_path / "watched", callbacks=[watch])
+    fit(recipe, TASK, [3, 5], out=tmp_path / "plain")
+    assert_same_training(tmp_path / "watched", tmp_path / "plain")
+    assert list(seen) == [1, 3, 5]
+    batch = make_batch(recipe, TASK, [3, 5], epochs=3)
+    expected = Trace.of(batch.current_model(0), TASK.graph, (batch.features, TASK.graph), watch=["convs.*"]).layers
+    assert [row["energy"] for row in seen[3]] == pytest.approx([row["energy"] for row in expected])
+
+
+def test_looks_never_take_more_than_their_share_of_the_time(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("graphjoule.training.callbacks.time.perf_counter", lambda: now[0])
+
+    def trace(measures):
+        now[0] += 1.0  # an epoch takes as long as a look
+        return RecordedTrace([], measures)
+
+    seen, watch = watched(most=0.1, every=1)
+    for epoch in range(1, 101):
+        watch.on_epoch(Progress(epoch, 100, 1, 1, 0.0, {}, trace))
+        now[0] += 1.0
+    assert 8 <= len(seen) <= 0.1 * now[0] + 1
+
+
+def test_layers_of_the_users_own_module_are_looked_at():
+    seen, watch = watched()
+    fit(partial(GraphSAGE, hidden_channels=4, num_layers=2), TASK, settings={"epochs": 2}, callbacks=[watch])
+    assert [row.name for row in seen[1]] == ["convs.0", "act", "convs.1"]
+
+
+ALL_JOINED = replace(
+    TASK, graph=Propagation.from_edge_index(torch.ones(30, 30).nonzero().T)
+)  # one step makes all alike
+SGC = small_recipe("sgc", epochs=4)
+
+
+def test_a_dead_layer_stops_a_training_that_can_go_on(tmp_path):
+    with pytest.raises(LayerCollapse, match=r"convs\.\d+ has collapsed in epoch 1: norm .*, rayleigh "):
+        fit(SGC, ALL_JOINED, out=tmp_path, callbacks=[LayerWatch(on_collapse="stop")])
+    assert fit(SGC, ALL_JOINED, out=tmp_path, resume=True).records[0].epochs_run == 4
+
+
+def test_a_dead_layer_warns_once_or_calls_a_function():
+    dead = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(SGC, ALL_JOINED, callbacks=[LayerWatch(on_collapse="warn", every=1, most=1.0)])
+    texts = [str(warning.message) for warning in caught]
+    assert sum(text.startswith("convs.1 has collapsed in epoch 1: ") for text in texts) == 1
+    assert not any("convs.1 has collapsed in epoch 2" in text for text in texts)
+    fit(SGC, ALL_JOINED, callbacks=[LayerWatch(on_collapse=dead.append, every=1, most=1.0)])
+    assert sum(row.name == "convs.1" for row in dead) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"every": 0}, "every is 0"), ({"most": 0}, "most is 0"), ({"on_collapse": "end"}, "on_collapse is 'end'")],
+)
+def test_a_wrong_option_of_a_watch_is_refused(options, says):
+    with pytest.raises(GraphjouleError, match=says):
+        LayerWatch(**options)
+
+
 # TensorBoard
 
 
@@ -150,6 +232,14 @@ def test_tensorboard_shows_every_seed_and_the_mean(tmp_path):
         curves.append(record.curve["train_loss"])
     mean = {epoch: (a + b) / 2 for epoch, (a, b) in enumerate(zip(*curves, strict=True), start=1)}
     assert scalars(tmp_path / "curves" / "mean", "train_loss") == pytest.approx(mean, rel=1e-5)
+    for layer in ("convs.0", "convs.1"):
+        assert scalars(tmp_path / "curves" / "mean", f"energy/{layer}")[1] > 0
+
+
+def test_tensorboard_can_leave_out_energies(tmp_path):
+    fit(RECIPE, TASK, callbacks=[TensorBoard(tmp_path, most=0)])
+    with pytest.raises(KeyError):
+        scalars(tmp_path / "mean", "energy/convs.0")
 
 
 def test_groups_of_seeds_have_means_of_their_own(tmp_path):

@@ -166,12 +166,17 @@ BLURRED, ALIKE = steps(0.6, 0.1, 0.2, 0.1, 0.0, 0.0), steps(0.3, 0.2, 0.3, 0.2, 
         (
             replace(NUMBERS, explained=steps(0.0, 0.1, 0.2, 0.4, 0.6, 0.7)),
             8,
-            ["free layers", "half dropped", "rate", "accuracy selects", "noise that neighbours average out"],
+            ["free layers", "half dropped", "rate", "noise that neighbours average out"],
         ),
         (
             replace(NUMBERS, explained=steps(0.0, 0.1, 0.2, 0.4, 0.6, 0.7)),
             2,
-            ["free layers", "half dropped", "rate", "accuracy selects", "noise, few layers"],
+            ["free layers", "half dropped", "rate", "accuracy selects, few layers", "noise, few layers"],
+        ),
+        (
+            replace(NUMBERS, explained=steps(0.0, 0.0, 0.0, 0.1, 0.1, 0.0)),
+            8,
+            ["free layers", "half dropped", "rate", "accuracy selects"],
         ),
         (
             replace(NUMBERS, explained=BLURRED, homophily=0.2),

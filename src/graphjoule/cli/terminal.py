@@ -179,12 +179,14 @@ def refuse_inputs(out: Path, inputs: Iterable[Path | None], which: str) -> None:
 
 
 @contextmanager
-def _display(title: str, noun: str = "", step: Hashable = None) -> Iterator[Callable[[int, int, str, Hashable], None]]:
+def _display(
+    title: str, noun: str = "", step: Hashable = None, below: object = None
+) -> Iterator[Callable[[int, int, str, Hashable], None]]:
     """Gives a function of how many are done, how many there are, the state in words and the step.
 
     On a terminal it is a bar. Elsewhere it prints a line when a step begins that is not the last one, and one a minute
     within a step. With a `noun` it is about many trainings: what each logs about itself would come once for each and
-    tear the bar, so only warnings pass meanwhile.
+    tear the bar, so only warnings pass meanwhile. `below` is what rich draws below the bar, anew each time.
     """
     logger, last = logging.getLogger("graphjoule"), time.monotonic()
     before = logger.level
@@ -209,7 +211,14 @@ def _display(title: str, noun: str = "", step: Hashable = None) -> Iterator[Call
         many = (rich.MofNCompleteColumn(), state, rich.TimeElapsedColumn())
         columns = many if noun else (rich.TaskProgressColumn(), state, rich.TimeRemainingColumn())
         first = (rich.TextColumn("{task.description}"), rich.BarColumn())
-        with rich.Progress(*first, *columns, console=Console(stderr=True), transient=True) as bar:
+
+        class Bar(rich.Progress):
+            def get_renderables(self) -> Iterator[Any]:
+                yield from super().get_renderables()
+                if below is not None:
+                    yield below
+
+        with Bar(*first, *columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, state="", total=None)
             yield lambda done, total, state, step: bar.update(task, completed=done, total=total, state=state)
     finally:
@@ -247,16 +256,19 @@ class _TimeLeft:
 
 
 @contextmanager
-def show_progress(title: str, num_seeds: int = 1, budget: float | None = None) -> Iterator[Callable[[Progress], None]]:
+def show_progress(
+    title: str, num_seeds: int = 1, budget: float | None = None, below: object = None
+) -> Iterator[Callable[[Progress], None]]:
     """Gives a callback for `fit`, which also says once, after the first epochs, that a training may take hours or days.
 
     Args:
         title: of the training.
         num_seeds: how many runs there are in all.
         budget: seconds after which the training ends.
+        below: what stands below the bar.
     """
     clock, is_said = _TimeLeft(num_seeds, budget), False
-    with _display(title) as display:
+    with _display(title, below=below) as display:
 
         def show(progress: Progress) -> None:
             nonlocal is_said

@@ -64,10 +64,13 @@ def instance_information_gain(x: Tensor, inputs: Tensor, *, num_nodes: int = _SA
     .. math:: I(Z; X) \approx \frac1m \sum_i \log \frac{m \sum_j a_{ij} b_{ij}}{\sum_j a_{ij} \sum_j b_{ij}}, \qquad
         a_{ij} = e^{-\|z_i - z_j\|^2 / 2 \sigma_z^2}, \quad b_{ij} = e^{-\|x_i - x_j\|^2 / 2 \sigma_x^2}
 
-    The instance information gain of Zhou et al. (2020, DGN), with densities by Gaussian kernels; their variance is
+    The instance information gain of Zhou et al. (2020, DGN), ``sum p(z, x) log p(z, x) / (p(z) p(x))``, as a mean over
+    nodes with densities by Gaussian kernels, which is ``H(Z) + H(X) - H(Z, X)`` of kernel estimates. Their variance is
     half the mean squared length of the rows, so the scale of features does not matter and a collapse onto one direction
-    and length does. Kernel estimates are biased: compare layers, not networks of other inputs. At most
-    ``log m``; 0 where all rows are the same. Exact up to `num_nodes` nodes, of more a sample of so many.
+    and length does. The authors' code puts the predicted class in place of ``x``, ``H(Z) - H(Z | argmax x)`` in bits
+    with bounds of Kolchinsky and Tracey (2017), variance 0.1 and rows of length 1, which fits an output layer alone;
+    its numbers cannot be compared with these, in nats. Kernel estimates are biased: compare layers, not networks of
+    other inputs. At most ``log m``; 0 where all rows are the same. Exact up to `num_nodes` nodes, of more a sample.
 
     Args:
         x: node features, shape ``[..., num_nodes, channels]``.

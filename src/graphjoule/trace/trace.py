@@ -107,10 +107,7 @@ class Trace(TraceView):
         missing = [name for name in ("norm", "rayleigh") if name not in self.measures]
         if on_collapse is not None and missing:
             raise GraphjouleError(f"on_collapse needs the measures norm and rayleigh; {missing[0]} is missing.")
-        if not (on_collapse is None or on_collapse in ("warn", "stop") or callable(on_collapse)):
-            raise GraphjouleError(f"on_collapse is {on_collapse!r}; expected 'warn', 'stop' or a function of a row.")
-        self._on_collapse, self._num_looked = on_collapse, 0
-        self._dead: set[str] = set()
+        self._alarm, self._num_looked = None if on_collapse is None else Alarm(on_collapse), 0
         self._is_open = False
         self._uncompiled = ExitStack()
         self._call = -1
@@ -165,7 +162,7 @@ class Trace(TraceView):
         self._uncompiled.enter_context(uncompiled())
         self._handles.append(self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True))
         self._attach()
-        if self._on_collapse is not None:
+        if self._alarm is not None:
             self._handles.append(self._model.register_forward_hook(self._look))
         if self._gradients:  # where several watched modules have a parameter, it counts for each
             for name, module in self._watched.items():
@@ -208,6 +205,8 @@ class Trace(TraceView):
         return [row for entry in self._entries for row in entry.rows()]
 
     def _begin_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_in_backward():
+            return  # a checkpoint around the whole model computes it again
         self._call += 1
         self._seen.clear()
         self._uses.clear()
@@ -265,20 +264,9 @@ class Trace(TraceView):
         """Sound the alarm for the dead layers of this call."""
         entries, self._num_looked = self._entries[self._num_looked :], len(self._entries)
         settle(entries)
+        assert self._alarm is not None
         for row in (row for entry in entries for row in entry.rows()):
-            if row.part or not has_collapsed(row):
-                continue
-            if callable(self._on_collapse):
-                self._on_collapse(row)
-                continue
-            says = f"{row.name} has collapsed in call {row.call}: " + ", ".join(
-                f"{name} {row.values[name]:.3g}" for name in ("norm", "rayleigh")
-            )
-            if self._on_collapse == "stop":
-                raise LayerCollapse(f"{says}; the training is stopped as `on_collapse='stop'` asks.")
-            if row.name not in self._dead:
-                self._dead.add(row.name)
-                warnings.warn(f"{says}.", stacklevel=2)
+            self._alarm.check(row, f"call {row.call}")
 
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
         """Whether this very tensor has its row already, which then takes the name of the outermost module giving it.
@@ -364,10 +352,38 @@ class LayerCollapse(GraphjouleError):  # noqa: N818 - what happened, not a wrong
 _DEAD_RAYLEIGH = 1e-6  # below float32's rounding of a difference of neighbours that agree to three digits, squared
 
 
-def has_collapsed(row: LayerTrace) -> bool:
-    """Whether a layer is dead: not finite, all zero, or with neighbours that agree to three digits."""
-    norm, rayleigh = row.values["norm"], row.values["rayleigh"]
-    return not (math.isfinite(norm) and norm > 0 and rayleigh >= _DEAD_RAYLEIGH)
+class Alarm:
+    """What happens when a layer is dead: not finite, all zero, or with neighbours that agree to three digits.
+
+    Args:
+        on_collapse: "warn" once per layer, "stop" with a `LayerCollapse`, or a function that is called with its row.
+    """
+
+    def __init__(self, on_collapse: str | Callable[[LayerTrace], None]) -> None:
+        if not (on_collapse in ("warn", "stop") or callable(on_collapse)):
+            raise GraphjouleError(f"on_collapse is {on_collapse!r}; expected 'warn', 'stop' or a function of a row.")
+        self._on_collapse = on_collapse
+        self._dead: set[str] = set()
+
+    def check(self, row: LayerTrace, when: str) -> None:
+        """Sound it if the layer of a row, which has a norm and a rayleigh, is dead.
+
+        Args:
+            row: of a layer; parts of one are not looked at.
+            when: the row's call or epoch in words.
+        """
+        norm, rayleigh = row.values["norm"], row.values["rayleigh"]
+        if row.part or (math.isfinite(norm) and norm > 0 and rayleigh >= _DEAD_RAYLEIGH):
+            return
+        if callable(self._on_collapse):
+            self._on_collapse(row)
+            return
+        says = f"{row.name} has collapsed in {when}: norm {norm:.3g}, rayleigh {rayleigh:.3g}"
+        if self._on_collapse == "stop":
+            raise LayerCollapse(f"{says}; the training is stopped as `on_collapse='stop'` asks.")
+        if row.name not in self._dead:
+            self._dead.add(row.name)
+            warnings.warn(f"{says}.", stacklevel=3)
 
 
 Number = Tensor | list[float]  # one per run: on the device, or read back

@@ -6,6 +6,7 @@ from .calibration import Calibration as Calibration
 from .calibration import prediction_intervals as prediction_intervals
 from .calibration import prediction_sets as prediction_sets
 from .callbacks import Callback as Callback
+from .callbacks import LayerWatch as LayerWatch
 from .callbacks import TensorBoard as TensorBoard
 from .callbacks import TrainingJob as TrainingJob
 from .defaults import recipe_for as recipe_for

@@ -1,9 +1,10 @@
-"""What may listen to a training: the base class `Callback`, and `TensorBoard`."""
+"""What may listen to a training: the base class `Callback`, `LayerWatch` and `TensorBoard`."""
 
 from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import printable
 from graphjoule.tasks.facts import TaskFacts
+from graphjoule.trace import LayerTrace
+from graphjoule.trace.trace import Alarm
 from graphjoule.training.loop import Progress, TrainingInterrupted
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
@@ -136,17 +139,79 @@ class Listeners:
             raise self._error
 
 
+class LayerWatch(Callback):
+    """Looks at every layer while a training runs: its energy, norm and their quotient, of the first run that trains.
+
+    A look is one more pass in evaluation mode. It is taken every so many epochs, but never before looks would take more
+    than `most` of the time, so that is what watching costs. There is none where the graph is trained in parts.
+
+    Args:
+        show: called with the epoch and the rows of all layers; None shows nothing.
+        on_collapse: what to do when a layer dies, as in `Trace`: "warn" once per layer, "stop" with a `LayerCollapse`,
+            or a function that is called with its row.
+        every: epochs from one look to the next.
+        most: the largest share of the time that looks may take.
+
+    Example:
+        >>> from graphjoule import fit, load_recipe, load_task
+        >>> seen = {}
+        >>> watch = LayerWatch(lambda epoch, rows: seen.update({epoch: [row.name for row in rows]}), every=2, most=1.0)
+        >>> result = fit(load_recipe("gcn", "digits", 2, {"epochs": 3}), load_task("digits"), callbacks=[watch])
+        >>> seen
+        {1: ['convs.0', 'convs.1'], 3: ['convs.0', 'convs.1']}
+    """
+
+    def __init__(
+        self,
+        show: Callable[[int, list[LayerTrace]], None] | None = None,
+        *,
+        on_collapse: str | Callable[[LayerTrace], None] | None = None,
+        every: int = 10,
+        most: float = 0.05,
+    ) -> None:
+        if every < 1:
+            raise GraphjouleError(f"every is {every}; it must be at least 1.")
+        if not 0 < most <= 1:
+            raise GraphjouleError(f"most is {most}; it must be in (0, 1].")
+        self._show, self._every, self._most = show, every, most
+        self._alarm = None if on_collapse is None else Alarm(on_collapse)
+        self._begin, self._spent, self._last = time.perf_counter(), 0.0, math.inf
+
+    def on_begin(self, job: TrainingJob) -> None:
+        """Start the clock."""
+        self._begin, self._spent, self._last = time.perf_counter(), 0.0, math.inf
+
+    def on_epoch(self, progress: Progress) -> None:
+        """Look, if it is time: at the first epoch of a group of seeds, and then every so often."""
+        begin = time.perf_counter()
+        is_due = not 0 <= progress.epoch - self._last < self._every
+        if progress.trace is None or not is_due or self._spent > self._most * (begin - self._begin):
+            return
+        self._last = progress.epoch
+        rows = progress.trace(("energy", "norm", "rayleigh")).layers
+        if self._show is not None:
+            self._show(progress.epoch, rows)
+        self._spent += time.perf_counter() - begin
+        if self._alarm is not None:
+            for row in rows:
+                self._alarm.check(row, f"epoch {progress.epoch}")
+
+
 class TensorBoard(Callback):
     """Writes curves for TensorBoard: ``seed-N`` for every run once it is over, and the mean of all while they train.
 
-    It needs the package of the extra ``tensorboard``; ``tensorboard --logdir FOLDER`` shows what is there.
+    Beside the mean are the energies of every layer, as ``energy/LAYER``, of the first run that trains; see `LayerWatch`
+    for when, and for what that costs. It needs the package of the extra ``tensorboard``;
+    ``tensorboard --logdir FOLDER`` shows what is there.
 
     Args:
         folder: where to write; made when there is something to write.
+        most: the largest share of the time that looking at energies may take; 0 leaves them out.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, most: float = 0.05) -> None:
         self.folder = Path(folder)
+        self._watch = LayerWatch(self._write_energies, most=most) if most else None
         try:
             import torch.utils.tensorboard  # noqa: F401
         except ImportError as error:
@@ -166,6 +231,8 @@ class TensorBoard(Callback):
     def on_begin(self, job: TrainingJob) -> None:
         """Begin with the first group of seeds."""
         self._group, self._epoch = 1, 0
+        if self._watch is not None:
+            self._watch.on_begin(job)
 
     def on_epoch(self, progress: Progress) -> None:
         """Write the means, of seeds that train after others as a curve of their own."""
@@ -179,6 +246,14 @@ class TensorBoard(Callback):
         for name, value in scores.items():
             if math.isfinite(value):
                 self._mean.add_scalar(name, value, progress.epoch)
+        if self._watch is not None:
+            self._watch.on_epoch(progress)
+
+    def _write_energies(self, epoch: int, rows: list[LayerTrace]) -> None:
+        assert self._mean is not None
+        for row in rows:
+            if math.isfinite(row["energy"]):
+                self._mean.add_scalar(f"energy/{row.name}", row["energy"], epoch)
 
     def on_run_end(self, record: Record) -> None:
         """Write the whole curve of a run."""

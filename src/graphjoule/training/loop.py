@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from graphjoule.nn import GraphModel
 from graphjoule.ops import fold_in
 from graphjoule.tasks import Split
+from graphjoule.trace import TraceView
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.evaluation import Predicted
 from graphjoule.training.seed_batch import SeedBatch
@@ -49,6 +50,8 @@ class Progress:
         num_runs: number of all runs.
         train_loss: of this epoch, the mean over the runs that still train, or over all if none does.
         val: loss and metrics by name, the same means in the last epoch that was validated; NaN before the first one.
+        trace: traces a pass of the first run that still trains, called with names of measures, at its own cost; None
+            where no pass goes over the whole graph.
     """
 
     epoch: int
@@ -57,6 +60,7 @@ class Progress:
     num_runs: int
     train_loss: float
     val: dict[str, float] = field(default_factory=dict)
+    trace: Callable[[Sequence[str]], TraceView] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,8 @@ def _progress(batch: SeedBatch, epoch: int, num_runs: int) -> Progress:
     rows[:, 1:] = batch.curve[:, validated - 1, 1:] if validated else math.nan
     loss, *val = (rows[active] if bool(active.any()) else rows).mean(dim=0).tolist()
     scores = dict(zip(_score_names(batch), val, strict=True))
-    return Progress(epoch, batch.recipe.train.epochs, int(active.sum()), num_runs, loss, scores)
+    trace = batch.traced if batch.is_whole else None
+    return Progress(epoch, batch.recipe.train.epochs, int(active.sum()), num_runs, loss, scores, trace)
 
 
 def _result(batch: SeedBatch, run: int, split_of: Mapping[int, Split]) -> RunResult:

@@ -21,6 +21,7 @@ from graphjoule.ops import fold_in, limit_spectral_norm, make_key
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
+from graphjoule.trace import Trace
 from graphjoule.training.build import Architecture, Draws, inner_network
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.evaluation import Evaluation, Predicted, evaluate
@@ -493,15 +494,33 @@ class SeedBatch:
         self, seed: int, split: Split, score: float, predicted: dict[str, Predicted], model: GraphModel
     ) -> Evaluation:
         """What a report needs of a run that is over; with embeddings where one pass goes over the whole graph."""
-        device, is_whole = self.task.targets.device, self.task.graph.row_ids is None
-        watched = copy.deepcopy(model).to(device).eval()
+        watched = copy.deepcopy(model).to(self.task.targets.device).eval()
 
         def call(network: nn.Module) -> None:
             with self._random_numbers():
                 watched(self.features, self.task.graph)
 
-        inner = (lambda: inner_network(watched)) if is_whole and self.recipe.train.clusters is None else None
+        inner = (lambda: inner_network(watched)) if self.is_whole else None
         return evaluate(seed, self.recipe.train.select_on, score, self.task, split, predicted, inner, call)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one pass in one process goes over the whole graph."""
+        return self.task.graph.row_ids is None and self.recipe.train.clusters is None
+
+    def traced(self, measures: Sequence[str]) -> Trace:
+        """A pass of the first run that still trains, with its parameters of this moment, in evaluation mode.
+
+        Args:
+            measures: what to record of every graph layer; of a user's own module, of all that a trace watches.
+        """
+        active = self.selection.active.nonzero()
+        model = self.current_model(int(active[0]) if len(active) else 0).to(self.task.targets.device).eval()
+        inner = inner_network(model)
+        watch = ["convs.*"] if isinstance(inner, GraphModel) else None
+        with torch.no_grad(), self._random_numbers(), Trace(inner, self.task.graph, measures, watch) as trace:
+            model(self.features, self.task.graph)
+        return trace
 
     def is_stop_agreed(self, is_asked: bool) -> bool:
         """Whether training stops after this epoch."""

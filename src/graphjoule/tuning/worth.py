@@ -108,7 +108,7 @@ def assess(
     contenders: list[Contender] = []
     with threadpool_limits(1):  # sums in the order of threads would differ in their last bits
         for rival in _rivals(table):
-            if contenders and limit is not None and limit.is_up:
+            if limit is not None and limit.is_up and not rival.is_quick:
                 table.note(f"{rival.name[0].upper()}{rival.name[1:]} is left out: the time was spent.")
             else:
                 contenders.append(_contender(table, rival))
@@ -300,6 +300,7 @@ class _Rival:
     uses_features: bool
     predict: Callable[[_Fold], Tensor]
     num_layers: int | None = None
+    is_quick: bool = False  # so that it is never left out
 
 
 def _contender(table: _Table, rival: _Rival, started: float | None = None) -> Contender:
@@ -322,9 +323,9 @@ def _rivals(table: _Table) -> list[_Rival]:
     has_classes = isinstance(asked, Classification | MultiLabel)
     linear = "logistic regression" if has_classes else "ridge regression"
     rivals = [
-        _Rival("majority" if has_classes else "mean", False, False, partial(_constant, table)),
+        _Rival("majority" if has_classes else "mean", False, False, partial(_constant, table), is_quick=True),
         _Rival(linear, False, True, partial(_linear, table)),
-        _Rival("label propagation", True, False, partial(_propagated, table)),
+        _Rival("label propagation", True, False, partial(_propagated, table), is_quick=True),
     ]
     if not width:
         table.note("There are no features, so models of features alone are left out.")

@@ -9,6 +9,7 @@ import torch
 from graphjoule.nn import MODELS
 from graphjoule.studies import find_study
 from reproduction.experiments import depth
+from reproduction.experiments.record import Cells
 
 STUDIES = sorted((Path(__file__).resolve().parents[3] / "reproduction" / "studies").glob("*.toml"))
 
@@ -23,8 +24,8 @@ def test_every_cell_of_a_study_file_has_a_recipe(path):
 
 def test_a_second_call_computes_only_what_is_missing(tmp_path, capsys):
     file, cpu = tmp_path / "cells.jsonl", torch.device("cpu")
-    depth.Cells(file, 60, cpu).get("one", {"lr": 1}, lambda: {"test_accuracy": [0.5]})
-    again = depth.Cells(file, 0, cpu)
+    Cells(file, 60, cpu).get("one", {"lr": 1}, lambda: {"test_accuracy": [0.5]})
+    again = Cells(file, 0, cpu)
     assert again.get("one", {"lr": 1}, lambda: pytest.fail("computed twice"))["test_accuracy"] == [0.5]
     for key, settings in (("one", {"lr": 2}), ("two", {"lr": 1})):
         with pytest.raises(SystemExit, match=f"Out of time before {key}"):
