@@ -27,7 +27,7 @@ from graphjoule.tasks import Task
 from graphjoule.theory import wave_energies
 from graphjoule.training import resolve_device
 from reproduction.experiments.record import Cells
-from reproduction.experiments.rivals import ADGN, GPS, GraphCON
+from reproduction.experiments.rivals import ADGN, GPS, GraphCON, in_the_table
 
 __all__ = ["main"]
 
@@ -73,7 +73,8 @@ def train(model: str, dataset: str, layers: int, settings: Mapping[str, Any], se
         options |= {"dataset": dataset}
     training = {k: settings[k] for k in ("lr", "weight_decay", "epochs", "patience", "select_on")}
     network = partial(_BY_CLASS[model], num_layers=layers, **options)
-    return fit(network, _task(dataset), range(seeds), settings=training, device=device)
+    with in_the_table(model, _BY_CLASS[model]):
+        return fit(network, _task(dataset), range(seeds), settings=training, device=device)
 
 
 def cell(result: Any, **more: Any) -> dict[str, Any]:

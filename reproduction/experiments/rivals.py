@@ -1,11 +1,13 @@
 """Rivals of the wave network that the package does not have: A-DGN, GraphCON, and GPS with attention over all nodes.
 
-A-DGN and GraphCON are written with the package's own products and stand in `MODELS`, so that all runs train in one
-program, as those of the wave do: a test holds A-DGN against PyG's layer. GPS is PyG's, one run after the other.
+A-DGN and GraphCON are written with the package's own products, so that all runs train in one program, as those of the
+wave do: a test holds A-DGN against PyG's layer. GPS is PyG's, one run after the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -18,7 +20,7 @@ from torch_geometric.nn import GINConv, GPSConv
 from graphjoule import load_task
 from graphjoule.nn import MODELS, GCNConv, GraphModel
 
-__all__ = ["ADGN", "GPS", "GraphCON"]
+__all__ = ["ADGN", "GPS", "GraphCON", "in_the_table"]
 
 _ENCODINGS = 16  # numbers per node
 
@@ -108,7 +110,17 @@ class GraphCON(GraphModel):
         return self.head(x)
 
 
-MODELS |= {"adgn": ADGN, "graphcon": GraphCON}
+@contextmanager
+def in_the_table(name: str, kind: type[nn.Module]) -> Iterator[None]:
+    """Let `MODELS` know a model within the block: `fit` trains all runs of those that it knows at once."""
+    is_ours = issubclass(kind, GraphModel)
+    if is_ours:
+        MODELS[name] = kind
+    try:
+        yield
+    finally:
+        if is_ours:
+            del MODELS[name]
 
 
 class GPS(nn.Module):

@@ -64,7 +64,9 @@ def distances_table() -> str:
         at_once = 1 if model == "gps" else len(first["test_mae"]) + first["failed"]
         cost = f"{first['seconds_per_run']:.1f} s | {first['peak_bytes'] / at_once / 1e9:.2f} GB"
         lines.append(f"| {name} | {first['layers']} | {errors} | {cost} |")
-    return "\n".join(lines)
+    return (
+        "\n".join(lines) if len(lines) > 2 else "Not trained yet: `python -m reproduction.experiments.depth distances`."
+    )
 
 
 def _error(cell: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from graphjoule.nn import MODELS
 from graphjoule.studies import find_study
 from reproduction.experiments import depth
 from reproduction.experiments.record import Cells
@@ -39,3 +40,4 @@ def test_models_and_rivals_train_on_a_ring(model):
     row = depth.cell(result, model=model)
     assert row["failed"] == 0
     assert len(row["test_accuracy"]) == 1
+    assert not {"adgn", "graphcon", "gps"} & MODELS.keys()
