@@ -260,14 +260,18 @@ def fuzz_table() -> str:
     return "\n".join(lines)
 
 
+_GROWTH = {"resident": "bytes in memory", "allocated": "bytes given out by malloc", "python_blocks": "Python objects"}
+
+
 def endurance_table() -> str:
     """What held over many runs: memory, kills at random, a million records; a row for each record that is there."""
     rows: dict[str, str] = {}
     folder = RESULTS / "faults"
     if (folder / "leak.json").exists():
         leak = json.loads((folder / "leak.json").read_text())
-        slope = f"{leak['bytes_per_fit']:+,.0f} ± {leak['interval']:,.0f} bytes per training"
-        rows["memory of a process that trains and traces again and again"] = f"{slope} ({leak['fits']:,} trainings)"
+        slopes = {name: f"{leak[name]['per_fit']:+,.1f} ± {leak[name]['interval']:,.1f}" for name in _GROWTH}
+        said = ", ".join(f"{_GROWTH[name]} {slope}" for name, slope in slopes.items())
+        rows["growth of a process that trains and traces again and again"] = f"{said}, per training ({leak['fits']:,})"
     if (folder / "soak.jsonl").exists():
         soak = json.loads((folder / "soak.jsonl").read_text().splitlines()[-1])
         rounds = f"{soak['rounds']} rounds and {soak['kills']} kills in {soak['minutes']:.0f} minutes"

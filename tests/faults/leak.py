@@ -1,9 +1,11 @@
 """``python -m tests.faults.leak --fits 10000 --out leak.json``: does memory grow with trainings and traces?"""
 
 import argparse
+import ctypes
 import gc
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -18,26 +20,51 @@ from tests.training import small_recipe, small_task
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+class _MallocInfo(ctypes.Structure):
+    """What glibc's `mallinfo2` returns: `mapped` and `used` bytes are those a program has not given back."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "free", "small", "blocks", "mapped", "most", "freed", "used", "unused", "top")
+    ]
+
+
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
 
 
-def slope_of_fits(num_fits: int, warm_up: int = 100, every: int = 25) -> tuple[float, float]:
-    """Bytes that the resident size grows by with a training and a trace of its model, and twice the standard error.
+def allocated() -> int:
+    """Bytes that malloc has given out: what stays of a training. Those that it keeps for itself are only resident."""
+    function = ctypes.CDLL(None).mallinfo2
+    function.restype = _MallocInfo
+    found = function()
+    return int(found.used + found.mapped)
+
+
+MEASURES = {"resident": resident, "allocated": allocated, "python_blocks": sys.getallocatedblocks}
+
+
+def slopes_of_fits(num_fits: int, warm_up: int = 100, every: int = 25) -> dict[str, tuple[float, float]]:
+    """What each of `MEASURES` grows by with a training and a trace of its model, and twice the standard error.
 
     By least squares over the size after every 25th, when cycles have been collected.
     """
-    task, recipe, sizes = small_task(), small_recipe("egnn", epochs=1), []
+    task, recipe = small_task(), small_recipe("egnn", epochs=1)
+    sizes: dict[str, list[int]] = {name: [] for name in MEASURES}
     for number in range(warm_up + num_fits):
         model = fit(recipe, task, [number]).models[0]
         with Trace(model, task.graph), torch.no_grad():
             model(task.features, task.graph)
         if number % every == 0:
             gc.collect()
-            sizes += [resident()] if number >= warm_up else []
-    x = every * (np.arange(len(sizes)) - (len(sizes) - 1) / 2)
-    y = np.array(sizes, dtype=float)
+            for name, measure in MEASURES.items() if number >= warm_up else ():
+                sizes[name].append(measure())
+    return {name: _slope(every, np.array(found, dtype=float)) for name, found in sizes.items()}
+
+
+def _slope(every: int, y: np.ndarray) -> tuple[float, float]:
+    x = every * (np.arange(len(y)) - (len(y) - 1) / 2)
     slope = float((x * y).sum() / (x * x).sum())
     rest = y - y.mean() - slope * x
     error = float(np.sqrt((rest**2).sum() / (len(x) - 2) / (x * x).sum()))
@@ -46,16 +73,15 @@ def slope_of_fits(num_fits: int, warm_up: int = 100, every: int = 25) -> tuple[f
 
 def main() -> None:
     """Measure, print, write the record."""
-    parser = argparse.ArgumentParser(description="The slope of the resident size over many trainings and traces.")
+    parser = argparse.ArgumentParser(description="The slopes of memory over many trainings and traces.")
     parser.add_argument("--fits", type=int, default=10_000)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     begin = time.process_time()
-    slope, interval = slope_of_fits(options.fits)
+    slopes = slopes_of_fits(options.fits)
     record = {
         "fits": options.fits,
-        "bytes_per_fit": round(slope, 1),
-        "interval": round(interval, 1),
+        **{name: {"per_fit": round(slope, 2), "interval": round(twice, 2)} for name, (slope, twice) in slopes.items()},
         "cpu_seconds": round(time.process_time() - begin),
     }
     print(json.dumps(record))
