@@ -11,20 +11,23 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from graphjoule import GraphjouleError
 from graphjoule.report import picture
 from graphjoule.studies import STUDIES, ledger_text
 from reproduction.bench.plot import plot_all
-from reproduction.pages import Results, fill_page, read_results
+from reproduction.pages import Results, fill_page, pulse, read_results
 from reproduction.pages.drawings import Figure, drawn_with
 from reproduction.pages.gallery import gallery_figures, gallery_rows
 from reproduction.pages.numbers import with_numbers
+from reproduction.pages.stated import FILE, pages, with_stated
 from reproduction.pages.tables import DOCUMENTS, GALLERY, with_tables
-from reproduction.pages.wave import pulse_picture, ring_picture
+from reproduction.pages.wave import ring_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("reproduction/RESULTS.md", "reproduction/CONSTRAINT.md")
@@ -33,6 +36,7 @@ MORE_RECORDS = ("protocols",)
 UNAVAILABLE = ("arxiv",)
 """Datasets that could not be had where the records were made."""
 SUMS = "SHA256SUMS"
+STATED = FILE.relative_to(ROOT).as_posix()
 BENCH_CURVES = ("h200-curves", "cpu-curves")
 
 
@@ -43,7 +47,8 @@ def all_results(root: Path = ROOT) -> Results:
 
 def results_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     """The pages of results, the numbers behind their pictures, and the ledgers as data."""
-    files = {page: with_numbers(fill_page((root / page).read_text(), results), results).encode() for page in PAGES}
+    texts = {page: with_tables(fill_page((root / page).read_text(), results)) for page in PAGES}
+    files = {page: with_numbers(text, results).encode() for page, text in texts.items()}
     for name, rows in results.ledgers.items():
         for form in ("csv", "json"):
             files[f"reproduction/data/{name}.{form}"] = ledger_text(STUDIES[name], rows, form).encode()
@@ -75,10 +80,17 @@ def documents(results: Results, root: Path = ROOT) -> dict[str, str]:
     return {name: with_numbers(with_tables((root / name).read_text()), results) for name in DOCUMENTS}
 
 
+def unbacked(root: Path = ROOT) -> dict[str, str]:
+    """The pages on which a number stands by hand that is not listed, with words in its place."""
+    texts = {page: (root / page).read_text() for page in pages(root)}
+    return {page: made for page, text in texts.items() if (made := with_stated(page, text)) != text}
+
+
 def other_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     """The tables in README and the other pages, and the pictures of the benchmarks and of the wave."""
     files = {name: text.encode() for name, text in documents(results, root).items()}
-    files |= {"docs/images/wave-rings.png": ring_picture(), "docs/images/wave-pulse.png": pulse_picture()}
+    files |= {"docs/images/wave-rings.png": ring_picture(), "docs/images/wave-pulse.png": pulse.grid_picture()}
+    files["docs/images/wave-ten-thousand.png"] = pulse.ring_picture()
     with tempfile.TemporaryDirectory() as folder:
         for name in BENCH_CURVES:
             plot_all(root / f"reproduction/results/bench/{name}.jsonl", Path(folder))
@@ -97,17 +109,25 @@ def texts() -> dict[str, str]:
         there = ROOT / name
         if there.is_file() and "drawn_with" in (content := json.loads(found[name])):
             found[name] = data_text({**content, "drawn_with": json.loads(there.read_text()).get("drawn_with")})
-    return found | documents(results) | sums()
+    found |= documents(results)
+    return found | {page: with_stated(page, found.get(page, text)) for page, text in unbacked().items()} | sums()
 
 
 def sums(root: Path = ROOT) -> dict[str, str]:
-    """The hashes of all files in every folder of reproduction/results/, as ``sha256sum`` writes them."""
+    """The hashes of all records and of all pictures by folder, as ``sha256sum`` writes them."""
     found = {}
     for folder in sorted(path for path in (root / "reproduction/results").iterdir() if path.is_dir()):
         files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
-        lines = (f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files)
-        found[f"reproduction/results/{folder.name}/{SUMS}"] = "".join(lines)
+        found[f"reproduction/results/{folder.name}/{SUMS}"] = _sums(folder, files)
+    top = root / "reproduction/results"
+    found[f"reproduction/results/{SUMS}"] = _sums(top, sorted(top.glob("*.json*")))
+    found[f"docs/images/{SUMS}"] = _sums(root / "docs/images", sorted((root / "docs/images").glob("*.png")))
     return found
+
+
+def _sums(folder: Path, files: Iterable[Path]) -> str:
+    lines = (f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder).as_posix()}\n" for path in files)
+    return "".join(lines)
 
 
 def main() -> None:
@@ -117,14 +137,22 @@ def main() -> None:
     check = parser.parse_args().check
     results = all_results()
     files = results_files(results) | pictures(results) | other_files(results)
-    files |= {name: text.encode() for name, text in sums().items()}
-    differing = [name for name, content in files.items() if not is_there(ROOT / name, content)]
-    for name in differing:
+    differing = bring(files, check=check)
+    differing |= bring({name: text.encode() for name, text in sums().items()}, check=check)  # of what is written now
+    for page in unbacked():
+        print(f"{page}: has a number by hand that is not in {STATED}, or lacks one that is; graphjoule verify names it")
+    sys.exit(1 if (check and differing) or unbacked() else 0)
+
+
+def bring(files: dict[str, bytes], *, check: bool) -> set[str]:
+    """Name the files that differ from what they should be, and write them unless this is but a check."""
+    differing = {name for name, content in files.items() if not is_there(ROOT / name, content)}
+    for name in sorted(differing):
         print(name)
         if not check:
             (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
             (ROOT / name).write_bytes(files[name])
-    sys.exit(1 if check and differing else 0)
+    return differing
 
 
 def is_there(path: Path, content: bytes) -> bool:
@@ -133,4 +161,8 @@ def is_there(path: Path, content: bytes) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GraphjouleError as error:  # a mark without its record
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -15,7 +15,7 @@ import typer
 
 import graphjoule
 from graphjoule.cli import app
-from graphjoule.training.recipe import setting_names
+from graphjoule.training.settings import setting_names
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

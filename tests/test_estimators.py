@@ -27,7 +27,7 @@ from graphjoule.estimators import (
 from graphjoule.fitting import mean_prediction
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Regression, Task
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training.build import inner_network
 from tests.graphs import normal, path3
 from tests.known_answers import known_task

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from graphjoule.files import (
     file_lock,
     foreign_names,
     parse_json,
+    read_bytes,
     remove_temporaries,
     write_bytes,
     write_json,
@@ -53,6 +55,19 @@ def test_json_that_is_too_deep_is_damaged_as_other_json():
     for damaged in ("[" * 100_000, '{"a":' * 100_000, "", "{"):
         with pytest.raises(ValueError, match=r"brackets in brackets|Expecting|line 1"):
             parse_json(damaged)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
+def test_only_files_are_read_and_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for place in (tmp_path / "pipe.json", Path(os.devnull)):
+        with pytest.raises(OSError, match="not a file"):
+            read_bytes(place)
+    with pytest.raises(IsADirectoryError):
+        read_bytes(tmp_path)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"0123456789"))
+    (tmp_path / "link.gz").symlink_to("a.gz")
+    assert (read_bytes(tmp_path / "a.gz"), read_bytes(tmp_path / "link.gz", 4)) == (b"0123456789", b"0123")
 
 
 def test_a_file_is_as_readable_to_others_as_any_new_file(tmp_path):

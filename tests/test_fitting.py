@@ -19,21 +19,22 @@ from torch import nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, TrainedRuns, fit, load, mean_prediction, read_runs
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import normalize_rows
+from graphjoule.graph.features import SparseFeatures, normalize_rows
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 from graphjoule.nn import GCN, MODELS
 from graphjoule.ops import fold_in, make_key, propagate
 from graphjoule.studies.retrain import BOUND, FIRST_EPOCHS
 from graphjoule.tasks import Split, Task, load_task
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.task import ModelInput
 from graphjoule.terms import EnergyConstraint, EnergySettings, OrthogonalSettings, Term
 from graphjoule.training import TrainingInterrupted, load_model
 from graphjoule.training.build import build_model, inner_network
 from graphjoule.training.calibration import prediction_sets
 from graphjoule.training.folder import RunFolder
-from graphjoule.training.recipe import Recipe, load_recipe, model_options
+from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.saving import read_tensors, save_model
+from graphjoule.training.settings import model_options
 from tests.training import (
     PUBLIC,
     assert_same_training,
@@ -1121,3 +1122,14 @@ def test_a_seed_of_the_gpu_repeated_on_the_cpu_agrees_until_rounding_grows(name)
     task, recipe = load_task("digits"), load_recipe(name, "digits", 8, {"epochs": FIRST_EPOCHS})
     (gpu,), (cpu,) = (fit(recipe, task, [0], device=device).records for device in ("cuda", "cpu"))
     assert gpu.curve["train_loss"] == pytest.approx(cpu.curve["train_loss"], rel=BOUND)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_rows_with_negative_features_are_not_divided_by_their_sums_in_silence(is_sparse, caplog):
+    x = small_task().features
+    x = x if not isinstance(x, SparseFeatures) else x.to_dense()
+    for features, asked in ((x.abs(), True), (x - 0.5, False), (x - 0.5, True)):
+        task = replace(small_task(), features=SparseFeatures.from_dense(features) if is_sparse else features)
+        fit(small_recipe("gcn", 2), task, settings={"epochs": 1, "normalize_features": asked}, device="cpu")
+        said = "negative features, and rows are divided by their sums" in caplog.text
+        assert said == (asked and bool((features < 0).any()))

@@ -22,7 +22,6 @@ UNTESTED = {
     "ops/backend.py": "every test of ops/ chooses backends",
     "nn/resgcn.py": "nn/test_contract.py holds every network against its dense formula",
     "tasks/encoders.py": "tasks/test_facts.py, which reads them back, and tasks/test_columns.py, which makes them",
-    "tasks/inputs.py": "two attributes of a task; fitting and training/examine use them",
     "studies/collection.py": "studies/test_ledger.py and test_worker.py, which read through it",
     "cli/source.py": "cli/test_own_graph.py",
     "cli/predict.py": "cli/test_own_graph.py",

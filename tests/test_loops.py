@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from graphjoule import EnergyConstraint, Trace
+from graphjoule.errors import GraphjouleError
 from graphjoule.nn import EGNN, GCN, GCNII
 from tests.forked import context
 from tests.graphs import normal, path3
@@ -26,10 +27,11 @@ ROWS = {
     "gradient accumulation": "terms/test_energy.py::test_accumulated_batches_move_the_multipliers_by_their_mean",
     "`torch.utils.checkpoint`": "terms/test_energy.py::test_a_checkpoint_calls_layers_again_and_has_each_row_once",
     "checkpoints of a module": "terms/test_energy.py::test_a_module_that_has_a_constraint_saves_its_multipliers",
+    "copies of a model": "trace/test_hooks.py::test_a_copy_of_a_watched_model_works_and_is_not_watched",
     "Lightning": "trace/test_lightning.py::test_energies_are_logged_and_multipliers_are_in_the_checkpoint",
     "loaders of PyG": "trace/test_graphs.py::test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch",
     "DistributedDataParallel": "test_loops.py::test_two_processes_train_one_model_with_trace_and_constraint",
-    "FullyShardedDataParallel": "test_loops.py::test_sharded_weights_have_the_energies_and_multipliers_of_whole_ones",
+    "FullyShardedDataParallel": "test_loops.py::test_sharded_weights_have_energies_multipliers_penalty_of_whole_ones",
     "`torch.export`": "training/test_export.py::test_a_program_says_what_the_model_says_on_any_graph",
 }
 
@@ -54,17 +56,38 @@ def _in_parallel(model: torch.nn.Module, kind: str) -> torch.nn.Module:
     return DistributedDataParallel(model)
 
 
-def _train(rank: int, folder: str, kind: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{kind}", rank=rank, world_size=2)
+class _WithPenalty(torch.nn.Module):
+    """The scores and the model's penalty, both from one forward pass."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model, self.convs = model, model.convs
+
+    def forward(self, x, edges):
+        return self.model(x, edges), self.model.penalty()
+
+
+def _network(name: str) -> torch.nn.Module:
+    """A GCN, which has no penalty, or an EGNN away from where its penalty is zero."""
     torch.manual_seed(0)
-    model = GCN(4, 4, 2, num_layers=3, dropout=0.0)
-    wrapped = _in_parallel(model, kind)
+    if name == "gcn":
+        return GCN(4, 4, 2, num_layers=3, dropout=0.0)
+    return EGNN(4, 4, 2, num_layers=3, dropout=0.0, output_dropout=0.0, weight_init="glorot", gamma=0.5)
+
+
+def _train(rank: int, folder: str, kind: str, name: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{kind}", rank=rank, world_size=2)
+    model = _network(name)
+    wrapped = _in_parallel(_WithPenalty(model), kind)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     x, y = normal(3, 4, seed=rank, dtype=torch.float32), torch.tensor([0, 1, 0])
     with Trace(model) as trace, EnergyConstraint(model, layers=["convs.*"]) as constraint:
         for _ in range(3):
             optimizer.zero_grad()
-            (F.cross_entropy(wrapped(x, path3().index), y) + constraint()).backward()
+            scores, penalty = wrapped(x, path3().index)
+            if kind == "fully_shard":  # outside of a forward pass it is the same
+                penalty = model.penalty()
+            (F.cross_entropy(scores, y) + constraint() + penalty).backward()
             optimizer.step()
             constraint.update()
     own = constraint.multipliers.clone()
@@ -72,13 +95,17 @@ def _train(rank: int, folder: str, kind: str) -> None:
     is_whole = kind == "DistributedDataParallel"
     weights = model.state_dict() if is_whole else {}
     found = {"energies": torch.tensor([row.energy for row in trace.layers]), "own": own, "sum": constraint.multipliers}
+    found["penalty"] = penalty.detach()
+    if kind == "FullyShardedDataParallel" and name == "egnn":
+        with pytest.raises(GraphjouleError, match="leaves each process a flat part"):
+            model.penalty()
     torch.save({**found, "weights": weights}, f"{folder}/{kind}-{rank}.pt")
     dist.destroy_process_group()
 
 
-def _trained(folder: Path, kind: str) -> list[dict]:
+def _trained(folder: Path, kind: str, name: str = "gcn") -> list[dict]:
     """What both processes found."""
-    processes = [context().Process(target=_train, args=(rank, str(folder), kind)) for rank in range(2)]
+    processes = [context().Process(target=_train, args=(rank, str(folder), kind, name)) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
@@ -98,11 +125,13 @@ def test_two_processes_train_one_model_with_trace_and_constraint(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", ["gcn", "egnn"])
 @pytest.mark.parametrize("kind", ["FullyShardedDataParallel", "fully_shard"])
-def test_sharded_weights_have_the_energies_and_multipliers_of_whole_ones(tmp_path, kind):
-    whole, sharded = (_trained(tmp_path, each) for each in ("DistributedDataParallel", kind))
+def test_sharded_weights_have_energies_multipliers_penalty_of_whole_ones(tmp_path, kind, network):
+    whole, sharded = (_trained(tmp_path, each, network) for each in ("DistributedDataParallel", kind))
+    assert (whole[0]["penalty"] > 0) == (network == "egnn")
     for expected, found in zip(whole, sharded, strict=True):
-        for name in ("energies", "own", "sum"):
+        for name in ("energies", "own", "sum", "penalty"):
             torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-6)
 
 

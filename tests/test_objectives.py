@@ -12,8 +12,8 @@ from graphjoule.fitting import fit, mean_prediction
 from graphjoule.nn import MODELS
 from graphjoule.parallel.partition import write_partition
 from graphjoule.tasks import Binary, Classification, MultiLabel, Pooling, Split, Task
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training.recipe import load_recipe
 from tests.known_answers import NUM_GRAPHS, OBJECTIVES_OF, SIZE, known_task
 

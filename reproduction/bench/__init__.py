@@ -13,6 +13,7 @@ from graphjoule import GraphjouleError
 from graphjoule.tasks import Task
 from graphjoule.training import CapturedStep, Recipe, SeedBatch, architecture_of, resolve_device
 from reproduction.bench.cases import CASES, CURVES, Case, find_case, find_curves
+from reproduction.bench.floor import bytes_per_second
 from reproduction.bench.measure import Side, Step, measure_sides
 from reproduction.bench.record import BenchRecord, append_bench_records, read_bench_records
 from reproduction.bench.synthetic import CitationGraph, citation_edges
@@ -88,7 +89,8 @@ def _run_case(
     ours, *others = sides = make_sides(case, task, device, peers)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):  # the peer draws from torch's generator
         measure_sides(sides, device, budget)
-    return [BenchRecord.of(case, task, device, ours, peer) for peer in others]
+    speed = bytes_per_second(device)
+    return [BenchRecord.of(case, task, device, ours, peer, speed) for peer in others]
 
 
 def make_sides(case: Case, task: Task, device: torch.device, peers: tuple[str, ...]) -> list[Side]:

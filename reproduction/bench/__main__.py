@@ -23,7 +23,11 @@ Examples:
 
 - `python -m reproduction.bench cora-64 --device cuda --runs 10`
 
+- `python -m reproduction.bench cora-64 pubmed-64 --device cpu --peer pyg --budget 15 --tries 3 --out cpu.jsonl`
+
 - `python -m reproduction.bench --curves depth --curves runs --out curves.jsonl`
+
+- `python -m reproduction.bench cora-64 --out history` and `python -m reproduction.bench.history history` draw commits
 """
 
 
@@ -39,9 +43,15 @@ def bench(
     runs: Annotated[
         int | None, typer.Option(min=1, help="Runs that ours trains at once; the case says by default.")
     ] = None,
+    tries: Annotated[
+        int, typer.Option(min=1, help="Measure all cases so often, one after the other; pages take the middle ratio.")
+    ] = 1,
     curves: Annotated[list[str] | None, typer.Option(help="A scaling curve: depth, nodes or runs; repeatable.")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Compare with pyg or pyg-csr only; both by default.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Append the records to this .jsonl file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Append the records to this .jsonl file, or in a folder to the file of device and commit."),
+    ] = None,
     data_root: Annotated[
         Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
     ] = None,
@@ -59,7 +69,7 @@ def bench(
             append_bench_records(out, records)
 
     records = run_cases(
-        _chosen(cases or [], curves or []),
+        tries * _chosen(cases or [], curves or []),
         device,
         budget,
         runs=runs,
@@ -81,12 +91,19 @@ def _chosen(names: list[str], curves: list[str]) -> list[Case]:
 
 
 def describe_case(records: list[BenchRecord]) -> str:
-    """One line about a case: ours, every peer with how many times faster ours is, and the peaks where known."""
+    """One line about a case: ours and its floor, every peer with how many times faster ours is, and peaks where known.
+
+    The first ratio is paired, repeat by repeat; that of the medians stands beside it.
+    """
     first = records[0]
     runs = f" ({first.runs} runs)" if first.runs > 1 else ""
     ours = f"ours{runs} {_milliseconds(first.ours_ms, first.ours_failure)}"
     return "  ".join(
-        [f"{first.case:<14}", ours + _peak(first.ours_peak_bytes), *(_describe_peer(record) for record in records)]
+        [
+            f"{first.case:<14}",
+            ours + _peak(first.ours_peak_bytes) + _floor(first),
+            *(_describe_peer(record) for record in records),
+        ]
     )
 
 
@@ -96,7 +113,15 @@ def _describe_peer(record: BenchRecord) -> str:
         return text
     low, high = record.ratio_spread
     per_run = " per run" if record.runs > 1 else ""
-    return f"{text} = {record.ratio:.2f}x{per_run} ({low:.2f} to {high:.2f}, n = {record.repeats})"
+    medians = "" if record.median_ratio is None else f"; of medians {record.median_ratio:.2f}x"
+    return f"{text} = {record.ratio:.2f}x{per_run} ({low:.2f} to {high:.2f}, n = {record.repeats}{medians})"
+
+
+def _floor(record: BenchRecord) -> str:
+    if record.floor_bytes is None or record.floor_ms is None or record.floor_share is None:
+        return ""
+    size, time = record.floor_bytes / 2**30, _milliseconds(record.floor_ms, None)
+    return f" (floor {size:.2f} GiB, {time}: {100 * record.floor_share:.0f} % of ours)"
 
 
 def _milliseconds(median: float | None, failure: str | None) -> str:

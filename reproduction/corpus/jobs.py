@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from graphjoule.training import versions
+
 Records = list[dict[str, Any]]
 
 
@@ -40,7 +42,7 @@ def run_jobs(
 
     Args:
         unit: from a job to its records; the last one says what it was, and "why" it failed or how many seconds "all" of
-            it took.
+            it took. The commit of the code is added to it.
         jobs: what to do, in this order.
         out: the file that records are added to.
         workers: processes, each with one thread.
@@ -61,6 +63,8 @@ def run_jobs(
                 return
             ended, running = wait(running, return_when=FIRST_COMPLETED)
             for records in (future.result() for future in ended):
+                code = versions()
+                records[-1] |= {"commit": code.get("commit"), "tree": code.get("tree")}
                 file.writelines(json.dumps(record) + "\n" for record in records)
                 file.flush()
                 last = records[-1]

@@ -35,18 +35,27 @@ def settings_ledger(records: Iterable[Record]) -> str:
             cells += [data, found, _difference(below, f"{depth} layers, data - search", task, data, found)]
         deep, flat = (mean.get((task, depth, DATA)) for depth in (32, 2))
         rows.append([task, *cells, deep, _difference(below, "data, 32 - 2 layers", task, deep, flat)])
-    return _table(["task", *heads, "data, 32", "32 - 2"], rows, below)
+    return _table(["task", *heads, "data, 32", "32 - 2"], rows, below, limit=2.0)
 
 
 def auto_ledger(records: Iterable[Record]) -> str:
-    """What `auto` finds in its time against every rival, in points: test scores, the means over the same splits."""
+    """What `auto` finds in its time against every rival, in points: test scores, the means over the same splits.
+
+    A rival's scores are in the order of the splits; those that `auto` had count. Of `settings_ledger`'s records the
+    settings from the data are rivals too: EGNN as `fit` trains it to its end.
+    """
     found: dict[str, dict[str, list[float]]] = {}
     for record in records:
         if record["kind"] in ("auto", "rival"):
-            name = "auto" if record["kind"] == "auto" else record["name"]
-            found.setdefault(record["task"], {}).setdefault(name, []).extend(record["scores"])
+            name, scores = record.get("name", "auto"), record["scores"]
+        elif record["kind"] == "fit" and record["what"] == DATA and record["scores"]:
+            name = f"egnn with {record['depth']} layers"
+            scores = record["scores"][f"test_{score_name(record['task'])}"]
+        else:
+            continue
+        found.setdefault(record["task"], {}).setdefault(name, []).extend(scores)
     mean = {
-        task: {name: 100 * statistics.fmean(scores) for name, scores in of_task.items()}
+        task: {name: 100 * statistics.fmean(scores[: len(of_task["auto"])]) for name, scores in of_task.items()}
         for task, of_task in found.items()
         if "auto" in of_task and len(of_task) > 1
     }
@@ -58,10 +67,13 @@ def auto_ledger(records: Iterable[Record]) -> str:
             _difference(below, f"auto - {name}", task, of_task["auto"], of_task.get(name))
         best = max((name for name in of_task if name != "auto"), key=lambda name: of_task[name])
         worse = _difference(below, "auto - the best rival of each task", task, of_task["auto"], of_task[best])
+        others = [score for name, score in of_task.items() if name != "auto" and not name.startswith("egnn")]
+        if others:
+            _difference(below, "auto - the best rival of each task but EGNN", task, of_task["auto"], max(others))
         rows.append(
             [task, len(found[task]["auto"]), of_task["auto"], *(of_task.get(name) for name in names), best, worse]
         )
-    return _table(["task", "splits", "auto", *names, "best rival", "difference"], rows, below)
+    return _table(["task", "splits", "auto", *names, "best rival", "difference"], rows, below, limit=1.0)
 
 
 def _difference(
@@ -74,8 +86,8 @@ def _difference(
     return f"{one - other:+.2f}"
 
 
-def _table(heads: list[str], rows: list[list[Any]], below: dict[str, dict[str, float]]) -> str:
-    """A table of Markdown, and under it a line for each difference: its mean, and the worst task."""
+def _table(heads: list[str], rows: list[list[Any]], below: dict[str, dict[str, float]], limit: float) -> str:
+    """A table of Markdown, and under it a line for each difference: its mean, the worst task, those below the limit."""
     if not rows:
         return ""
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -86,8 +98,10 @@ def _table(heads: list[str], rows: list[list[Any]], below: dict[str, dict[str, f
     for what, found in below.items():
         worst = min(found, key=lambda task: found[task])
         middle = statistics.median(found.values())
+        missed = [task for task in sorted(found, key=lambda task: found[task]) if found[task] < -limit]
         lines.append(
             f"- {what}: mean {statistics.fmean(found.values()):+.2f} points over {len(found)} tasks, median "
             f"{middle:+.2f}, worst {found[worst]:+.2f} ({worst})"
+            + (f"; more than {limit:g} below on {len(missed)}: {', '.join(missed)}" if missed else "")
         )
     return "\n".join(lines)

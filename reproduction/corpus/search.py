@@ -20,7 +20,7 @@ from typing import Any
 
 from graphjoule import GraphjouleError, Task, fit
 from graphjoule.graph import SparseFeatures
-from graphjoule.training import recipe_for
+from graphjoule.training import Record, recipe_for
 from reproduction.corpus.jobs import read_records, run_jobs
 from reproduction.corpus.ledger import DATA, FOUND, score_name, settings_ledger
 from reproduction.corpus.tasks import LEARNING, LEARNING_MORE, VERDICT, load
@@ -106,7 +106,7 @@ THIRD = {  # by whether a row counts few of many things, such as words: one chan
     ],
 }
 TRIAL_SEED = {"learn": 0, "more": 0, "judge": 1}
-HALVES = {"learn": tuple(LEARNING), "more": tuple(LEARNING_MORE), "judge": VERDICT}
+HALVES = {"learn": tuple(LEARNING), "more": tuple(LEARNING_MORE), "judge": tuple(VERDICT)}
 
 
 def search(
@@ -129,8 +129,11 @@ def search(
         trials += THIRD[isinstance(whole.features, SparseFeatures)][:num_trials]
     elif depth > 8:
         trials = []
+    if half == "judge" and not task.targets.is_cuda:
+        epochs, patience = 200, 40
     trials = [trial.suited_to(whole) for trial in trials]
-    found = train_trials(task, trials, seeds, depth, epochs, patience)
+    train = train_trials if task.targets.is_cuda else _one_by_one
+    found = train(task, trials, seeds, depth, epochs, patience)
     about = {"kind": "trial", "task": name, "depth": depth}
     records: list[dict[str, Any]] = [
         {**about, "trial": number, **_rounded({"settings": trial.overrides(), **scores})}
@@ -147,15 +150,36 @@ def search(
     return records
 
 
+def _one_by_one(
+    task: Task, trials: Sequence[Trial], seeds: Sequence[int], depth: int, epochs: int, patience: int
+) -> list[dict[str, Any]]:
+    """As `train_trials`, by `fit`: on a CPU the quicker way. The loss selects in every other trial, else accuracy."""
+    found = []
+    for number, trial in enumerate(trials):
+        by = ("loss", "accuracy")[number % 2]
+        settings = {**trial.overrides(), "select_on": by, "epochs": epochs, "patience": patience}
+        records = fit(recipe_for(task, "egnn", depth, settings), task, seeds, device="cpu").records
+        if all(record.status == "done" for record in records):
+            found.append({by: _by_seed(records)})
+        else:
+            found.append({})
+    return found
+
+
+def _by_seed(records: Iterable[Record]) -> dict[str, list[float]]:
+    """The scores of runs, a list per metric."""
+    rows = [
+        {f"{part}_{name}": value for part in ("val", "test") for name, value in (getattr(record, part) or {}).items()}
+        for record in records
+    ]
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
 def _fitted(task: Task, depth: int, what: str, overrides: Mapping[str, Any], device: str) -> dict[str, Any]:
     recipe = recipe_for(task, "egnn", depth, overrides)
     done = [record for record in fit(recipe, task, range(FIT_SEEDS), device=device).records if record.status == "done"]
-    scores = {
-        f"{part}_{name}": [getattr(record, part)[name] for record in done]
-        for part in ("val", "test")
-        for name in ("accuracy", "macro_f1", "roc_auc")
-        if name in (getattr(done[0], part) if done else ())
-    }
+    kept = ("accuracy", "macro_f1", "roc_auc")
+    scores = {name: values for name, values in _by_seed(done).items() if name.partition("_")[2] in kept}
     failed = FIT_SEEDS - len(done)
     settings = {key: value for key, value in recipe.settings().items() if recipe.sources.get(key) != "default"}
     fields = {"settings": settings, "failed": failed, "scores": scores}
@@ -169,7 +193,7 @@ def winner(records: Iterable[Mapping[str, Any]], metric: str) -> tuple[Mapping[s
         found = pair[0][pair[1]]
         return statistics.fmean(found[f"val_{metric}"]), -statistics.fmean(found["val_loss"])
 
-    return max(((record, by) for record in records for by in ("loss", "accuracy")), key=worth)
+    return max(((record, by) for record in records for by in ("loss", "accuracy") if by in record), key=worth)
 
 
 def _rounded(value: Any) -> Any:
@@ -189,7 +213,7 @@ def table(records: Iterable[Mapping[str, Any]]) -> str:
     for record in records:
         if record["kind"] == "trial":
             keys = [f"val_{score_name(record['task'])}", f"test_{score_name(record['task'])}", "test_macro_f1"]
-            for by in ("loss", "accuracy"):
+            for by in (by for by in ("loss", "accuracy") if by in record):
                 means = [f"{100 * statistics.fmean(record[by][key]):.2f}" for key in keys]
                 lines.append(",".join([record["task"], str(record["depth"]), str(record["trial"]), by, *means]))
     return "\n".join(lines) + "\n"

@@ -66,6 +66,10 @@ def batch_of(job, task, side, seeds, **settings):
     return SeedBatch(architecture_of(recipe), recipe, task, seeds, splits)
 
 
+def _finite(value):
+    return value if math.isfinite(value) else None
+
+
 def depth(job, task, given):
     """Train, then hold every layer of every run that is finite against its certificate."""
     epochs, device = job["epochs"], task.targets.device
@@ -85,9 +89,12 @@ def depth(job, task, given):
             for name, value in batch.layout.unflatten(batch.parameters[run]).items():
                 model.get_parameter(name).copy_(value)
         curve = batch.curve[run].tolist()
-        found = certify(model, task.graph, batch.features)
         rows = trace.select(run=run)
         energies = [row.energy for row in rows.layers]
+        if not all(map(math.isfinite, energies)):  # its weights say nothing any more
+            runs.append({"seed": seed, "failed": True, "broken": []})
+            continue
+        found = certify(model, task.graph, batch.features)
         for name, ratios in nearest.items():
             first, *others = (getattr(row, name) for row in rows.layers)
             limits = [getattr(layer, name) * first for layer in found.layers]
@@ -95,11 +102,11 @@ def depth(job, task, given):
         runs.append(
             {
                 "seed": seed,
-                "failed": bool(has_failed) or not all(map(math.isfinite, energies)),
+                "failed": bool(has_failed),
                 "sigma": max(layer.sigma for layer in found.layers),
                 "proved": {limit.name: limit.holds for limit in found.limits},
-                "energy_limit": found["energy"].value,
-                "norm_limit": found["norm"].value,
+                # None: not bounded.
+                **{f"{name}_limit": _finite(found[name].value) for name in ("energy", "norm")},
                 "highest_energy": max(energies) / energies[0],
                 "broken": found.broken_by(rows)[:3],
                 "train_loss": [row[0] for row in curve],

@@ -6,15 +6,17 @@
     python -m reproduction.experiments.tuned cost --device cuda --models egnn
 
 Every part goes on where it was stopped. ``search`` is `graphjoule.tuning.tune` per graph and network, several at once
-on one GPU (under MPS they share it); a line per trial is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the
+on one GPU (under MPS they share it); its journals are in ``--state``, which another machine needs to go
+on, and a line per trial, with the code that made it, is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the
 best of a finished search with ten seeds that were not searched with, and reads their test nodes, once:
-``DATASET-MODEL.runs.jsonl``, with the energy of every layer and both limits in ``DATASET-MODEL.energies.jsonl``.
+``DATASET-MODEL.runs.jsonl.gz``, with the energy of every layer and both limits in ``DATASET-MODEL.energies.jsonl``.
 ``ablation`` takes one ingredient away at a time, ``cost`` times an epoch. `reproduction.pages.tuned` has the tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import multiprocessing
 import statistics
@@ -29,12 +31,12 @@ import torch
 
 from graphjoule import GraphjouleError, Trace, fit, limits, load_recipe, load_task
 from graphjoule.graph import normalize_rows
+from graphjoule.studies import Protocol
 from graphjoule.terms import ConsistencySettings
 from graphjoule.training import (
     CapturedStep,
     Recipe,
     SeedBatch,
-    append_record,
     architecture_of,
     describe_device,
     resolve_device,
@@ -47,6 +49,8 @@ __all__ = ["DATASETS", "FOLDER", "PLAN", "main", "read_lines"]
 
 PLAN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "tuned"
+STATE = Path("runs/tuned")
+PROTOCOL = Protocol(**PLAN["protocol"])
 DATASETS = ("pubmed", "cora", "physics")
 
 
@@ -72,9 +76,10 @@ def winner(folder: Path, dataset: str, model: str) -> Recipe:
 # The parts; each returns a sentence.
 
 
-def search(dataset: str, model: str, folder: Path, device: str, end: float) -> str:
+def search(dataset: str, model: str, folder: Path, device: str, end: float, state: Path) -> str:
     """Try settings until the budget or the time is spent."""
     plan, name = PLAN["search"], f"{dataset}-{model}"
+    state.mkdir(parents=True, exist_ok=True)
     ranges = PLAN["ranges"]["all"] | PLAN["ranges"][model]
     found = tune(
         start(model, dataset),
@@ -83,29 +88,36 @@ def search(dataset: str, model: str, folder: Path, device: str, end: float) -> s
         trials=plan["trials"],
         seeds=plan["seeds"],
         seed=plan["seed"],
-        storage=folder / f"{name}.journal",
+        storage=state / f"{name}.journal",
         device=device,
         timeout=max(0.0, end - time.time()),
     )
     fields = ("slot", "params", "value", "metrics", "seconds", "failure")
-    lines = [json.dumps({field: getattr(row, field) for field in fields}, default=dict) for row in found.rows]
-    (folder / f"{name}.trials.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    path = folder / f"{name}.trials.jsonl"
+    known = {line["slot"]: line for line in read_lines(path)}  # by the code of an earlier call
+    made_by = {"device": describe_device(resolve_device(device)), "versions": versions()}
+    rows = [known.get(row.slot) or {field: getattr(row, field) for field in fields} | made_by for row in found.rows]
+    lines = [json.dumps(row, default=dict) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     best = f", best {100 * found.best.value:.2f}" if found.ranked else ""
     return f"{len(lines)} of {plan['trials']} trials{best}"
 
 
-def winners(dataset: str, model: str, folder: Path, device: str, end: float) -> str:
+def winners(dataset: str, model: str, folder: Path, device: str, end: float, state: Path) -> str:
     """Train the best settings with fresh seeds, and measure every layer."""
-    path = folder / f"{dataset}-{model}.runs.jsonl"
+    path = folder / f"{dataset}-{model}.runs.jsonl.gz"
     if path.exists():
         return "done before"
     recipe, task = winner(folder, dataset, model), load_task(dataset)
-    result = fit(recipe, task, PLAN["winner"]["seeds"], device=device)
+    cited = PROTOCOL.cited("tuned", {})
+    (folder / f"tuned-{PROTOCOL.sha256[:8]}.protocol.json").write_text(PROTOCOL.text("tuned"), encoding="utf-8")
+    result = fit(recipe, task, PLAN["winner"]["seeds"], device=device, protocol=cited)
+    task = task.to(resolve_device(device))
     x = normalize_rows(task.features) if recipe.data.normalize_features else task.features
-    lines, mean = [], torch.zeros(())
+    lines, mean = [], torch.zeros((), device=task.targets.device)
     for record, network in zip(result.records, result.models, strict=True):
         watch = ["encoder", "convs.*"] if hasattr(network, "encoder") else ["convs.*"]
-        trace = Trace.of(network.cpu(), task.graph, (x, task.graph), ["energy"], watch=watch)
+        trace = Trace.of(network, task.graph, (x, task.graph), ["energy"], watch=watch)
         line: dict[str, Any] = {"seed": record.seed, "energies": [float(f"{row.energy:.6g}") for row in trace.layers]}
         if model == "egnn":
             held = limits(trace, recipe.model.options["c_min"], recipe.model.options["c_max"])
@@ -121,15 +133,14 @@ def winners(dataset: str, model: str, folder: Path, device: str, end: float) -> 
         lines.append(json.dumps({"ensemble": len(result.models), **scores}))
     (folder / f"{dataset}-{model}.energies.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     part = path.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    for record in result.records:
-        append_record(part, record.model_copy(update={"curve": {}}))
+    texts = "".join(f"{record.model_dump_json()}\n" for record in result.records)
+    part.write_bytes(gzip.compress(texts.encode(), mtime=0))
     part.rename(path)
     tests = [record.test["accuracy"] for record in result.records if record.test]
     return f"test {100 * statistics.fmean(tests):.2f} of {len(tests)} runs"
 
 
-def ablation(dataset: str, model: str, folder: Path, device: str, end: float) -> str:
+def ablation(dataset: str, model: str, folder: Path, device: str, end: float, state: Path) -> str:
     """The best settings without one ingredient, and the published ones with consistency."""
     path = folder / f"{dataset}-{model}.ablation.jsonl"
     done = {line["variant"] for line in read_lines(path)}
@@ -151,7 +162,7 @@ def ablation(dataset: str, model: str, folder: Path, device: str, end: float) ->
     return f"{len(done)} of {len(PLAN['ablation']['variants'])} variants"
 
 
-def cost(dataset: str, model: str, folder: Path, device: str, end: float) -> str:
+def cost(dataset: str, model: str, folder: Path, device: str, end: float, state: Path) -> str:
     """Time an epoch of ten runs with two and with four views beside the plain epoch, in turns."""
     where = resolve_device(device)
     task, plain = load_task(dataset).to(where), load_recipe(model, dataset, PLAN["layers"][model])
@@ -183,11 +194,11 @@ def cost(dataset: str, model: str, folder: Path, device: str, end: float) -> str
 PARTS: dict[str, Callable[..., str]] = {"search": search, "winners": winners, "ablation": ablation, "cost": cost}
 
 
-def _unit(part: str, folder: Path, device: str, end: float, threads: int, cell: tuple[str, str]) -> str:
+def _unit(part: str, folder: Path, state: Path, device: str, end: float, threads: int, cell: tuple[str, str]) -> str:
     torch.set_num_threads(threads)
     begin = time.time()
     try:
-        said = PARTS[part](*cell, folder, device, end) if begin < end else "no time left"
+        said = PARTS[part](*cell, folder, device, end, state) if begin < end else "no time left"
     except GraphjouleError as error:
         said = str(error)
     return f"{cell[1]} on {cell[0]}: {said}, {time.time() - begin:.0f} s"
@@ -202,13 +213,16 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1, help="processes that share the device")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after these nothing more is begun")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the records")
+    parser.add_argument("--state", type=Path, default=STATE, help="of the journals of searches that are not done")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     end = min(time.time() + args.seconds, 1e12)
     models = PLAN["ablation"]["models"] if args.part == "ablation" else args.models
     cells = [(dataset, model) for dataset in args.datasets for model in models]
-    work = partial(_unit, args.part, args.folder, args.device, end, max(1, torch.get_num_threads() // args.workers))
+    work = partial(
+        _unit, args.part, args.folder, args.state, args.device, end, max(1, torch.get_num_threads() // args.workers)
+    )
     with multiprocessing.get_context("spawn").Pool(args.workers) as pool:
         for said in pool.imap_unordered(work, cells):
             print(said, flush=True)

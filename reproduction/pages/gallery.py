@@ -21,6 +21,11 @@ ARCHITECTURES: Final = (
 # From light to dark: deeper is darker, and colour is not the only difference, as deeper lines are longer.
 _SHADES: Final = {2: "#a6c8e0", 4: "#7fb0d3", 8: "#5295c2", 16: "#2b79ae", 32: "#0f5a8c", 64: "#063c61"}
 _DECADES: Final = 9
+_LIMITS: Final = {
+    "rayleigh": (1e-10, 2.0),
+    "effective_rank": (0.9, 40.0),
+    "reach": (0.0, 6.0),
+}  # the same in all panels
 Row = Mapping[str, Any]
 
 
@@ -66,9 +71,9 @@ def _over_layers(by_model: Mapping[str, Sequence[Row]], measure: str, label: str
         lines = [_line(row["trained"][measure], _SHADES[row["layers"]]) for row in first]
         before, after = (first[-1][state][measure] for state in ("initial", "trained"))
         lines.append(_line(before, BLACK, ":"))
-        is_log = measure != "effective_rank"
+        limits = _LIMITS[measure]
         panels.append(
-            Panel(model, label, lines, x_scale="log2", x_ticks=(1, 4, 16, 64), decades=_DECADES, is_log=is_log)
+            Panel(model, label, lines, x_scale="log2", x_ticks=(1, 4, 16, 64), decades=_DECADES, y_limits=limits)
         )
         texts.append(f"{model} {_text(before[-1])} and {_text(after[-1])}")
     depth = max(row["layers"] for rows in by_model.values() for row in rows)
@@ -88,8 +93,20 @@ def _over_depth(by_model: Mapping[str, Sequence[Row]]) -> Figure:
         means = {state: [row[state]["reach"] and row[state]["reach"]["mean"] for row in first] for state in styles}
         depths = [row["layers"] for row in first]
         lines = [_line(means[state], colour, style, depths) for state, (colour, style, _) in styles.items()]
+        ticks, limits = (2, 8, 32), _LIMITS["reach"]
         panels.append(
-            Panel(model, "hops", lines, x_label="layers", x_scale="log2", x_ticks=(2, 8, 32), is_log=False, dots="all")
+            Panel(
+                model,
+                "hops",
+                lines,
+                (),
+                "layers",
+                x_scale="log2",
+                x_ticks=ticks,
+                is_log=False,
+                y_limits=limits,
+                dots="all",
+            )
         )
         texts.append(f"{model} {_text(means['initial'][-1])} and {_text(means['trained'][-1])}")
     depth = max(row["layers"] for rows in by_model.values() for row in rows)

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from typing import Final
 
 from graphjoule import GraphjouleError
+from graphjoule.report import find_sweeps
 from graphjoule.studies import LedgerRow, p_text
+from reproduction.pages.drawings import means
+from reproduction.pages.measured import curves_apart, value_of
 from reproduction.pages.order import welch
 from reproduction.pages.page import Results
 
@@ -81,9 +84,10 @@ def _count(results: Results, study: str, verdict: str, *datasets: str) -> str:
     return str(sum(row.outcome.n > 0 if verdict == "run" else row.outcome.verdict == verdict for row in kept))
 
 
-def _farthest(results: Results, study: str, model: str) -> str:
+def _farthest(results: Results, study: str, model: str, *datasets: str) -> str:
     """The lowest difference of a model's cells from the paper, without its sign."""
     rows = [row for row in results.evidence[study].rows if row.cell.model == model]
+    rows = [row for row in rows if not datasets or row.cell.dataset in datasets]
     return f"{-min(row.outcome.difference or 0.0 for row in rows):.2f}"
 
 
@@ -99,10 +103,31 @@ def _at_the_cap(results: Results, layers: str) -> str:
     return f"{sum(epochs == most for epochs, most in runs)} of {len(runs)}"
 
 
+def _most_epochs(results: Results, study: str, model: str, dataset: str, layers: str) -> str:
+    """How many epochs a run of a cell could have had."""
+    return f"{_row(results, study, model, dataset, layers).cell.recipe.train.epochs:,}"
+
+
+def _runs(results: Results, study: str) -> str:
+    """How many runs of a study are recorded; those that two cells share count once."""
+    evidence = results.evidence[study]
+    found = {cell.recipe.fingerprint(): evidence.runs(cell) for cell in evidence.cells}
+    return f"{sum(map(len, found.values())):,}"
+
+
 def _missing(results: Results, study: str, seeds: str) -> str:
     """How many runs the cells of a study lack that have some."""
     rows = [row for row in results.evidence[study].rows if row.seeds]
     return str(sum(int(seeds) - len(row.seeds) for row in rows))
+
+
+def _sweeps(results: Results, study: str, where: str) -> str:
+    """The lowest and the highest mean of a study's sweeps within the recommended ranges, or outside of them."""
+    sweeps = [sweep for several in find_sweeps(results.evidence[study]).values() for sweep in several]
+    found = [mean for sweep in sweeps for mean in means(sweep, inside=where == "within")]
+    if not found:
+        raise GraphjouleError(f"{study} has no runs {where} the recommended ranges.")
+    return f"{min(found):.1f} to {max(found):.1f}"
 
 
 FORMS: Final[dict[str, Callable[..., str]]] = {
@@ -115,8 +140,13 @@ FORMS: Final[dict[str, Callable[..., str]]] = {
     "lead_p": lambda results, *words: p_text(_pair(results, *words)[1]),
     "count": _count,
     "farthest": _farthest,
+    "sweeps": _sweeps,
+    "most_epochs": _most_epochs,
+    "runs": _runs,
     "at_the_cap": _at_the_cap,
     "missing": _missing,
+    "apart": lambda results, *words: curves_apart(*words),
+    "of": lambda results, *words: value_of(*words),
     "minutes": lambda results, study: f"{results.times[study].wall_seconds / 60:.1f}",
 }
 """What a number can be, by the first word of its mark."""

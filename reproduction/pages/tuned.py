@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import wilcoxon
 
+from graphjoule.studies import Collection, find_study, read_collection
 from graphjoule.training import read_records
 from reproduction.experiments.tuned import DATASETS, FOLDER, PLAN, read_lines
 
-__all__ = ["ablation_table", "compare", "cost_table", "ranking_table", "tuned_table"]
+__all__ = ["ablation_table", "compare", "cost_table", "gate_table", "ranking_table", "tuned_table"]
 
 RANKED = ("egnn", "gcnii", "appnp")
 
@@ -53,18 +55,20 @@ def tuned_table(folder: Path = FOLDER) -> str:
 
 def ranking_table(folder: Path = FOLDER) -> str:
     """EGNN, GCNII and APPNP against each other on every graph."""
-    tuned, rows = _tuned(folder), []
-    for dataset in DATASETS:
-        scores = {
-            model: [100 * run.test["accuracy"] for run in tuned[dataset, model]]
+    tuned = _tuned(folder)
+    scores = {
+        dataset: {
+            model: {run.seed: 100 * run.test["accuracy"] for run in tuned[dataset, model]}
             for model in RANKED
             if (dataset, model) in tuned
         }
-        rows += [
-            (dataset, " - ".join(row["pair"]), f"{row['difference']:+.2f}", f"{row['p']:.3f}")
-            for row in compare(scores)
-        ]
-    return _table(("graph", "pair", "difference of the means", "p, corrected"), rows)
+        for dataset in DATASETS
+    }
+    rows = [
+        (row["graph"], " - ".join(row["pair"]), str(row["n"]), f"{row['difference']:+.2f}", f"{row['p']:.3f}")
+        for row in compare(scores)
+    ]
+    return _table(("graph", "pair", "seeds", "mean difference", "p, corrected"), rows)
 
 
 def ablation_table(folder: Path = FOLDER) -> str:
@@ -75,6 +79,17 @@ def ablation_table(folder: Path = FOLDER) -> str:
         for line in read_lines(folder / f"{dataset}-egnn.ablation.jsonl")
     ]
     return _table(("graph", "EGNN", "validation", "test"), rows)
+
+
+def gate_table(folder: Path = FOLDER) -> str:
+    """EGNN with a gate over all layers beside EGNN."""
+    lines = {(line["dataset"], line["network"]): line for line in read_lines(folder / "gate.jsonl")}
+    rows = [
+        (dataset, *(_spread([100 * score for score in lines[dataset, name]["val"]]) for name in ("EGNN", "GatedEGNN")))
+        for dataset in DATASETS
+        if (dataset, "GatedEGNN") in lines
+    ]
+    return _table(("graph", "EGNN", "with a gate over all layers"), rows)
 
 
 def cost_table(folder: Path = FOLDER) -> str:
@@ -92,18 +107,28 @@ def cost_table(folder: Path = FOLDER) -> str:
     return _table(("network", "device", "runs", "plain epoch", "two views", "four views"), rows)
 
 
-def compare(scores: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Every pair of networks: the mean difference, and Wilcoxon's signed rank test over seeds, corrected by Holm.
+def compare(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[dict[str, Any]]:
+    """Every pair of networks on every graph: the mean difference, and Wilcoxon's signed rank test over their seeds.
 
-    >>> rows = compare({"a": [0.8, 0.9, 0.7, 0.8, 0.9, 0.8], "b": [0.7, 0.8, 0.5, 0.75, 0.6, 0.5]})
+    The test is corrected by Holm for the number of all pairs on all graphs. A seed that one of the two lacks, because
+    its run failed, is left out.
+
+    Args:
+        scores: by graph, network and seed.
+
+    >>> a, b = [0.8, 0.9, 0.7, 0.8, 0.9, 0.8], [0.7, 0.8, 0.5, 0.75, 0.6, 0.5]
+    >>> rows = compare({"cora": {"a": dict(enumerate(a)), "b": dict(enumerate(b))}})
     >>> rows[0]["pair"], round(rows[0]["difference"], 3), round(rows[0]["p"], 5)
     (('a', 'b'), 0.175, 0.03125)
     """
-    rows = []
-    for one, other in combinations(scores, 2):
-        differences = [a - b for a, b in zip(scores[one], scores[other], strict=True)]
-        p = float(wilcoxon(differences).pvalue) if any(differences) else 1.0
-        rows.append({"pair": (one, other), "difference": statistics.fmean(differences), "p": p})
+    rows: list[dict[str, Any]] = []
+    for graph, networks in scores.items():
+        for one, other in combinations(networks, 2):
+            seeds = sorted(networks[one].keys() & networks[other].keys())
+            differences = [networks[one][seed] - networks[other][seed] for seed in seeds]
+            p = float(wilcoxon(differences).pvalue) if any(differences) else 1.0
+            mean = statistics.fmean(differences) if seeds else 0.0
+            rows.append({"graph": graph, "pair": (one, other), "n": len(seeds), "difference": mean, "p": p})
     least = 0.0  # Holm: the smallest times the number of tests, the next times one less, never falling
     for rank, row in enumerate(sorted(rows, key=lambda row: row["p"])):
         row["p"] = least = max(least, min(1.0, row["p"] * (len(rows) - rank)))
@@ -113,7 +138,9 @@ def compare(scores: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
 def _tuned(folder: Path) -> dict[tuple[str, str], list[Any]]:
     """The runs of every winner by graph and network, in the order of their seeds."""
     paths = {
-        (dataset, model): folder / f"{dataset}-{model}.runs.jsonl" for dataset in DATASETS for model in PLAN["layers"]
+        (dataset, model): folder / f"{dataset}-{model}.runs.jsonl.gz"
+        for dataset in DATASETS
+        for model in PLAN["layers"]
     }
     found = {
         cell: sorted(read_records(path), key=lambda run: run.seed) for cell, path in paths.items() if path.exists()
@@ -122,12 +149,15 @@ def _tuned(folder: Path) -> dict[tuple[str, str], list[Any]]:
 
 
 def _published(dataset: str, model: str, layers: int, results: Path) -> list[float]:
-    """Test accuracies with the published settings, which two studies have."""
-    files = [results / study / f"{model}-{dataset}.jsonl.gz" for study in ("table1", "depth")]
-    records = {
-        run.seed: run for file in files if file.exists() for run in read_records(file) if run.num_layers == layers
-    }
-    return [100 * run.test["accuracy"] for run in records.values() if run.test]
+    """Test accuracies with the published settings, which two studies have: runs of that very recipe."""
+    (cell,) = find_study("table1").cells([dataset], [model], [layers])
+    folders = [results / study for study in ("table1", "depth") if (results / study).exists()]
+    return [100 * run.test["accuracy"] for run in _recorded(*folders).runs(cell.recipe) if run.test]
+
+
+@cache
+def _recorded(*folders: Path) -> Collection:
+    return read_collection(folders)
 
 
 def _spread(scores: Sequence[float]) -> str:

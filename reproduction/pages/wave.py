@@ -1,25 +1,26 @@
-"""The wave network beside its rivals: tables and pictures from reproduction/results/depth/wave.jsonl, and a pulse."""
+"""The wave network beside its rivals: tables and a picture from reproduction/results/depth/wave.jsonl."""
 
 from __future__ import annotations
 
 import statistics
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import torch
-from matplotlib.colors import LogNorm
-from torch import Tensor
-
-from graphjoule import Propagation
-from graphjoule.nn import WaveConv
-from graphjoule.ops import propagate, wave_stack
-from graphjoule.report import Drawing, Line, Panel, draw, picture
+from graphjoule.report import Drawing, Line, Panel, picture
 from reproduction.experiments.record import read_cells
 
-__all__ = ["FILE", "distances_table", "pulse_picture", "ring_picture", "ring_table"]
+__all__ = [
+    "FILE",
+    "SUITE",
+    "distances_table",
+    "large_table",
+    "ring_picture",
+    "ring_table",
+    "suite_table",
+]
 
 FILE = Path(__file__).resolve().parents[1] / "results/depth/wave.jsonl"
+SUITE = FILE.with_name("suite.jsonl")
 HOPS = (5, 10, 20, 50, 100, 500)
 NAMES = {
     **{"wave": "**wave**", "gps": "GPS", "adgn": "A-DGN", "graphcon": "GraphCON", "gcnii": "GCNII", "egnn": "EGNN"},
@@ -28,7 +29,19 @@ NAMES = {
 # Okabe and Ito's colours; the style is another way to tell lines apart.
 _STYLES = {"wave": ("#0072B2", "-"), "gps": ("#D55E00", "--")}
 _TASKS = ("shortest-paths", "eccentricity", "diameter")
-_SIDE, _LAYERS, _FAINTEST = 51, (0, 6, 12, 18, 24), 1e-4  # of the pulse
+_SUITE_TASKS = {
+    "mines-100": "minefield, ROC AUC",
+    **{
+        f"{dataset}-missing-{percent}": f"{dataset.capitalize()}, {percent} % missing"
+        for dataset in ("cora", "pubmed")
+        for percent in (0, 50, 90, 100)
+    },
+    **{
+        f"{dataset}-labels-{labels}": f"{dataset.capitalize()}, {labels} per class"
+        for dataset in ("cora", "pubmed", "physics")
+        for labels in (1, 3, 5, 20)
+    },
+}
 
 
 def ring_table() -> str:
@@ -50,23 +63,61 @@ def _accuracy(cell: dict[str, Any] | None) -> str:
 
 def distances_table() -> str:
     """Mean absolute errors on the six families of graphs, and what a run costs; a row for each model with a record."""
-    cells = read_cells(FILE)
+    cells, on_gpu = read_cells(FILE), read_cells(FILE, having="peak_bytes")
     lines = [
         "| model | layers | shortest paths | eccentricity | diameter | seconds of a run | memory of a run |",
         "|---" * 7 + "|",
     ]
     for model, name in NAMES.items():
         found = [cells.get(f"{task}-40 {model}") for task in _TASKS]
-        if not any(found):
-            continue
-        errors = " | ".join("-" if cell is None else _error(cell) for cell in found)
-        first = next(cell for cell in found if cell is not None)
-        at_once = 1 if model == "gps" else len(first["test_mae"]) + first["failed"]
-        cost = f"{first['seconds_per_run']:.1f} s | {first['peak_bytes'] / at_once / 1e9:.2f} GB"
-        lines.append(f"| {name} | {first['layers']} | {errors} | {cost} |")
+        if first := next(filter(None, found), None):
+            errors = " | ".join("-" if cell is None else _error(cell) for cell in found)
+            cost = _cost(on_gpu.get(f"{_TASKS[0]}-40 {model}"), is_at_once=model != "gps")
+            lines.append(f"| {name} | {first['layers']} | {errors} | {cost} |")
     return (
         "\n".join(lines) if len(lines) > 2 else "Not trained yet: `python -m reproduction.experiments.depth distances`."
     )
+
+
+def _cost(cell: dict[str, Any] | None, *, is_at_once: bool) -> str:
+    """Time and memory of one run on a GPU."""
+    if cell is None:
+        return "- | -"
+    runs = len(cell["test_mae"]) + cell["failed"] if is_at_once else 1
+    return f"{cell['seconds_per_run']:.1f} s | {cell['peak_bytes'] / runs / 1e9:.2f} GB"
+
+
+def large_table() -> str:
+    """Mean absolute errors on graphs with diameters to 512; a row for each model with a record."""
+    cells = read_cells(FILE)
+    lines = [f"| model | layers | {' | '.join(task.replace('-', ' ') for task in _TASKS)} |", "|---" * 5 + "|"]
+    for model, name in NAMES.items():
+        found = [cells.get(f"{task}-512 {model}") for task in _TASKS]
+        if first := next(filter(None, found), None):
+            errors = " | ".join("-" if cell is None else _error(cell) for cell in found)
+            lines.append(f"| {name} | {first['layers']} | {errors} |")
+    command = "python -m reproduction.experiments.depth distances --diameter 512"
+    return "\n".join(lines) if len(lines) > 2 else f"Not trained yet: `{command}`."
+
+
+def suite_table() -> str:
+    """Test scores on the minefield, with features missing and with few labels: a row per task, a column per model."""
+    cells = read_cells(SUITE)
+    lines = [f"| task | {' | '.join(NAMES.values())} |", "|---" * (1 + len(NAMES)) + "|"]
+    for task, words in _SUITE_TASKS.items():
+        found = [cells.get(f"{task} {model}") for model in NAMES]
+        if any(found):
+            score = "test_roc_auc" if task.startswith("mines") else "test_accuracy"
+            lines.append(f"| {words} | {' | '.join(_score(cell, score) for cell in found)} |")
+    return "\n".join(lines) if len(lines) > 2 else "Not trained yet: `python -m reproduction.experiments.suite`."
+
+
+def _score(cell: dict[str, Any] | None, score: str) -> str:
+    """Percent, and the number of layers that validation chose."""
+    if cell is None:
+        return "-"
+    values = [100 * value for value in cell[score]]
+    return f"{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f} [{cell['layers']}]"
 
 
 def _error(cell: dict[str, Any]) -> str:
@@ -103,48 +154,3 @@ def ring_picture() -> bytes:
         dots="all",
     )
     return picture(Drawing("wave-rings", [panel], "Ring transfer without a leak", columns=1, size=(7.2, 4.0)))
-
-
-def pulse_picture() -> bytes:
-    """A pulse on a grid after some layers: the wave, and EGNN with weights that are the identity."""
-    rows = {"wave": _wave(), "EGNN": _diffusion()}
-    empty = [Panel("", "", [Line("", [0.0])]) for _ in range(2 * len(_LAYERS))]
-    figure = draw(Drawing("wave-pulse", empty, columns=len(_LAYERS), size=(2.0, 2.0)))
-    for place, axes in enumerate(figure.axes):
-        name, layer = list(rows)[place // len(_LAYERS)], _LAYERS[place % len(_LAYERS)]
-        axes.clear()
-        shown = rows[name][layer].abs().clamp(min=_FAINTEST).reshape(_SIDE, _SIDE)
-        image = axes.imshow(shown.numpy(), cmap="cividis", norm=LogNorm(_FAINTEST, 1), interpolation="nearest")
-        axes.set(xticks=[], yticks=[], title=f"{name}, layer {layer}")
-    figure.colorbar(image, ax=figure.axes, label="size of a node's feature", shrink=0.8)
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
-    return file.getvalue()
-
-
-def _grid() -> tuple[Propagation, Tensor]:
-    """A square grid and a pulse in its middle, a few nodes wide: a single node would be waves of all lengths."""
-    cell = torch.arange(_SIDE * _SIDE).view(_SIDE, _SIDE)
-    edges = [torch.stack([a.flatten(), b.flatten()]) for a, b in ((cell[:, :-1], cell[:, 1:]), (cell[:-1], cell[1:]))]
-    graph = Propagation.from_edge_index(torch.cat(edges, dim=1), symmetrize=True, dtype=torch.float64)
-    pulse = torch.zeros(_SIDE * _SIDE, 1, dtype=torch.float64)
-    pulse[len(pulse) // 2] = 1
-    for _ in range(4):
-        pulse = propagate(pulse, graph)
-    return graph, pulse / pulse.max()
-
-
-def _wave() -> dict[int, Tensor]:
-    graph, pulse = _grid()
-    h = WaveConv(step=0.95, delta=0.0, mu=0.0).h(graph)
-    return {layer: wave_stack(pulse, graph, layer, h=h, delta=0.0, mu=0.0) for layer in _LAYERS}
-
-
-def _diffusion() -> dict[int, Tensor]:
-    """Layers of EGNN's recipe on Cora."""
-    graph, pulse = _grid()
-    c_min, beta, x, found = 0.15, 0.1, pulse, {0: pulse}
-    for layer in range(1, max(_LAYERS) + 1):
-        x = propagate(x, graph, a=1 - c_min, alpha=c_min - beta) + beta * pulse
-        found[layer] = x
-    return found

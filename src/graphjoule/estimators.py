@@ -28,57 +28,45 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction
 from graphjoule.graph import Propagation
 from graphjoule.graph.extension import ExtendedPropagation, links_to
-from graphjoule.graph.features import Features, SparseFeatures, check_features
+from graphjoule.graph.features import Features, Scaling, SparseFeatures, check_features
 from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.digits import nearest_rows
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification, Objective, Regression
-from graphjoule.tasks.task import pack_features
+from graphjoule.tasks.task import ModelInput, pack_features
 from graphjoule.training.build import inner_network
 from graphjoule.training.defaults import recipe_for
 from graphjoule.training.recipe import Recipe
 
 
+@dataclass(kw_only=True, eq=False, repr=False)  # the fields are the constructor's arguments, as scikit-learn asks
 class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
     """What a classifier and a regressor of nodes share: the settings, the graph, training and prediction."""
 
-    def __init__(
-        self,
-        *,
-        num_layers: int | None = None,
-        hidden_channels: int | None = None,
-        num_neighbors: int = 10,
-        lr: float | None = None,
-        dropout: float | None = None,
-        epochs: int | None = None,
-        patience: int | None = None,
-        validation_fraction: float = 0.2,
-        num_runs: int = 1,
-        standardize: bool = True,
-        settings: Mapping[str, Any] | None = None,
-        random_state: Any = 0,
-        device: str = "auto",
-    ) -> None:
-        self.num_layers = num_layers
-        self.hidden_channels = hidden_channels
-        self.num_neighbors = num_neighbors
-        self.lr = lr
-        self.dropout = dropout
-        self.epochs = epochs
-        self.patience = patience
-        self.validation_fraction = validation_fraction
-        self.num_runs = num_runs
-        self.standardize = standardize
-        self.settings = settings
-        self.random_state = random_state
-        self.device = device
+    num_layers: int | None = None
+    hidden_channels: int | None = None
+    num_neighbors: int = 10
+    lr: float | None = None
+    dropout: float | None = None
+    epochs: int | None = None
+    patience: int | None = None
+    validation_fraction: float = 0.2
+    num_runs: int = 1
+    standardize: bool = True
+    settings: Mapping[str, Any] | None = None
+    random_state: Any = 0
+    device: str = "auto"
 
     def _train(self, given: GraphLike | None, features: Features, targets: Tensor, objective: Objective) -> None:
         """Train on rows or on a graph; leaves everything that `_predicted` needs."""
         self.scaling_ = Scaling.of(features) if self.standardize else Scaling()
         features = self.scaling_.apply(features)
         self.built_graph_ = given is None
-        graph = given.graph if given is not None else self._neighbour_graph(features)
+        if given is not None:
+            graph = given.graph
+        else:
+            assert isinstance(features, Tensor)
+            near = knn_edge_index(features, min(self.num_neighbors, len(features) - 1))
+            graph = Propagation.from_edge_index(near, num_nodes=len(features), symmetrize=True)
         task = Task("data", features, graph, targets, objective, default_split=self._split_rule())
         first = self.random_state
         if not isinstance(first, int | np.integer):
@@ -121,35 +109,25 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _predicted(self, features: Features, graph: Propagation) -> np.ndarray:
         """The mean over the runs, in float64, where a sum over a row does not depend on how many rows there are."""
-        models, given = self._double(features, graph)
-        return mean_prediction(models, self.recipe_, self.objective_, given, self.device).numpy()
+        models, inputs = self._double(features, graph)
+        return mean_prediction(models, self.recipe_, self.objective_, inputs, self.device).numpy()
 
     @torch.no_grad()
     def _embedded(self, X: Any) -> np.ndarray:
         """What the last graph layer of every run gives its head, runs side by side."""
         features, graph, num_before = self._applied_to(X)
-        models, given = self._double(features, graph)
+        models, inputs = self._double(features, graph)
         found: list[Tensor] = []
         for model in models:
             network: Any = inner_network(model)
-            handle = network.head.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
-            try:
-                mean_prediction([model], self.recipe_, self.objective_, given, self.device)
-            finally:
-                handle.remove()
+            with network.head.register_forward_pre_hook(lambda module, args: found.append(args[0])):
+                mean_prediction([model], self.recipe_, self.objective_, inputs, self.device)
         return torch.cat(found, dim=1)[num_before:].cpu().numpy()
 
     def _double(self, features: Features, graph: Propagation) -> tuple[list[Any], ModelInput]:
         models = [copy.deepcopy(model).double() for model in self.models_]
-        nobody = self.objective_.unknown(graph.num_nodes)
-        return models, ModelInput(features.to(dtype=torch.float64), graph.to(dtype=torch.float64), nobody, ())
-
-    def _neighbour_graph(self, features: Features) -> Propagation:
-        assert isinstance(features, Tensor)
-        num_neighbors = min(self.num_neighbors, len(features) - 1)
-        return Propagation.from_edge_index(
-            knn_edge_index(features, num_neighbors), num_nodes=len(features), symmetrize=True
-        )
+        targets = self.objective_.unknown(graph.num_nodes)
+        return models, ModelInput(features.to(dtype=torch.float64), graph.to(dtype=torch.float64), targets, ())
 
     def _split_rule(self) -> str:
         percent = round(100 * self.validation_fraction)
@@ -160,19 +138,13 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         return f"stratified-{percent}-0"
 
     def _recipe(self, task: Task, seed: int) -> Recipe:
-        own = {
-            "hidden_channels": self.hidden_channels,
-            "lr": self.lr,
-            "dropout": self.dropout,
-            "output_dropout": self.dropout,
-            "epochs": self.epochs,
-            "patience": self.patience,
-            "split": self._split_rule(),
-        }
-        given = {name: value for name, value in own.items() if value is not None}
-        return recipe_for(task, "egnn", self.num_layers, given | dict(self.settings or {}), seed=seed)
+        own = {name: getattr(self, name) for name in ("hidden_channels", "lr", "dropout", "epochs", "patience")}
+        own |= {"output_dropout": self.dropout, "split": self._split_rule()}
+        chosen = {name: value for name, value in own.items() if value is not None}
+        return recipe_for(task, "egnn", self.num_layers, chosen | dict(self.settings or {}), seed=seed)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
     """Classify the nodes of a graph, or rows of a matrix that become a graph of nearest neighbours.
 
@@ -213,40 +185,7 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         True
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int | None = None,
-        hidden_channels: int | None = None,
-        num_neighbors: int = 10,
-        lr: float | None = None,
-        dropout: float | None = None,
-        epochs: int | None = None,
-        patience: int | None = None,
-        validation_fraction: float = 0.2,
-        num_runs: int = 1,
-        standardize: bool = True,
-        unlabeled: Any = "refuse",
-        settings: Mapping[str, Any] | None = None,
-        random_state: Any = 0,
-        device: str = "auto",
-    ) -> None:
-        super().__init__(
-            num_layers=num_layers,
-            hidden_channels=hidden_channels,
-            num_neighbors=num_neighbors,
-            lr=lr,
-            dropout=dropout,
-            epochs=epochs,
-            patience=patience,
-            validation_fraction=validation_fraction,
-            num_runs=num_runs,
-            standardize=standardize,
-            settings=settings,
-            random_state=random_state,
-            device=device,
-        )
-        self.unlabeled = unlabeled
+    unlabeled: Any = "refuse"
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train.
@@ -263,12 +202,11 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         if given is None:
             rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
             features: Features = torch.tensor(rows)  # a copy: the caller may have locked its own
-            is_known = known_labels(np.asarray(y), self.unlabeled)
         else:
             features = given.features
             self.n_features_in_ = features.size(1)
-            y, is_known = self._labels_of(given, y)
-        self.classes_, codes = classes_of(np.asarray(y), is_known, self.unlabeled)
+        y, is_known = self._labels_of(given, y)
+        self.classes_, codes = classes_of(y, is_known, self.unlabeled)
         labels = torch.full((len(is_known),), -1)
         labels[torch.from_numpy(is_known)] = torch.from_numpy(codes.astype(np.int64))
         self._train(given, features, labels, Classification(len(self.classes_)))
@@ -304,17 +242,15 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         """
         from sklearn.metrics import accuracy_score
 
-        given = read_graph_like(X)
-        if given is None:
-            labels, is_known = np.asarray(y), known_labels(np.asarray(y), self.unlabeled)
-        else:
-            labels, is_known = self._labels_of(given, y)
+        labels, is_known = self._labels_of(read_graph_like(X), y)
         weight = None if sample_weight is None else np.asarray(sample_weight)[is_known]
         right: float = accuracy_score(labels[is_known], self.predict(X)[is_known], sample_weight=weight)
         return right
 
-    def _labels_of(self, given: GraphLike, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Labels and which are known: those given, else those that the graph brought."""
+    def _labels_of(self, given: GraphLike | None, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and which are known: `y`, else those that the graph brought."""
+        if given is None:
+            return np.asarray(y), known_labels(np.asarray(y), self.unlabeled)
         if y is None:
             given.check_kind(Classification, "a classifier needs classes")
             if given.labels is None:
@@ -616,20 +552,13 @@ def known_labels(labels: np.ndarray, unlabeled: Any) -> np.ndarray:
                 "without a label; say which: unlabeled=None for a class, unlabeled=-1 for no label."
             )
         unlabeled = None
-    return np.array([not _is_nan(value) and (unlabeled is None or value != unlabeled) for value in values], dtype=bool)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+    is_nan = (isinstance(value, float) and math.isnan(value) for value in values)
+    pairs = zip(values, is_nan, strict=True)
+    return np.array([not nan and (unlabeled is None or value != unlabeled) for value, nan in pairs], dtype=bool)
 
 
 def classes_of(labels: np.ndarray, is_known: np.ndarray, unlabeled: Any) -> tuple[np.ndarray, np.ndarray]:
     """The classes, sorted, and the number of its class for every known label.
-
-    Args:
-        labels: one per row.
-        is_known: which of them are known.
-        unlabeled: the label that means "unknown", for the sentence if none is left.
 
     Example:
         >>> classes, codes = classes_of(np.array(["b", "", "a"]), np.array([True, False, True]), "")
@@ -650,36 +579,3 @@ def classes_of(labels: np.ndarray, is_known: np.ndarray, unlabeled: Any) -> tupl
             sentence += f" Rows with {unlabeled!r} count as rows without a label; with unlabeled=None it is a class."
         raise GraphjouleError(sentence)
     return classes, codes
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """``(x - mean) / std`` for every column of a dense matrix; sparse features keep their zeros and are left alone.
-
-    Attributes:
-        mean: per column, float64; None leaves every matrix as it is.
-        std: per column; infinite where the column is constant, which therefore becomes 0.
-
-    >>> Scaling.of(torch.tensor([[1.0, 7.0], [3.0, 7.0]])).apply(torch.tensor([[5.0, 9.0]]))
-    tensor([[3., 0.]])
-    """
-
-    mean: Tensor | None = None
-    std: Tensor | None = None
-
-    @classmethod
-    def of(cls, x: Features) -> Scaling:
-        """The scaling that gives the columns of `x` mean 0 and variance 1."""
-        if isinstance(x, SparseFeatures):
-            return cls()
-        x = x.double()
-        is_constant = x.amax(dim=0) == x.amin(dim=0)  # rounding would leave such a column a little spread
-        return cls(x.mean(dim=0), torch.where(is_constant, torch.inf, x.std(dim=0, correction=0)))
-
-    def apply(self, x: Features) -> Features:
-        """The scaled matrix, in torch's default dtype."""
-        if isinstance(x, SparseFeatures):
-            return x
-        if self.mean is not None and self.std is not None:
-            x = (x.double() - self.mean) / self.std
-        return x.to(torch.get_default_dtype())

@@ -1,13 +1,16 @@
 """Files that are whole or not there, folders that are ours to write in, and locks that end with their process."""
 
+import errno
+import gzip
 import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 from filelock import FileLock, Timeout
 
@@ -29,8 +32,10 @@ __all__ = [
     "foreign_names",
     "json_text",
     "lock_itself",
+    "open_file",
     "parse_json",
     "printable",
+    "read_bytes",
     "reason",
     "remove_temporaries",
     "sync_folder",
@@ -45,6 +50,31 @@ FLEETING: Final = ".graphjoule-"
 
 UNFINISHED: Final = f"{FLEETING}unfinished"
 """A file in a folder that is being written: until it is removed everything there is ours, and may be written again."""
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file on disk, to be read; one whose name ends in ``.gz`` is unpacked on the way.
+
+    Raises:
+        OSError: It cannot be opened, or is something else: a pipe or a device, such as an archive may unpack to, would
+            be waited for or read for ever.
+    """
+    path, at_once = Path(path), getattr(os, "O_NONBLOCK", 0)  # a pipe that nobody writes into opens, too
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a file", str(path))
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.open(file) as unpacked:
+            yield cast(BinaryIO, unpacked)
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = -1) -> bytes:
+    """The content of a file on disk, at most so many bytes of it; see `open_file`."""
+    with open_file(path) as file:
+        return file.read(most)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

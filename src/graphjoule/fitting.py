@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, counted
-from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
+from graphjoule.graph.features import Features, SparseFeatures, has_negative, normalize_rows
 from graphjoule.nn import MODELS, GraphModel
 from graphjoule.ops import describe_backend
 from graphjoule.tasks import Task
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective
+from graphjoule.tasks.task import ModelInput
 from graphjoule.terms import TERMS, Term
 from graphjoule.training import resolve_device
 from graphjoule.training.budget import Budget
@@ -40,10 +40,11 @@ from graphjoule.training.defaults import recipe_for
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.hub import model_file
 from graphjoule.training.loop import Progress
-from graphjoule.training.recipe import Recipe, checked, parameter_groups
+from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.saving import SavedModel, read_model
 from graphjoule.training.seed_batch import TermBuilder
+from graphjoule.training.settings import checked, parameter_groups
 from graphjoule.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -96,10 +97,10 @@ def fit(
     """Train a model on a task by the paper's protocol; networks that can be stacked train all seeds in one program.
 
     Validation chooses each run's epoch and when it stops; test targets are read once per run, after that. A split may
-    have no test nodes; then a record has no test scores. The same seed gives the same run alone or among others, in
-    one process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
-    seeds train together in as many processes. Calls may run in several threads at once: torch's global generator is
-    neither read nor moved, and signal handlers are left alone.
+    have no test nodes; then a record has no test scores. The same seed gives the same run alone or among others, in one
+    process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
+    seeds train together in as many processes, each with as many threads as the record names. Calls may run in several
+    threads at once: torch's global generator is neither read nor moved, and signal handlers are left alone.
 
     Args:
         model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; "auto", which tries models and
@@ -205,6 +206,12 @@ def fit(
     training.budget, training.protocol = deadline, protocol
     if not training.is_first:
         listeners.callbacks.clear()
+    if recipe.data.normalize_features and training.is_first and has_negative(task.features):
+        logger.warning(
+            "%s has negative features, and rows are divided by their sums, which may be next to 0: such a row says "
+            "nothing; data.normalize_features = false leaves rows as they are",
+            task.name,
+        )
     logger.info("%s", describe_backend(where))
     path = None if out is None else Path(out)
     if path is not None:
@@ -309,7 +316,7 @@ class TrainedRuns:
     Example:
         >>> import tempfile
         >>> from graphjoule import load_recipe, load_task
-        >>> from graphjoule.tasks.inputs import ModelInput
+        >>> from graphjoule.tasks.task import ModelInput
         >>> from graphjoule.training.calibration import prediction_sets
         >>> digits = load_task("digits")
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -326,17 +333,17 @@ class TrainedRuns:
     models: dict[int, GraphModel]
     calibrations: dict[int, Calibration] = field(default_factory=dict)
 
-    def predict(self, given: ModelInput, device: str | torch.device = "cpu", *, is_calibrated: bool = False) -> Tensor:
+    def predict(self, inputs: ModelInput, device: str | torch.device = "cpu", *, is_calibrated: bool = False) -> Tensor:
         """See `mean_prediction`.
 
         Args:
-            given: the graph to predict on.
+            inputs: the graph to predict on.
             device: "auto", "cpu" or "cuda".
             is_calibrated: divide the outputs of each run by its temperature. A run's most probable class stays the
                 same; that of the mean of several runs may change where they disagree.
         """
         calibrations = list(self._all_calibrations().values()) if is_calibrated else None
-        return mean_prediction(list(self.models.values()), self.recipe, self.objective, given, device, calibrations)
+        return mean_prediction(list(self.models.values()), self.recipe, self.objective, inputs, device, calibrations)
 
     def threshold(self, coverage: float) -> Tensor:
         """What `prediction_sets` and `prediction_intervals` need for a coverage: the mean over runs.
@@ -382,7 +389,7 @@ def mean_prediction(
     models: Sequence[nn.Module],
     recipe: Recipe,
     objective: Objective,
-    given: ModelInput,
+    inputs: ModelInput,
     device: str | torch.device = "cpu",
     calibrations: Sequence[Calibration] | None = None,
 ) -> Tensor:
@@ -392,7 +399,7 @@ def mean_prediction(
         models: the runs' models, ours or the user's; they are left in evaluation mode and on the device.
         recipe: says whether the rows of features are normalised first.
         objective: says what outputs mean.
-        given: the graph to predict on.
+        inputs: the graph to predict on.
         device: "auto", "cpu" or "cuda".
         calibrations: of the runs; their temperatures divide the outputs.
 
@@ -403,20 +410,20 @@ def mean_prediction(
         GraphjouleError: There is no model, or the outputs of a node are not finite.
     """
     where = resolve_device(device)
-    given = given.to(where if recipe.train.clusters is None else "cpu")
-    x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
+    inputs = inputs.to(where if recipe.train.clusters is None else "cpu")
+    x = normalize_rows(inputs.features) if recipe.data.normalize_features else inputs.features
     total: Tensor | None = None
     for number, model in enumerate(models):
         network = model if isinstance(model, GraphModel) else OwnModel(model, x.size(-1), objective.out_channels)
         if recipe.train.clusters is not None:  # the graph was too large to train on at once
             from graphjoule.parallel.streaming import evaluate_in_blocks
 
-            output = evaluate_in_blocks(network.to(where), x, given.graph).double()
+            output = evaluate_in_blocks(network.to(where), x, inputs.graph).double()
         else:
-            output = network.to(where).eval()(x, given.graph).double()
-        if given.pooling is not None:
-            output = given.pooling(output, network.output_center)
-        _check_finite(output, model, x, given.unit)
+            output = network.to(where).eval()(x, inputs.graph).double()
+        if inputs.pooling is not None:
+            output = inputs.pooling(output, network.output_center)
+        _check_finite(output, model, x, inputs.unit)
         output = output if calibrations is None else calibrations[number].tempered(output)
         one = objective.prediction(output)
         total = one if total is None else total + one

@@ -18,13 +18,9 @@ QUICK = ("--device", "cpu", "--seeds", "2", "--no-worth")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+def own_graph(here, monkeypatch):
     monkeypatch.setattr(halving, "_MOST_VARIATIONS", 1)
-    write_graph(folder)
-    return folder
+    write_graph(here)
 
 
 def test_train_tries_models_on_own_files_and_what_is_left_is_an_ordinary_run_folder(here, monkeypatch):

@@ -24,15 +24,7 @@ from graphjoule.training.recipe import load_recipe
 
 from . import TINY, everything, refused, run
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
+pytestmark = pytest.mark.usefixtures("here")
 
 BAD = {
     "unknown dataset": (
@@ -84,6 +76,7 @@ BAD = {
     "seeds: negative in a list": (["--seeds", "1,-3"], "--seeds is '1,-3'; expected different numbers"),
     "seeds: too large": (["--seeds", f"{2**64},"], "expected different numbers from 0 to 4294967295"),
     "seeds: too many": (["--seeds", f"{2**64}"], "expected different numbers from 0 to 4294967295"),
+    "seeds: more than memory": (["--seeds", f"{10**9}"], "expected at most 10,000 of them, or a list, such as 3,7"),
     "unknown device": (["--device", "tpu"], "device is 'tpu'; choose one of auto, cpu, cuda"),
     "unknown split": (["--set", "split=half"], "Unknown split 'half' for task 'digits'"),
     "no train nodes": (["--set", "split=per-class-0-10"], "The train part of split 'per-class-0-10' is empty"),

@@ -61,13 +61,9 @@ def write_graph(folder, num_nodes=40, prefix="n", *, labels=True):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """A folder with a graph of one's own, to work in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    write_graph(folder)
-    return folder
+def own_graph(here):
+    """A graph of one's own in the folder to work in."""
+    write_graph(here)
 
 
 def everything(folder):
@@ -524,6 +520,8 @@ def test_what_predict_refuses(here, trained):
         "device is 'tpu'": ["run", "--device", "tpu"],
         "coverage is 90; it must be between 0 and 1, such as 0.9": ["run", "--coverage", "90"],
         "--all is about new nodes; give these with --nodes": ["run", "--all"],
+        "--all is about nodes of the training graph, but nodes.csv is a graph of its own": ["run", *OWN, "--all"],
+        "--update-old is about nodes of the training graph": ["run", *OWN, "--update-old"],
         "--knn is 0; it must be at least 1": ["run", "--nodes", "nodes.csv", "--knn", "0"],
     }
     for said, arguments in cases.items():
@@ -531,7 +529,9 @@ def test_what_predict_refuses(here, trained):
     (here / "nodes.csv").write_text((here / "nodes.csv").read_text() + "z,1,rome,\n")
     assert "nodes.csv has changed since the model was trained" in refused(here, "predict", "run")
     (here / "nodes.csv").unlink()
-    assert "are not there any more; name the file with --nodes" in refused(here, "predict", "run")
+    assert "are not there any more; put the file back, or predict on another with --nodes" in refused(
+        here, "predict", "run"
+    )
 
 
 def test_a_graph_that_was_given_in_python_cannot_be_read_again(here, tiny_task):

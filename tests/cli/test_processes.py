@@ -23,13 +23,21 @@ from graphjoule.cli.train import Job
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.parallel import read_partition, write_partition
-from graphjoule.parallel.ranks import Ending, num_cores
+from graphjoule.parallel.ranks import Ending
 from graphjoule.tasks import DATASETS
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.records import read_records
+from graphjoule.training.threads import num_cores
 from tests.parallel.tasks import ring_task
 
 from . import TINY, run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in, in which all is that a test leaves."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)
@@ -407,21 +415,6 @@ def test_ctrl_c_while_the_ranks_start_is_one_line(tmp_path, signum, seconds):
     assert "graphjoule: stopped " in said
     assert len(ranks) == 2
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def command():
-    path = Path(sys.executable).with_name("graphjoule")
-    if not path.exists():
-        pytest.skip(f"graphjoule is not installed beside {sys.executable}")
-    return path
 
 
 SHARED = ("--clusters", "8", "--set", "clusters.accumulate=2", "--set", "dropout=0", "--json")

@@ -11,23 +11,18 @@ from graphjoule.cli.terminal import parse_seeds
 from graphjoule.errors import GraphjouleError
 from graphjoule.studies import STUDIES, Collection, StudyProgress, find_study, ledger_text, make_ledger
 from graphjoule.training import TrainingInterrupted, read_records
-from graphjoule.training.recipe import parse_overrides
+from graphjoule.training.settings import parse_overrides
 from tests.studies import made_up
 from tests.training import small_regression
 
 from . import run
 
+pytestmark = pytest.mark.usefixtures("here")
+
 TINY = ("--datasets", "digits", "--models", "egnn,gcn", "--layers", "2", "--device", "cpu")
 QUICK = ("--epochs", "2", "--set", "hidden_channels=4")
 study_module = import_module("graphjoule.cli.study")
 TABLE1 = find_study("table1")
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_a_study_trains_tells_and_trains_nothing_the_second_time(here):

@@ -1,5 +1,6 @@
 """A command line that cannot be read, the ways out of a command, and its progress."""
 
+import errno
 import json
 import math
 import os
@@ -12,14 +13,17 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 
 from graphjoule.cli import terminal
+from graphjoule.cli.terminal import LayerTable
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
 from graphjoule.studies import FORMATS, StudyProgress
+from graphjoule.trace import LayerTrace
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.tuning import AutoProgress, Trial
 
-from . import Result, run
+from . import TINY, Result, refused, run
 
 study, trace = import_module("graphjoule.cli.study"), import_module("graphjoule.cli.trace")
 
@@ -66,6 +70,7 @@ def test_help_is_no_error(arguments):
         (SystemExit(1), 1, ""),
         (KeyboardInterrupt(), 130, "graphjoule: stopped.\n"),
         (EOFError(), 1, "\ngraphjoule: stopped.\n"),
+        (OSError(errno.ENOSPC, "No space left"), 2, "graphjoule: Cannot write to standard output: no space left; what"),
         (TrainingInterrupted(7), 130, "graphjoule: stopped after epoch 7; the same command with --resume goes on"),
     ],
     ids=repr,
@@ -280,3 +285,54 @@ def test_a_study_prints_a_line_when_a_cell_begins(capsys):
         "table1: 3/9 runs, about 2 min left, gcn, 2 layers, cora",
         "table1: 4/9 runs, waiting for another process that trains the rest",
     ]
+
+
+# Energies of every layer: a table below the bar, or lines where there is no terminal.
+
+
+def layers_of(*energies):
+    return [
+        LayerTrace(f"convs.{k}", {"energy": energy, "norm": 1.0, "rayleigh": energy / 100})
+        for k, energy in enumerate(energies)
+    ]
+
+
+def test_a_table_on_a_terminal_has_bars_and_what_is_not_finite(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    table = LayerTable("gcn")
+    assert not table.__rich__().columns
+    table.show(20, layers_of(100.0, 1e-4, float("nan")))
+    console = Console(width=80, file=sys.stdout)
+    console.print(table)
+    lines = capsys.readouterr().out.splitlines()
+    assert "energy of every layer after epoch 20" in lines[0]
+    assert [line.split()[:3] for line in lines[2:]] == [
+        ["1", "100", "1"],
+        ["2", "0.0001", "1e-06"],
+        ["3", "nan", "nan"],
+    ]
+    assert [line.count("█") for line in lines[2:]] == [24, 12, 0]
+
+
+def test_a_deep_network_has_some_of_its_layers_in_the_table_and_on_the_line(capsys):
+    table = LayerTable("gcn")
+    table.show(5, layers_of(*range(64, 0, -1)))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "gcn: epoch 5, energy of layer 1: 64, 14: 51, 26: 39, 39: 26, 51: 14, 64: 1; lowest E / |X|^2 0.01 at layer 64"
+    )
+    assert table.__rich__().row_count == 16
+
+
+def test_a_training_prints_energies_of_all_layers(here):
+    result = run("train", *TINY, "--model", "gcn", "--live", "--on-collapse", "warn", "--out", "run")
+    assert result.code == 0
+    assert "gcn, 2 layers, digits: epoch 1, energy of layer 1: " in result.err
+    assert "energy" not in result.out
+
+
+@pytest.mark.parametrize("more", [("--processes", "2"), ("--clusters", "2")])
+@pytest.mark.parametrize("option", [("--live",), ("--on-collapse", "stop")])
+def test_a_training_in_parts_is_not_watched(tmp_path, option, more):
+    said = refused(tmp_path, "train", *option, *more, "--out", tmp_path / "run")
+    assert f"{option[0]} looks at the whole graph in one process" in said

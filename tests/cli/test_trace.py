@@ -9,7 +9,7 @@ from graphjoule.measures import MEASURES
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import MODELS
 from graphjoule.tasks import load_task
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training.build import build_model, initialised
 from graphjoule.training.examine import examine, graph_layers
 from graphjoule.training.recipe import load_recipe
@@ -17,12 +17,7 @@ from graphjoule.training.saving import load_model
 
 from . import TINY, run
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 @pytest.fixture
@@ -135,6 +130,17 @@ def test_a_picture_is_drawn(here, trained):
     assert (here / "energy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_that_is_there_is_replaced_only_if_asked(here):
+    (here / "mine.png").write_bytes(b"a photograph")
+    words = ("trace", "gcn:digits:2", "--set", "hidden_channels=4", "--plot")
+    for place, said in (("mine.png", "mine.png is there already; add --force to replace it"), (".", "is a folder")):
+        result = run(*words, place)
+        assert (result.code, said in result.err) == (2, True)
+    assert (here / "mine.png").read_bytes() == b"a photograph"
+    assert run(*words, "mine.png", "--force").code == 0
+    assert (here / "mine.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_ones_own_graph_is_traced_and_so_is_a_run_on_it(here):
     (here / "nodes.csv").write_text(
         "id,a,b,label\n" + "".join(f"{k},{k % 3},{k % 5},{'xy'[k % 2]}\n" for k in range(20))
@@ -225,6 +231,13 @@ def test_features_are_normalised_where_the_recipe_says_so():
     first = [examine(model, recipe, ModelInput.of(task), device="cpu").trace for recipe in (plain, normalised)]
     expected = examine(model, plain, ModelInput.of(scaled), device="cpu").trace
     assert first[0].layers != first[1].layers == expected.layers
+
+
+def test_reach_can_be_named_among_the_measures(here):
+    told = json.loads(run("trace", "sgc:digits:2", "--measures", "norm,reach", "--json", "--device", "cpu").out)
+    state = told["states"]["at initialisation"]
+    assert state["reach"].keys() == {"convs.0", "convs.1"}
+    assert {"norm", "reach"} <= state["layers"][-2].keys() | state["layers"][-1].keys()
 
 
 def test_reach_is_shown_with_its_error_and_the_closed_law(here):

@@ -1,7 +1,6 @@
 import json
 import os
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -16,25 +15,12 @@ from graphjoule.training.saving import load_model
 
 from . import TINY, run
 
+pytestmark = pytest.mark.usefixtures("here")
+
 JSON_KEYS = ["metric", "test_mean", "test_std", "n", "num_failed", "val_mean", "seconds", "records", "warnings"]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 # The installed command.
-
-
-@pytest.fixture(scope="module")
-def command():
-    path = Path(sys.executable).with_name("graphjoule")
-    if not path.exists():
-        pytest.skip(f"graphjoule is not installed beside {sys.executable}")
-    return path
 
 
 def test_the_installed_command_trains_and_tells_a_program_the_result(command, here):
@@ -108,41 +94,6 @@ def test_by_default_32_layers_of_egnn_train_on_the_digits_with_one_seed_as_the_r
     assert asked["recipe"] == load_recipe("egnn", "digits", 32)
     assert (asked["task"], asked["seeds"], asked["device"], asked["resume"]) == ("digits", [0], "auto", False)
     assert asked["out"] == Path("runs/digits-egnn-32")
-
-
-def folders(here):
-    return sorted(path.name for path in (here / "runs").iterdir())
-
-
-def test_every_training_gets_a_folder_of_its_own_and_resume_finds_the_newest_with_the_same_settings(here):
-    slow, quick = ("--set", "lr=0.001"), ("--set", "lr=0.1")
-    arguments = ["train", "--epochs", "1", "--set", "hidden_channels=4", "--device", "cpu", "--json"]
-    told = [json.loads(run(*arguments, *settings).out)["records"] for settings in (slow, quick, slow)]
-    assert told == [f"runs/digits-egnn-32{number}/records.jsonl" for number in ("", "-2", "-3")]
-    assert folders(here) == ["digits-egnn-32", "digits-egnn-32-2", "digits-egnn-32-3"]
-
-    resumed = [json.loads(run(*arguments, *settings, "--resume").out)["records"] for settings in (slow, quick)]
-    assert resumed == [told[2], told[1]]
-    more = json.loads(run(*arguments, *quick, "--resume", "--seeds", "2").out)
-    assert (more["records"], more["n"]) == (told[1], 2)
-    assert folders(here) == ["digits-egnn-32", "digits-egnn-32-2", "digits-egnn-32-3"]
-
-    nothing = run(*arguments, "--set", "lr=0.5", "--resume")
-    assert nothing.code == 2
-    assert "no training of digits-egnn-32 with these settings under runs/, so there is nothing to resume" in nothing.err
-    (here / "runs/digits-egnn-32-4").mkdir()
-    (here / "runs/digits-egnn-32-4/.lock").touch()  # killed before it could say its settings
-    begun = run(*arguments, "--set", "lr=0.5", "--resume")
-    assert json.loads(begun.out)["records"] == "runs/digits-egnn-32-4/records.jsonl"
-
-
-def test_a_folder_that_holds_something_else_is_passed_over(here):
-    (here / "runs/digits-egnn-2").mkdir(parents=True)
-    (here / "runs/digits-egnn-2/notes.txt").write_text("mine")
-    for more in ([], ["--resume"]):
-        told = json.loads(run("train", *TINY, "--json", *more).out)
-        assert told["records"] == "runs/digits-egnn-2-2/records.jsonl"
-    assert [path.name for path in (here / "runs/digits-egnn-2").iterdir()] == ["notes.txt"]
 
 
 def test_resuming_a_finished_training_tells_the_same(here):
@@ -253,3 +204,13 @@ def test_accuracy_that_says_little_is_doubted_unless_another_metric_selects(here
     assert "--select-on balanced_accuracy or --select-on average_precision" in said
     assert "--class-weights balanced" in said
     assert "accuracy says little" not in run(*own, "--select-on", "balanced_accuracy").err
+
+
+def test_a_training_that_may_take_days_says_so_before_its_first_epoch(here, monkeypatch):
+    monkeypatch.setattr("graphjoule.training.budget._PER_CORE", 1.0)
+    for options, is_long in ((["--budget", "1h"], False), (["--budget", "none"], True)):
+        done = run("train", *TINY, *options)
+        assert done.code == 0
+        assert ("egnn, 2 layers, digits: by its size this may take " in done.err) == is_long
+    assert " days, for " in done.err
+    assert "1 run; --budget TIME ends it in time" in done.err

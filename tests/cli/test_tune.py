@@ -12,8 +12,9 @@ from graphjoule.cli.terminal import show_search
 from graphjoule.cli.tune import choose_ranges
 from graphjoule.errors import GraphjouleError
 from graphjoule.training import Progress, TrainingInterrupted
-from graphjoule.training.recipe import load_recipe, parse_overrides
+from graphjoule.training.recipe import load_recipe
 from graphjoule.training.records import read_records
+from graphjoule.training.settings import parse_overrides
 from graphjoule.tuning import TrialProgress, hide_test, recipe_text, with_settings, work
 from graphjoule.tuning.ranges import spelled
 from graphjoule.tuning.search import evaluate
@@ -27,13 +28,9 @@ KEYS += ["best", "importance", "files", "command"]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to work in; tests/tuning/test_outcome.py looks at the pictures."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+def empty_pictures(here, monkeypatch):
+    """What they show is tested in tests/tuning/test_outcome.py."""
     monkeypatch.setattr(import_module("graphjoule.tuning.outcome"), "_draw", lambda plot, outcome, path: path.touch())
-    return folder
 
 
 def refused(folder, *arguments):
@@ -157,6 +154,14 @@ def test_several_workers(here, monkeypatch, codes, code, said):
         assert asked == [2]  # nothing was left to be done
     else:
         assert result.err.endswith(f"graphjoule: {said}\n")
+
+
+def test_many_more_workers_than_cores_are_questioned(here):
+    result = run("tune", *TINY, "--workers", "5000")
+    assert result.code == 2
+    assert "--workers is 5000, but this machine has " in result.err
+    assert result.err.endswith(", or start the same command on other machines with one --storage.\n")
+    assert not (here / "runs").exists()
 
 
 def test_when_no_time_is_left_what_there_is_is_told(here):

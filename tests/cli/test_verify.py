@@ -103,3 +103,79 @@ def test_what_is_not_there_or_holds_no_records_is_a_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     result = run("verify", tmp_path / "empty")
     assert (result.code, "No record of a run is in what was given" in result.err) == (2, True)
+
+
+def test_a_file_that_is_there_is_replaced_if_it_is_an_earlier_page_and_else_refused(mine):
+    page, kept = mine / "page.md", mine / "mine.toml"
+    for _ in range(2):
+        assert verified(mine, "--out", page).out == page.read_text()
+    for place, said in ((kept, "is no page of graphjoule verify"), (mine / "none" / "page.md", "there is no folder")):
+        result = verified(mine, "--out", place)
+        assert (result.code, said in result.err) == (2, True)
+    assert kept.read_text() == MINE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{bad",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"asked": {}}',
+        b'{"asked": {}, "study": ["a"]}',
+        b'{"asked": {"datasets": 3}, "study": "table1"}',
+        b'{"asked": {"datasets": [], "models": [], "layers": ["x"], "overrides": {}}, "study": "table1"}',
+    ],
+)
+def test_a_damaged_ledger_is_a_problem_and_not_a_traceback_nor_passed_over(mine, content):
+    (mine / "out" / "damaged.json").write_bytes(content)
+    result = verified(mine)
+    assert (result.code, "PROBLEM: " in result.out, "damaged.json" in result.out) == (1, True, True)
+
+
+def test_hashes_of_what_is_no_file_are_a_problem_and_a_project_that_cannot_be_read_a_sentence(mine, monkeypatch):
+    (mine / "out" / "SHA256SUMS").write_bytes(b"00  ../../../../../../../../../../dev/zero\n\xff  x\n")
+    assert "dev/zero: is not a file" in verified(mine).out
+    monkeypatch.chdir(mine)
+    (mine / "pyproject.toml").write_text("x = [")
+    result = run("verify", "out", "--study", "mine.toml")
+    assert (result.code, "leave the pages out by --no-pages" in result.err) == (2, True)
+
+
+def test_a_page_of_ones_own_that_begins_alike_is_kept(mine):
+    own = "# Verified by hand\n\nMy notes.\n"
+    (mine / "notes.md").write_text(own)
+    result = verified(mine, "--out", mine / "notes.md")
+    assert (result.code, "is no page of graphjoule verify" in result.err) == (2, True)
+    assert (mine / "notes.md").read_text() == own
+
+
+def test_records_that_are_all_damaged_are_problems(tmp_path):
+    (tmp_path / "records.jsonl").write_text('{"run_id": "a"}\n' * 2)
+    result = run("verify", tmp_path, "--no-pages")
+    assert (result.code, "line 2 is not a whole record" in result.out) == (1, True)
+
+
+@pytest.mark.parametrize("writer", ["nowhere:texts", "json:nothing", ":", "json"])
+def test_a_project_whose_writer_cannot_be_imported_is_a_sentence(mine, monkeypatch, writer):
+    monkeypatch.chdir(mine)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (mine / "pyproject.toml").write_text(f'[tool.graphjoule]\npages = "{writer}"\n')
+    result = run("verify", "out", "--study", "mine.toml")
+    assert (result.code, "cannot be imported" in result.err, result.err.count("\n")) == (2, True, 1)
+
+
+def test_pages_that_cannot_be_written_any_more_are_a_problem_and_no_traceback(mine, monkeypatch):
+    monkeypatch.chdir(mine)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (mine / "pyproject.toml").write_text('[tool.graphjoule]\npages = "lost_pages:texts"\n')
+    (mine / "lost_pages.py").write_text('def texts():\n    raise KeyError("seed 3")\n')
+    result = run("verify", "out", "--study", "mine.toml")
+    assert (result.code, "PROBLEM: The pages cannot be written: KeyError: 'seed 3'" in result.out) == (1, True)
+
+
+def test_a_ledger_that_is_not_text_is_a_problem(mine):
+    for page in (mine / "out").glob("*.md"):
+        page.write_bytes(b"\xff\xfe\n" + page.read_bytes())
+    result = verified(mine)
+    assert (result.code, "the records give" in result.out) == (1, True)

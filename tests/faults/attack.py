@@ -10,13 +10,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.faults.commands import COMMANDS, Command, essence, fault_in, write_inputs
+from tests.faults.commands import COMMANDS, Command, count_time_by_looks, essence, fault_in, spare_work, write_inputs
 from tests.faults.inject import KILLED, KINDS, Injector, can_be
 
 _TRACEBACK = 70
@@ -35,13 +35,15 @@ class Finding:
 
 
 def fork_command(
-    folder: Path, words: Sequence[str], injector: Injector | None = None
+    folder: Path, words: Sequence[str], injector: Injector | None = None, *, is_timed: bool = False
 ) -> tuple[int, str, dict[str, Any]]:
     """Run ``graphjoule WORDS`` in a fork: its exit code, what it printed, and what it called and imported."""
     said, facts = folder / "said.txt", folder / "facts.json"
     facts.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
+        if is_timed:
+            count_time_by_looks()
         _be_the_command(folder, words, injector, said, facts)
     deadline = time.monotonic() + _SECONDS
     while True:
@@ -93,6 +95,7 @@ def prepared() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         write_inputs(folder)
+        spare_work()
         code, said, facts = fork_command(folder, COMMANDS["train"].words)
         assert code == 0, said
         import_all(facts["modules"])
@@ -170,6 +173,19 @@ def attack(
     }
 
 
+def attack_again(findings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Hit the calls of earlier findings once more; what is still found."""
+    left: list[Finding] = []
+    with prepared() as folder:
+        for name in dict.fromkeys(finding["command"] for finding in findings):
+            events, expected = _undisturbed(folder, COMMANDS[name])
+            for kind, at in [(each["kind"], each["at"]) for each in findings if each["command"] == name]:
+                what = _hit(folder, COMMANDS[name], expected, kind, at)
+                if what is not None:
+                    left.append(Finding(name, kind, at, events[at], what))
+    return [asdict(finding) for finding in left]
+
+
 def _fresh(folder: Path, command: Command) -> Path:
     out = folder / "out"
     shutil.rmtree(out)
@@ -181,7 +197,7 @@ def _fresh(folder: Path, command: Command) -> Path:
 
 def _undisturbed(folder: Path, command: Command) -> tuple[list[tuple[str, str]], dict[str, Any]]:
     _fresh(folder, command)
-    code, said, facts = fork_command(folder, command.words)
+    code, said, facts = fork_command(folder, command.words, is_timed=command.is_timed)
     assert code == 0, said
     import_all(facts["modules"])
     return [(call, name) for call, name in facts["calls"]], essence(folder / "out")
@@ -190,7 +206,7 @@ def _undisturbed(folder: Path, command: Command) -> tuple[list[tuple[str, str]],
 def _hit(folder: Path, command: Command, expected: dict[str, Any], kind: str, at: int) -> str | None:
     """What went wrong; None if the files are whole, errors were sentences, and the repetition ends in the same bits."""
     out = _fresh(folder, command)
-    code, said, _ = fork_command(folder, command.words, Injector(out, kind, at))
+    code, said, _ = fork_command(folder, command.words, Injector(out, kind, at), is_timed=command.is_timed)
     if code == 124:
         return f"it took more than {_SECONDS} s"
     if kind.startswith("kill"):
@@ -200,11 +216,11 @@ def _hit(folder: Path, command: Command, expected: dict[str, Any], kind: str, at
         return f"exit code {code}: {said[-600:]}"
     if (wrong := fault_in(out, command, expected)) is not None:
         return wrong
-    code, said, _ = fork_command(folder, command.repeated(folder))
+    code, said, _ = fork_command(folder, command.repeated(folder), is_timed=command.is_timed)
     if code != 0:
         return f"repeated, exit code {code}: {said[-600:]}"
     if command.is_timed:
-        return fault_in(out, command, expected)
+        return fault_in(out, command, expected, is_repeated=True)
     found = essence(out)
     if found != expected:
         differing = [name for name in {**found, **expected} if found.get(name) != expected.get(name)]

@@ -132,6 +132,11 @@ def json_mutated(good: Any, edits: JsonEdits) -> Any:
     return result
 
 
+def json_file(good: bytes, edits: JsonEdits) -> bytes:
+    """A file of JSON in which values are others."""
+    return json.dumps(json_mutated(json.loads(good), edits)).encode()
+
+
 def _paths(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:

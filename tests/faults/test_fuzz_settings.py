@@ -8,10 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.studies import find_study
-from graphjoule.training.recipe import Recipe, load_recipe, parse_blocks, parse_overrides
+from graphjoule.training.budget import Budget
+from graphjoule.training.recipe import Recipe, load_recipe, parse_blocks
+from graphjoule.training.settings import parse_overrides
+from graphjoule.tuning.outcome import check_folder, mark_folder
+from graphjoule.tuning.ranges import parse_ranges
 from graphjoule.tuning.storage import StorageRef
 
-from .fuzz import EDITS, JSON_EDITS, JSON_LIKE, fuzzed, json_mutated, mutated, takes
+from .fuzz import EDITS, JSON_EDITS, JSON_LIKE, fuzzed, json_file, json_mutated, mutated, takes
 
 RECIPE_FILE = (resources.files("graphjoule.training") / "recipes" / "gcn.toml").read_bytes()
 STUDY_FILE = (resources.files("graphjoule.studies") / "figure2.toml").read_bytes()
@@ -49,6 +53,9 @@ def test_json_of_anything(text):
     takes(lambda: Recipe.from_json(text))
 
 
+NUMBERS = st.sampled_from(["1e-4", "0.1", "-1", "nan", "1e999", "2", "10", "inf", "", "true"])
+ENDS = st.sampled_from(["", ":log", ":int", ":step=2", ":log:log", ":step=0"])
+TIMES = ["1", "0", "90", "1e5", ".", "-", " ", "s", "min", "h", "d", "9" * 400]
 SETTINGS = st.sampled_from(["lr", "c_min", "terms.energy.c_max", "weight_decay"])
 
 
@@ -70,6 +77,32 @@ def test_a_study_file(folder, data):
     takes(cells)
 
 
+STUDY_TABLE = [(resources.files("graphjoule.studies") / name).read_bytes() for name in ("table2.toml", "table2.csv")]
+
+
+@fuzzed
+@given(EDITS | st.just([]), EDITS | st.binary(max_size=100))
+def test_a_study_with_a_table_of_reference_values(folder, study, table):
+    (folder / "table2.toml").write_bytes(mutated(STUDY_TABLE[0], study))
+    (folder / "table2.csv").write_bytes(table if isinstance(table, bytes) else mutated(STUDY_TABLE[1], table))
+    takes(lambda: find_study(str(folder / "table2.toml")).cells(["cora"], layers=[2]))
+
+
+RANGE = st.builds("{}={}{}{}{}".format, SETTINGS, NUMBERS, st.sampled_from(("..", ",", "")), NUMBERS, ENDS)
+
+
+@fuzzed
+@given(st.lists(RANGE | st.text(max_size=30), max_size=3), st.floats(0, 1))
+def test_ranges(texts, share):
+    takes(lambda: [found.at(share) for found in parse_ranges(texts).values()])
+
+
+@fuzzed
+@given(st.text(max_size=30) | st.lists(st.sampled_from(TIMES), max_size=5).map("".join) | st.floats() | st.integers())
+def test_times(given):
+    takes(lambda: Budget.of(given).left)
+
+
 @pytest.fixture(scope="module")
 def journal(folder):
     pytest.importorskip("optuna")
@@ -85,3 +118,13 @@ def journal(folder):
 def test_a_journal(folder, journal, edits):
     (folder / "spoiled.log").write_bytes(mutated(journal, edits))
     takes(lambda: StorageRef(str(folder / "spoiled.log"), "a").open({"lr": 0.1}, "minimize").trials())
+
+
+@fuzzed
+@given(st.tuples(st.just(mutated), EDITS) | st.tuples(st.just(json_file), JSON_EDITS))
+def test_a_mark_of_a_search(folder, change):
+    about = {"lr": [0.1, 0.2], "model.name": "gcn"}
+    mark_folder(folder / "tune", "mine", about)
+    (folder / "marked").mkdir(exist_ok=True)
+    (folder / "marked/search.json").write_bytes(change[0]((folder / "tune/search.json").read_bytes(), change[1]))
+    takes(lambda: check_folder(folder / "marked", "mine", about, ()))

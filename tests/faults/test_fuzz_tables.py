@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.tasks import load_npz, load_tables
+from graphjoule.tasks.new_nodes import load_new_nodes
 
 from . import fuzz
 from .fuzz import EDITS, fuzzed, mutated, takes
@@ -76,13 +77,61 @@ def test_npz(folder, edits):
     takes(lambda: load_npz(folder / "graph.npz"))
 
 
-def test_the_good_files_are_read(folder):
+GRAPHS = b"id,label,split\ng0,u,train\ng1,v,train\ng2,u,val\ng3,v,test\n"
+ATOMS = b"id,graph,x,kind\n" + b"".join(
+    b"n%d,g%d,%d.5,%s\n" % (i, i // 3, i, b"ab"[i % 2 : i % 2 + 1]) for i in range(12)
+)
+BONDS = b"source,target,type\n" + b"".join(
+    b"n%d,n%d,%s\n" % (i, i + 1, b"ab"[i % 2 : i % 2 + 1]) for i in range(12) if i % 3 < 2
+)
+
+
+@fuzzed
+@given(EDITS | st.just([]), EDITS | st.just([]), EDITS | st.just([]), st.sampled_from(("both", "mutual", "kept")))
+def test_tables_of_many_graphs(folder, graphs, nodes, edges, direction):
+    (folder / "graphs.csv").write_bytes(mutated(GRAPHS, graphs))
+    (folder / "atoms.csv").write_bytes(mutated(ATOMS, nodes))
+    (folder / "bonds.csv").write_bytes(mutated(BONDS, edges))
+    tables = (folder / "atoms.csv", folder / "bonds.csv")
+    options = {"direction": direction, "edge_type": "type", "types": "separate"}
+    takes(lambda: load_tables(*tables, graphs=folder / "graphs.csv", **options))
+
+
+@pytest.fixture(scope="module")
+def trained_on(folder):
+    """A task from tables that are as they were."""
+    (folder / "old.csv").write_bytes(NODES)
+    (folder / "old-edges.csv").write_bytes(EDGES)
+    return load_tables(folder / "old.csv", folder / "old-edges.csv", one_hot=["city"])
+
+
+NEW = b"id,x,y,city,label\nm0,1.5,2,a,\nm1,2.5,0,b,u\nm2,0.5,1,c,v\n"
+LINKS = b"source,target,weight\nm0,n3,1.5\nm1,m0,2\nn4,m2,1\n"
+
+
+@fuzzed
+@given(EDITS | st.just([]), EDITS | st.just([]) | st.none(), st.booleans())
+def test_tables_of_new_nodes(folder, trained_on, nodes, edges, update_old):
+    (folder / "new.csv").write_bytes(mutated(NEW, nodes))
+    (folder / "links.csv").write_bytes(mutated(LINKS, edges or []))
+    links = None if edges is None else folder / "links.csv"
+    about = (trained_on.source, trained_on.objective)
+    takes(lambda: load_new_nodes(*about, folder / "new.csv", links, update_old=update_old))
+
+
+def test_the_good_files_are_read(folder, trained_on):
     """Else the others would prove nothing."""
     for name, data in {"g.csv": NODES, "e.csv": EDGES, "g.parquet": PARQUET, "g.npz": ARCHIVE}.items():
         (folder / name).write_bytes(data)
     assert load_tables(folder / "g.csv", folder / "e.csv", one_hot=["city"]).num_nodes == 12
     assert load_tables(folder / "g.parquet").num_nodes == 8
     assert load_npz(folder / "g.npz").num_nodes == 6
+    for name, data in {"gr.csv": GRAPHS, "at.csv": ATOMS, "bo.csv": BONDS, "ne.csv": NEW, "li.csv": LINKS}.items():
+        (folder / name).write_bytes(data)
+    many = load_tables(folder / "at.csv", folder / "bo.csv", graphs=folder / "gr.csv", edge_type="type")
+    assert (many.num_nodes, len(many.targets)) == (12, 4)
+    given = load_new_nodes(trained_on.source, trained_on.objective, folder / "ne.csv", folder / "li.csv")
+    assert (len(given.targets), given.num_old) == (15, 12)
 
 
 def forever():

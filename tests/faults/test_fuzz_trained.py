@@ -1,6 +1,8 @@
 """What a training leaves: models, checkpoints, records, partitions. Whatever is in them, a result or a sentence."""
 
-import json
+import contextlib
+import gzip
+import io
 import shutil
 
 import pytest
@@ -8,18 +10,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphjoule.cli.study import ledger_files
+from graphjoule.cli.verify import verify
 from graphjoule.fitting import fit, load, read_runs
 from graphjoule.parallel import load_part, read_partition, write_partition
+from graphjoule.report.evaluation import evaluation_view
+from graphjoule.studies import find_study, read_collection
+from graphjoule.studies.energies import energies_of, read_energies
 from graphjoule.training import TrainingInterrupted
+from graphjoule.training.budget import Budget
 from graphjoule.training.comparison import Contender, compare, read_comparison, write_comparison
-from graphjoule.training.evaluation import Predicted
+from graphjoule.training.evaluation import Predicted, read_evaluation
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.loop import train
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model, read_tensors, write_tensors
+from graphjoule.tuning.halving import SUMMARY_NAME, Halving, Trial
+from graphjoule.tuning.validation import hide_test
+from tests.studies import energy_record
 from tests.training import PUBLIC, make_batch, small_recipe, small_task
 
-from .fuzz import EDITS, JSON_EDITS, JSON_LIKE, fuzzed, json_mutated, mutated, takes
+from .fuzz import EDITS, JSON_EDITS, JSON_LIKE, fuzzed, json_file, json_mutated, mutated, takes
 
 RECIPE = small_recipe("gcn", epochs=4)
 PART = "part of a partition"
@@ -46,11 +57,6 @@ def batch():
 @pytest.fixture(scope="module")
 def checkpoint(run):
     return read_tensors(run / "stopped/checkpoint.safetensors", "checkpoint")
-
-
-def json_file(good, edits):
-    """A file of JSON in which values are others."""
-    return json.dumps(json_mutated(json.loads(good), edits)).encode()
 
 
 @pytest.fixture
@@ -199,3 +205,107 @@ def test_a_comparison(comparison, change):
         found.sentences(), found.table()
 
     takes(read)
+
+
+CHANGED_FILE = st.tuples(st.just(mutated), EDITS) | st.tuples(st.just(json_file), JSON_EDITS)
+
+
+@fuzzed
+@given(EDITS)
+def test_an_evaluation(run, edits):
+    path = run / "evaluation.safetensors"
+    path.write_bytes(mutated((run / "run/evaluation.safetensors").read_bytes(), edits))
+    takes(lambda: read_evaluation(path))
+
+
+@fuzzed
+@given(CHANGES, st.integers(0, 1000), SHAPES, DTYPES, st.sampled_from([0, 1, -1, 77, float("nan"), 1e30]))
+def test_an_evaluation_with_other_tensors_and_a_right_checksum(run, change, number, shape, dtype, value):
+    """As a report shows it."""
+    tensors, about = read_tensors(run / "run/evaluation.safetensors", "evaluation")
+    name = sorted(tensors)[number % len(tensors)]
+    if not isinstance(change, str):
+        about = json_mutated(about, change)
+    elif change == "fill":
+        tensors[name] = torch.full_like(tensors[name].double(), value).to(tensors[name].dtype)
+    else:
+        del tensors[name]
+        if change != "remove":
+            tensors[name if change == "reshape" else "other"] = torch.zeros(shape, dtype=dtype)
+    write_tensors(run / "forged-evaluation.safetensors", "evaluation", tensors, about)
+    takes(lambda: evaluation_view(read_evaluation(run / "forged-evaluation.safetensors"), 100))
+
+
+@pytest.fixture(scope="module")
+def search(run):
+    """A search of `auto` as it is stored: trials of a candidate and of a variation of it."""
+    seen, cpu = hide_test(small_task(), RECIPE, [0]), torch.device("cpu")
+    name = f"gcn-{RECIPE.model.num_layers}"
+    made = Halving({name: RECIPE}, seen, [0], Budget(60), run / "auto", cpu, lambda _: None, lambda: False)
+    made.work.mkdir(parents=True)
+    trial = Trial(rung="first", name=name, model="gcn", num_layers=RECIPE.model.num_layers, seeds=[0], epochs=3)
+    made._note(trial, "first", score=0.5, loss=1.0)
+    made._note(trial.model_copy(update={"name": f"{name}-v1", "changes": {"lr": 0.1}}), "variations", score=0.25)
+    return made, (made.work / SUMMARY_NAME).read_bytes()
+
+
+@fuzzed
+@given(CHANGED_FILE | st.just((lambda good, edits: good, [])))
+def test_a_search_of_auto(search, change):
+    made, good = search
+    (made.work / SUMMARY_NAME).write_bytes(change[0](good, change[1]))
+
+    def go_on():
+        made.recipes, made.trials = {f"gcn-{RECIPE.model.num_layers}": RECIPE}, []
+        made.begin(resume=True)
+        made.standings(), made.ranked(), made.spent
+
+    takes(go_on)
+
+
+@pytest.fixture(scope="module")
+def energies():
+    (cell,) = find_study("table1").cells(["cora"], ["egnn"], [64])
+    return cell, energy_record(cell).model_dump_json().encode()
+
+
+@fuzzed
+@given(CHANGED_FILE, st.booleans())
+def test_records_of_energies(run, energies, change, is_packed):
+    cell, good = energies
+    folder = run / ("packed" if is_packed else "plain")
+    folder.mkdir(exist_ok=True)
+    data = change[0](good, change[1])
+    (folder / f"energies.json{'.gz' if is_packed else ''}").write_bytes(gzip.compress(data) if is_packed else data)
+    takes(lambda: energies_of(cell, read_energies([folder])))
+
+
+@pytest.fixture(scope="module")
+def verified(run):
+    """A folder with records, hashes, a protocol and a ledger."""
+    folder, study = run / "verified", find_study("table1")
+    folder.mkdir()
+    shutil.copy(run / "run/records.jsonl", folder)
+    (folder / "a.protocol.json").write_text(study.protocol.text("table1"))
+    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  records.jsonl\n")
+    asked = {"datasets": ["cora"], "models": ["gcn"], "layers": [2], "overrides": {}}
+    cells, asked = study.cells(*asked.values()), asked | {"seeds": [0], "not_available": []}
+    for ending, text in ledger_files(study, cells, read_collection([folder]), asked).items():
+        (folder / f"table1.{ending}").write_text(text)
+    return folder, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@fuzzed
+@given(st.integers(0, 100), EDITS, st.none() | JSON_EDITS)
+def test_a_folder_that_is_verified(verified, number, edits, json_edits):
+    folder, good = verified
+    name = sorted(good)[number % len(good)]
+    is_json = name.endswith((".json", ".jsonl")) and json_edits is not None
+    (folder / name).write_bytes(json_file(good[name], json_edits) if is_json else mutated(good[name], edits))
+
+    def look():
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):  # with 1: problems
+            verify([folder], pages=False)
+
+    takes(look)
+    (folder / name).write_bytes(good[name])

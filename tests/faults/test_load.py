@@ -1,13 +1,18 @@
-"""Many at once: fifty threads that train and trace say what one says alone."""
+"""Many at once: fifty threads that train and trace say what one says alone; many records, many trainings."""
 
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
 from graphjoule import Trace, fit
+from graphjoule.report import read_cells, report_page
 from tests.training import facts, small_recipe, small_task
 
+ROOT = Path(__file__).parents[2]
 KINDS = ("egnn", "gcn", "appnp")
 
 
@@ -28,6 +33,24 @@ def test_fifty_threads_train_and_trace_as_one():
         together = list(pool.map(trained_and_traced, range(50)))
     for number, found in enumerate(together):
         assert found == alone[number % 6], number
+
+
+def test_a_report_on_thousands_of_records_takes_seconds(tmp_path):
+    from tests.faults.million import write_records
+
+    write_records(tmp_path / "records.jsonl", 4000)  # 100,000 took 214 s when it was found
+    begin = time.process_time()
+    cells = read_cells(tmp_path, lambda runs: None, trace=False)
+    assert "4,000" in report_page(cells, title="many")
+    assert time.process_time() - begin < 4
+
+
+def test_every_finding_has_tests_that_are_there():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    places = re.findall(r"`([\w/]+\.py)::(test_\w+)`", page)
+    assert len(places) > 40
+    for path, name in places:
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(), f"{path}::{name}"
 
 
 @pytest.mark.slow

@@ -63,9 +63,11 @@ def test_new_nodes_leave_what_a_model_says_of_the_old_ones_as_it_was(name, backe
     torch.manual_seed(0)
     model = MODELS[name](5, 8, 3, num_layers=3).eval()
     x, graph = normal(12, 5, dtype=torch.float32), OLD.graph()
-    extended = ExtendedPropagation.of(graph, links(9, 3, weighted=True))
+    hub = links_to(torch.arange(9).repeat(3, 1), graph)  # of a larger degree than any old node
     with use_backend(backend), torch.no_grad():
-        torch.testing.assert_close(model(x, extended)[:9], model(x[:9], graph))
+        for added in (links(9, 3, weighted=True), hub):
+            extended = ExtendedPropagation.of(graph, added)
+            torch.testing.assert_close(model(x, extended)[:9], model(x[:9], graph))
         moved = joined(graph, links(9, 3, weighted=True))
         assert not torch.allclose(model(x, moved)[:9], model(x[:9], graph))
 

@@ -7,6 +7,7 @@ from hypothesis import given
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
+from graphjoule.graph.relations import DirectedPropagation
 from graphjoule.measures import Reach, hops_from, jacobian_reach
 from graphjoule.nn import EGNN, GCN
 from tests.graphs import edge_lists, few, normal, random_edges
@@ -89,6 +90,14 @@ def test_influence_without_a_path_is_kept_apart():
     assert found.influence.tolist() == pytest.approx([2 * 0.75, 2 * 2 * 0.25 / 4])
 
 
+def test_a_node_reaches_those_whose_edges_lead_to_it():
+    arrows = DirectedPropagation.of(torch.tensor([[0, 1, 2], [1, 2, 3]]), dtype=torch.float64)
+    assert hops_from(arrows, torch.tensor([0, 3])).tolist() == [[0, -1, -1, -1], [3, 2, 1, 0]]
+    x = torch.eye(4).double().requires_grad_()
+    found = jacobian_reach(arrows.product(arrows.product(x)), x, arrows, num_probes=16)
+    assert (found.elsewhere, found.range()) == (0, 2)
+
+
 def test_range_is_the_fewest_hops_that_have_the_share():
     found = Reach(torch.tensor([5.0, 4.0, 0.95, 0.05]), torch.zeros(4), 0.0, 0.6, 0.0, 8)
     assert [found.range(share) for share in (0.5, 0.51, 0.99, 1.0)] == [0, 1, 2, 3]
@@ -103,6 +112,7 @@ def test_range_is_the_fewest_hops_that_have_the_share():
     ("call", "sentence"),
     [
         (lambda x, g: jacobian_reach(x.detach(), x, g), "does not depend on anything"),
+        (lambda x, g: jacobian_reach(x / 0, x, g), "numbers that are not finite"),
         (lambda x, g: jacobian_reach(x[0], x, g), r"output has shape \[2\]"),
         (lambda x, g: jacobian_reach(2 * x, x, g, num_probes=1), "num_probes is 1; expected at least 2"),
     ],

@@ -138,6 +138,8 @@ def test_names_are_checked_and_kept_once():
     assert measure_names([]) == ()
     with pytest.raises(GraphjouleError, match=r"no measure 'engery'; choose from combinatorial_energy, correlation, "):
         measure_names(["norm", "engery"])
+    with pytest.raises(GraphjouleError, match=r"no measure 'reach'.* a backward pass: call `graphjoule.trace.reach`"):
+        measure_names(["reach"])
     with pytest.raises(GraphjouleError, match=r"the text 'energy'; expected a list of names such as \['energy'\]"):
         measure_names("energy")
 

@@ -109,7 +109,7 @@ def resgcn(model: ResGCN, state: Mapping[str, Tensor], x: Tensor, p: Tensor, key
 
 def wave(model: Wave, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: Sequence[Tensor | None]) -> Tensor:
     first, rate = model.convs[0], model.encoder.dropout
-    x0 = dropout(encoded(x, state, rate, keys[0], model.training), model.start_dropout, keys[1])
+    x0 = encoded(x, state, rate, keys[0], model.training)
     bound = max(1 - 1 / p.diagonal().reciprocal().max(), 0)  # d / (1 + d) of the largest degree
     h = first.step * (2 * (2 - first.delta) / (max(2 * bound, 1e-3) + first.mu)) ** 0.5
     width = x0.size(1)
@@ -118,9 +118,10 @@ def wave(model: Wave, state: Mapping[str, Tensor], x: Tensor, p: Tensor, keys: S
     for _ in range(model.num_layers):
         v = (1 - first.delta) * v - h * ((h_k - p @ h_k) * speed.to(x0) + first.mu * (h_k - x0))
         h_k = h_k + h * v
+    h_k = norm(h_k, state, "norm", model.training) if "norm.weight" in state else h_k
     h_k = dropout(h_k, model.output_dropout, keys[-1])
-    if "hidden.weight" in state:
-        h_k = linear(h_k, state, "hidden").clamp(min=0)
+    for name in [name for name in ("hidden.0", "hidden.2") if f"{name}.weight" in state]:
+        h_k = linear(h_k, state, name).clamp(min=0)
     return linear(h_k, state, "head")
 
 

@@ -11,7 +11,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize, prune
 
-from graphjoule.nn import EGNN, GCNII, EGNNConv, GCNIIConv, SReLU, egnn
+from graphjoule.graph import Propagation
+from graphjoule.measures.energy import dirichlet_energy
+from graphjoule.nn import EGNN, GCNII, EGNNConv, GCNIIConv, SReLU, Wave, egnn
 from graphjoule.ops import dropout, make_key, split_key, use_backend
 from graphjoule.trace import Trace
 from tests.graphs import normal, random_edges
@@ -362,3 +364,84 @@ def test_a_network_with_a_changed_layer_plans_for_the_memory_of_its_layers_one_b
     change(model, 1)
     assert stacked_plan < plan
     assert model.kept_activations(is_fused=True) == (stacked_plan if change in (take_relu, set_identity) else plan)
+
+
+# Those who only look on are shown the layers of a stack.
+
+
+@pytest.mark.parametrize("measures", [("energy",), ("rayleigh", "energy", "norm", "effective_rank")], ids=len)
+@pytest.mark.parametrize("num_nodes", [12, 4200])  # of many nodes, energies come from the products of the next layer
+@pytest.mark.parametrize("kind", ["egnn", "gcnii", "wave"])
+@torch.no_grad()
+def test_a_trace_of_a_stack_has_the_rows_of_its_layers_one_by_one(stacked, kind, num_nodes, measures):
+    graph = random_edges(num_nodes, 2 * num_nodes).graph()
+    model = {"egnn": EGNN, "gcnii": GCNII, "wave": Wave}[kind](5, 64, 3, 3).eval()
+    x = normal(num_nodes, 5, dtype=torch.float32)
+    plain = model(x, graph)
+    with Trace(model, None, measures) as shown:
+        assert model(x, graph).equal(plain)
+    assert len(stacked) == (0 if kind == "wave" else 2)
+    model.convs[0].register_forward_hook(lambda module, given, out: None)  # might change something
+    with Trace(model, graph, measures) as one_by_one:
+        model(x, graph)
+    for row, expected in zip(shown.layers, one_by_one.layers, strict=True):
+        assert (row.name, row.module, row.channels) == (expected.name, expected.module, expected.channels)
+        assert row.values == pytest.approx(expected.values, rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_is_shown_again_in_the_same_memory_is_another_row(mode):
+    model, graph = build("egnn").eval(), EDGES.graph()
+    with mode(), Trace(model, graph) as trace:
+        model(X.float(), graph)
+    assert [row.name for row in trace.layers if row.name.startswith("convs")] == [
+        f"convs.{k}" for k in range(NUM_LAYERS)
+    ]
+
+
+@torch.no_grad()
+def test_each_graph_of_a_batch_has_its_own_numbers_in_a_stack_too():
+    num_nodes = 9000
+    halves = [random_edges(num_nodes // 2, 9000, seed=k) for k in range(2)]
+    index = torch.cat([halves[0].index, halves[1].index + num_nodes // 2], dim=1)
+    graph = Propagation.from_edge_index(index, num_nodes=num_nodes, symmetrize=True)
+    model, x = EGNN(5, 64, 3, 2).eval(), normal(num_nodes, 5, dtype=torch.float32)
+
+    class Batched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x, graph, batch):
+            return self.inner(x, graph)
+
+    batch = (torch.arange(num_nodes) >= num_nodes // 2).long()
+    with Trace(Batched().eval(), graph, ["energy"], watch=["inner.convs.*"], by_graph=True) as trace:
+        trace._model(x, graph, batch)
+    h = x0 = model.encoder(x)
+    for k, conv in enumerate(model.convs):
+        h = conv(h, x0, graph)
+        for number, half in enumerate(halves):
+            rows = slice(number * num_nodes // 2, (number + 1) * num_nodes // 2)
+            on = Propagation.from_edge_index(half.index, num_nodes=num_nodes // 2, symmetrize=True)
+            (row,) = [r for r in trace.layers if (r.name, r.part) == (f"inner.convs.{k}", f"graph {number}")]
+            assert row.energy == pytest.approx(float(dirichlet_energy(h[rows], on)), rel=1e-4)
+
+
+def test_with_gradients_and_in_training_layers_are_called_one_by_one(stacked):
+    model, graph = build("egnn"), EDGES.graph()
+    with Trace(model, graph, gradients=True):
+        model.eval()(X.float(), graph)
+    with torch.no_grad(), Trace(model, graph):
+        model.train()(X.float(), graph)
+    with Trace(model, graph):
+        model.eval()(X.float(), graph)
+    assert stacked == []
+
+
+def test_a_part_that_is_looked_at_is_called(stacked):
+    model, graph = build("egnn").eval(), EDGES.graph()
+    with torch.no_grad(), Trace(model, graph, watch=["convs.*.activation"]) as trace:
+        model(X.float(), graph)
+    assert len(trace.layers) == NUM_LAYERS
+    assert stacked == []

@@ -34,11 +34,7 @@ VARIANTS = {
     "appnp": [{}, {"alpha": 0.3, "edge_dropout": 0.0}, {"edge_dropout": 0.8, "batch_norm": True}],
     "resgcn": [{}, {"batch_norm": False}],
     "gcnii": [{}, {"alpha": 0.4, "theta": 1.2}, {"batch_norm": True}],
-    "wave": [
-        {"start_dropout": 0.3},
-        {"delta": 0.0, "mu": 0.0, "step": 0.99},
-        {"speeds": "spread", "encoder": "mlp", "head": "mlp"},
-    ],
+    "wave": [{}, {"delta": 0.0, "mu": 0.0, "step": 0.99}, {"speeds": "spread", "encoder": "mlp", "head": "mlp"}],
 }
 DROPPING = [name for name, model in MODELS.items() if "dropout" in inspect.signature(model).parameters]
 NOT_ON_THE_INPUT = ["jknet"]  # drops after its layers

@@ -15,7 +15,6 @@ def test_the_signature_read_from_the_file_is_that_of_the_class(name):
 
 RANGES = {
     "dropout": ([0, 0.5], [-0.1, 1, 2]),
-    "start_dropout": ([0.0], [1.0]),
     "output_dropout": ([0.0], [1.0]),
     "edge_dropout": ([0.9], [1.0, -1]),
     "c_min": ([0.1, 1], [-0.1, 1.1]),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.ops import (
+    Memory,
     backend_for,
     describe_backend,
     dropout,
@@ -18,6 +19,7 @@ from graphjoule.ops import (
     residual_mix,
     srelu,
     use_backend,
+    using_memory,
 )
 from graphjoule.ops.backend import has_triton
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
@@ -324,6 +326,50 @@ def test_without_segments_one_activation_per_layer_is_kept():
         bits = num_layers / 32  # where each SReLU is active, one bit per element
         assert live.now / (graph.num_nodes * channels * 4) <= num_layers + bits + 1.5
         del out
+
+
+def test_memory_that_is_used_again_changes_no_bit_and_is_not_fresh_again():
+    graph = random_graph(300, 900)
+    tensors = parameters(graph, 16, 5)
+    keys = fold_in(make_key(0), torch.arange(5, dtype=torch.int32))
+    wanted = [value_and_gradients("cpu", tensors, graph, "cpu", p=p, keys=keys, segment=2) for p in (0.5, 0.2)]
+    memory = Memory()
+    with using_memory(memory):
+        for _ in range(2):
+            for p, one in zip((0.5, 0.2), wanted, strict=True):
+                found = value_and_gradients("cpu", tensors, graph, "cpu", p=p, keys=keys, segment=2)
+                assert all(a.equal(b) for a, b in zip(found, one, strict=True))
+        before = {vector.data_ptr() for vector in memory._free}
+        with torch.no_grad():
+            egnn_stack(tensors[0], graph, *tensors[1:], **SETTING)
+        value_and_gradients("cpu", tensors, graph, "cpu", p=0.5, keys=keys, segment=2)
+    assert {vector.data_ptr() for vector in memory._free} == before
+    assert len(before) == 2
+
+
+@pytest.mark.parametrize("channels", [3, 64])
+def test_masks_made_in_blocks_are_those_of_the_reference(channels, monkeypatch):
+    from graphjoule.ops import stack_cpu
+
+    monkeypatch.setattr(stack_cpu, "_FEW_WORDS", 0)
+    monkeypatch.setattr(stack_cpu, "_WORDS", 100)
+    graph = random_graph(41, 120)  # an odd number of elements where there are 3 channels
+    tensors = parameters(graph, channels, 3)
+    keys = fold_in(make_key(7), torch.arange(3, dtype=torch.int32))
+    found, wanted = (
+        value_and_gradients(name, tensors, graph, "cpu", p=0.4, keys=keys) for name in ("cpu", "reference")
+    )
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_second_gradient_of_a_fused_stack_is_refused():
+    graph = random_graph(20, 40)
+    x0, weights, shifts = (t.requires_grad_() for t in parameters(graph, 4, 3))
+    out = egnn_stack(x0, graph, weights, shifts, **SETTING)
+    torch.autograd.grad(out.sum(), weights, retain_graph=True)
+    with pytest.raises(GraphjouleError, match="once"):
+        torch.autograd.grad(out.sum(), weights)
 
 
 @pytest.mark.skipif(not has_triton(), reason="Triton is not installed")

@@ -16,8 +16,8 @@ from graphjoule.parallel.clusters import ClusterBatch, Clusters
 from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.partition import cut_nodes
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Classification
+from graphjoule.tasks.task import ModelInput
 from graphjoule.terms import EnergySettings, Term
 from graphjoule.training import loop
 from graphjoule.training.build import architecture_of

@@ -1,10 +1,19 @@
 from dataclasses import replace
 
-from graphjoule.report import AFTER, Cell
-from graphjoule.report.cells import variants
-from graphjoule.training.recipe import Recipe, load_recipe
+import pytest
 
-from .cells import cell, examination
+from graphjoule.errors import GraphjouleError
+from graphjoule.fitting import fit
+from graphjoule.report import AFTER, Cell, cells
+from graphjoule.report.cells import mean_score, metrics_of, score_of, variants
+from graphjoule.tasks.metrics import ACCURACY, MAE, R2, RMSE
+from graphjoule.tasks.task import ModelInput
+from graphjoule.training.recipe import Recipe, load_recipe
+from tests.training import small_recipe, small_task
+
+from .cells import cell, examination, record
+
+RECIPE = load_recipe("egnn", "cora", 4)
 
 
 def test_a_cell_is_named_by_its_recipe():
@@ -38,3 +47,37 @@ def test_telling_many_cells_apart_looks_at_each_a_few_times(monkeypatch):
     monkeypatch.setattr(Recipe, "settings", lambda recipe: looks.append(recipe) or settings(recipe))
     assert variants(cells)[:2] == ["train.lr=0.001", "train.lr=0.002"]
     assert len(looks) <= 3 * len(cells)
+
+
+def test_a_network_that_cannot_be_traced_costs_no_report_on_the_others(tmp_path, monkeypatch):
+    for name in ("gcn", "sgc"):
+        fit(small_recipe(name, epochs=1), small_task(), out=tmp_path / name)
+    examined = cells.states_of
+
+    def refusing(model, recipe, *more):
+        if recipe.model.name == "sgc":
+            raise GraphjouleError("This version refuses it.")
+        return examined(model, recipe, *more)
+
+    monkeypatch.setattr(cells, "states_of", refusing)
+    found = cells.read_cells(tmp_path, lambda runs: ModelInput.of(small_task()))
+    assert {one.recipe.model.name: (one.untraced, bool(one.states)) for one in found} == {
+        "gcn": ("", True),
+        "sgc": ("This version refuses it.", False),
+    }
+
+
+def test_the_metrics_are_those_of_the_objective():
+    assert metrics_of([record(RECIPE)]) == (ACCURACY,)
+    assert metrics_of([record(RECIPE, objective="regression", val={"r2": 0.5}, test={})]) == (R2, MAE, RMSE)
+
+
+def test_scores_are_read_from_records_and_failed_runs_are_in_no_mean():
+    done = [record(RECIPE, seed, test={"accuracy": score}) for seed, score in enumerate((0.5, 0.7))]
+    bad = {"accuracy": 0.1}
+    failed = record(RECIPE, 2, failure="the loss was no longer finite", val=bad, test=bad)
+    assert [score_of(one, "test", ACCURACY) for one in done] == [0.5, 0.7]
+    assert score_of(done[0], "test", MAE) is None
+    assert mean_score([*done, failed], "test", ACCURACY) == pytest.approx((0.6, 0.02**0.5))
+    assert mean_score(done[:1], "val", ACCURACY) == (0.8, None)
+    assert mean_score([failed], "val", ACCURACY) == (None, None)

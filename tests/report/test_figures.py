@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.report import Cell
-from graphjoule.report.figures import companions, curve_charts, energy_chart, mean_curves, spread
+from graphjoule.report.figures import companions, curve_charts, energy_chart, mean_curves
+from graphjoule.training.evaluation import spread
 from graphjoule.training.recipe import load_recipe
 
 from .cells import cell, record

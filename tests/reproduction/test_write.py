@@ -57,10 +57,25 @@ def test_accuracies_on_the_short_page_of_results_are_those_of_the_record_page():
     written = re.findall(r"(?<!-->)\d+\.\d\d ± \d+\.\d\d", short)  # those in sentences have marks of their own
     assert len(written) > 72
     assert [cell for cell in written if cell not in full] == []
-    ranges = re.findall(r"\| (\d\d\.\d) to (\d\d\.\d) % \| (\d\d\.\d) to (\d\d\.\d) % \|", short)
-    assert len(ranges) == 3
-    for a, b, c, d in ranges:
-        assert f"the means lie between {a} and {b} %, outside between {c} and {d} %." in full
+
+
+def test_every_number_that_stands_on_a_page_by_hand_is_listed_with_where_it_is_from():
+    assert write.unbacked() == {}
+
+
+def test_a_changed_digit_on_a_page_is_named(monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for page in ("README.md", "docs/export.md", "docs/reach.md"):
+        (tmp_path / page).write_text((ROOT / page).read_text())
+    monkeypatch.setattr(write, "pages", lambda root: ["README.md", "docs/export.md", "docs/reach.md"])
+    assert write.unbacked(tmp_path) == {}
+    export = tmp_path / "docs/export.md"
+    export.write_text(export.read_text().replace("took 34 s", "took 35 s"))
+    reach = tmp_path / "docs/reach.md"
+    reach.write_text(reach.read_text() + "\nIt is 3.7 times as fast.\n")
+    assert set(write.unbacked(tmp_path)) == {"docs/export.md", "docs/reach.md"}
+    assert "took (neither from a record nor" in write.unbacked(tmp_path)["docs/export.md"]
+    assert "34 s is in stated.toml and not here" in write.unbacked(tmp_path)["docs/export.md"]
 
 
 @pytest.mark.slow  # twenty seconds of matplotlib

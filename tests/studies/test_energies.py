@@ -1,12 +1,13 @@
 import gzip
 import json
+import tracemalloc
 
 import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.measures.energy import dirichlet_energy
-from graphjoule.studies import STUDIES, Cell
+from graphjoule.studies import STUDIES, Cell, energies
 from graphjoule.studies.energies import energies_of, measure_energies, read_energies
 from graphjoule.tasks import load_task
 from graphjoule.training.build import build_model
@@ -123,3 +124,17 @@ def test_a_split_that_the_data_choose_is_whichever_was_recorded():
     assert cell.recipe.data.split == "default"
     record = energy_record(cell, recipe=cell.recipe.with_settings({"split": "public"}).model_dump())
     assert energies_of(cell, [record]) is record
+
+
+def test_a_packed_record_that_is_damaged_or_a_bomb_is_not_read_into_memory(tmp_path, monkeypatch):
+    packed = bytearray(gzip.compress(b'{"first_layer": 0}' * 1000))
+    packed[20:24] = b"\xff\xff\xff\xff"
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    with pytest.raises(GraphjouleError, match=r"Cannot read energies from .*a\.json\.gz"):
+        read_energies([tmp_path])
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(bytes(2**28)))
+    monkeypatch.setattr(energies, "MOST_BYTES_OF_LINE", 2**16)
+    tracemalloc.start()
+    assert read_energies([tmp_path]) == []
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()

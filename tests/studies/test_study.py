@@ -7,7 +7,8 @@ from graphjoule.nn import MODELS
 from graphjoule.studies import STUDIES, Study, Variant, find_study, read_study
 from graphjoule.tasks import DATASETS
 from graphjoule.training import build_model
-from graphjoule.training.recipe import load_recipe, setting_names
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.settings import setting_names
 
 from . import load_small
 

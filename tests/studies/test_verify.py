@@ -1,5 +1,7 @@
 import hashlib
 import json
+import os
+import time
 
 import pytest
 
@@ -92,9 +94,26 @@ def test_two_records_that_differ_are_a_problem_unless_they_cannot_be_told_apart(
     )
     apart = placed(tmp_path, record(), record(**other, backend="reference"))
     assert check_conflicts(apart).problems == []
-    old = check_conflicts(placed(tmp_path, record(backend=None), record(**other, backend=None)))
+    first = placed(tmp_path, record(backend=None))
+    (tmp_path / "older").mkdir()
+    old = check_conflicts([*first, *placed(tmp_path / "older", record(**other, backend=None))])
     assert old.problems == []
     assert "1 runs have several records that differ" in old.notes[0]
+
+
+def test_a_run_that_is_twice_in_a_file_is_noticed_and_one_in_two_files_is_not(tmp_path):
+    one = placed(tmp_path, record(), record(1), record())
+    assert "runs.jsonl, record 3 is of the same run as record 1 of that file." in problems(check_conflicts(one))
+    first = placed(tmp_path, record())
+    (tmp_path / "more").mkdir()
+    assert check_conflicts([*first, *placed(tmp_path / "more", record())]).problems == []
+
+
+def test_the_data_of_a_search_are_those_without_test_labels(tmp_path):
+    searched = [record(seed, task_sha256="hidden").model_copy(update={"test": {}}) for seed in (10, 11)]
+    assert check_data(placed(tmp_path, record(), *searched)).problems == []
+    other = record(12, task_sha256="another").model_copy(update={"test": {}})
+    assert "cora, without its test labels has another hash" in problems(check_data(placed(tmp_path, *searched, other)))
 
 
 def test_data_code_and_seeds_are_checked(tmp_path, monkeypatch):
@@ -152,3 +171,30 @@ def test_every_line_that_differs_is_named_with_its_digits():
         "b.md: is not there.",
     ]
     assert page_of([check]).startswith("# Not verified: 3 problems\n")
+
+
+def test_a_seed_far_away_leaves_a_gap_and_takes_no_memory(tmp_path):
+    said = problems(check_seeds(placed(tmp_path, record(), record(2), record(2**32 - 1))))
+    assert "has no record of seed 1, 3 to 4294967294, and of later ones" in said
+
+
+def test_protocols_that_are_brackets_or_a_pipe_are_problems(tmp_path):
+    (tmp_path / "deep.protocol.json").write_text("[" * 100_000)
+    (tmp_path / "list.protocol.json").write_text("[]")
+    wanted = 2
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.protocol.json")
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        wanted = 3
+    check = check_protocols([tmp_path], placed(tmp_path, record()), {})
+    assert len(check.problems) == wanted
+    assert all("is not a protocol" in problem for problem in check.problems)
+
+
+def test_a_line_of_a_megabyte_is_compared_in_seconds():
+    long = "a b " * 250_000
+    begin = time.process_time()
+    check = compare_texts({"x": f"{long}1", "y": "c d"}, {"x": f"{long}2", "y": long}.get, "pages")
+    assert check.problems[0] == "x, line 1: differs after thousands of letters."
+    assert 'the records give "c d"' in check.problems[1]
+    assert time.process_time() - begin < 5

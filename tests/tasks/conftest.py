@@ -4,6 +4,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from graphjoule.tasks.reading import Table
+
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args):
@@ -29,3 +31,20 @@ def serve(monkeypatch):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table to be named in sentences; its rows are not read."""
+    path = tmp_path / "t.csv"
+    path.write_text("a\n" + "x\n" * 3)
+    return Table(path)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to stand in, with two small tables."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nodes.csv").write_text("id,x,label\na,1.5,u\nb,,v\nc,2.5,\n")
+    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
+    return tmp_path

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from graphjoule.tasks.metrics import Metric
+from graphjoule.tasks.metrics import ACCURACY, MAE, R2, Metric
 from graphjoule.tasks.objective import OBJECTIVES, Binary, Classification, MultiLabel, Ordinal, Regression
 from tests.graphs import few
 
@@ -231,3 +231,19 @@ def test_a_metric_of_ones_own_is_one_entry():
     worst = Metric("worst", False, lambda p, t: (p - t).abs().amax())
     assert float(worst.value(torch.tensor([[1.0], [5.0]]), torch.tensor([[0.0], [1.0]]))) == 4
     assert worst.text(4.0) == "4"
+
+
+def test_a_share_is_written_in_percent_and_an_error_as_it_is():
+    assert [ACCURACY.number(*pair) for pair in ((0.857, 0.0041), (0.5,), (None,))] == ["85.70 ± 0.41", "50.00", ""]
+    assert MAE.number(12.34567, 0.5) == "12.35 ± 0.5"
+    assert (ACCURACY.heading("accuracy"), MAE.heading("mae")) == ("accuracy, %", "mae")
+    assert (ACCURACY.scaled(0.5), MAE.scaled(0.5)) == (50, 0.5)
+
+
+@pytest.mark.parametrize(("metric", "good", "bad"), [(ACCURACY, 0.9, 0.1), (R2, 0.1, -1.0), (MAE, 0.1, 0.9)])
+def test_a_score_is_compared_in_the_direction_of_its_metric(metric, good, bad):
+    assert metric.is_better(good, bad)
+    assert not metric.is_better(bad, good)
+    assert not metric.is_better(good, good)
+    assert metric.is_better(bad, None)
+    assert not metric.is_better(None, bad)

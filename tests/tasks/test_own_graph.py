@@ -1,35 +1,17 @@
 """What tables say before anything is built from them; tasks built from them are in `test_tables.py`."""
 
 import numpy as np
-import pytest
 
-from graphjoule.errors import GraphjouleError
-from graphjoule.tasks.own_graph import TableOptions, read_edges, read_graphs, read_ids, read_nodes, split_parts
+from graphjoule.tasks.own_graph import TableOptions, read_graphs, read_ids, read_nodes, split_parts
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "nodes.csv").write_text("id,x,label\na,1.5,u\nb,,v\nc,2.5,\n")
-    (tmp_path / "edges.csv").write_text("source,target\na,b\nb,c\n")
-    return tmp_path
-
-
-def test_nodes_have_ids_columns_and_targets():
+def test_nodes_have_ids_columns_and_targets(here):
     read = read_nodes("nodes.csv", TableOptions(), has_edges=True)
     assert read.ids.to_pylist() == read_ids("nodes.csv", TableOptions()).ids.to_pylist() == ["a", "b", "c"]
     assert (read.columns.id, read.columns.labels) == ("id", ("label",))
     objective, names = read.find_objective(TableOptions())
     assert (objective, names) == ("classification", ("u", "v"))
     assert read.targets(objective, names).tolist() == [0, 1, -1]
-
-
-def test_edges_name_nodes(here):
-    read = read_nodes("nodes.csv", TableOptions(), has_edges=True)
-    assert read_edges("edges.csv", TableOptions(), read).num_rows == 2
-    (here / "edges.csv").write_text("source,target\ny,z\n")
-    with pytest.raises(GraphjouleError, match="no node 'y'"):
-        read_edges("edges.csv", TableOptions(), read)
 
 
 def test_graphs_may_say_which_part_they_are_of(here):

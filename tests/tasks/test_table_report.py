@@ -87,7 +87,8 @@ def test_a_report_says_what_directions_and_types_become(here):
 
 def test_the_models_that_refuse_directions_are_those_that_are_named():
     refusing = [name for name in MODELS if MODELS[name].needs_undirected]
-    assert f"directions are for all models but {' and '.join(refusing)}" in OTHER_OPERATORS
+    *first, last = refusing
+    assert f"directions are for all models but {', '.join(first)} and {last}" in OTHER_OPERATORS
 
 
 def test_a_target_that_is_too_large_for_a_model_is_named_before_anything_trains(here):

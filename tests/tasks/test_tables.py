@@ -395,7 +395,7 @@ def test_a_changed_or_missing_file_of_the_training_graph_is_told(here):
     with pytest.raises(GraphjouleError, match=r"nodes.csv has changed since the model was trained; .* with `nodes`\."):
         unchanged(file)
     (here / "nodes.csv").unlink()
-    with pytest.raises(GraphjouleError, match=r"nodes.csv, are not there any more; name the file with `nodes`\."):
+    with pytest.raises(GraphjouleError, match=r"nodes.csv, are not there any more; put .* another with `nodes`\."):
         unchanged(file)
 
 

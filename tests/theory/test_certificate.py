@@ -104,6 +104,24 @@ def test_weights_held_to_norm_one_prove_the_limits_at_any_depth_and_larger_ones_
     assert endless["norm"].beyond == torch.inf
 
 
+@pytest.mark.parametrize("beta", [0.1, 0.2])
+def test_weights_so_large_that_limits_overflow_prove_nothing(beta):
+    graph, x = random_edges(20, 40).graph64(), normal(20, 3)
+    model = EGNN(3, 4, 2, num_layers=300, c_min=0.2, beta=beta).double()
+    for size in (10.0, 100.0):  # a square that overflows, then the number itself
+        found = certify(with_weights(model, [size] * 300, seed=0), graph, x)
+        assert {found[name].holds for name in ("norm", "energy", "activation")} == {"unknown"}
+        assert found["energy"].value == torch.inf
+
+
+def test_weights_that_are_not_finite_are_refused():
+    model = EGNN(3, 4, 2, num_layers=3)
+    with torch.no_grad():
+        model.convs[1].weight[0, 0] = torch.nan
+    with pytest.raises(GraphjouleError, match="weights hold a number that is not finite"):
+        certify(model, path3().graph())
+
+
 def test_srelu_that_raises_energy_is_not_certified():
     """The path of 3 nodes of the errata: energy 0 before, 0.036 after; without features nobody knows."""
     graph = path3().graph64()
@@ -186,6 +204,33 @@ def test_it_is_written_as_text_and_json():
 def test_networks_without_a_certificate_are_refused(model, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
         certify(model(), path3().graph())
+
+
+@pytest.mark.parametrize("where", ["activation", "forward", "hook", "weight", "shift", "features", "rows"])
+def test_what_proves_nothing_is_refused_and_not_certified(where):
+    model, x = EGNN(3, 4, 2, num_layers=3, certified=True), torch.eye(3)
+    conv, said = model.convs[1], "a number that is not finite"
+    if where == "activation":
+        conv.activation, said = torch.nn.Softplus(), "of type Softplus, was replaced or changed"
+    elif where == "forward":
+        conv.forward, said = (lambda x, x0, graph, key=None: 10 * x), "of type EGNNConv, was replaced or changed"
+    elif where == "hook":
+        conv.register_forward_hook(lambda module, args, output: 10 * output)
+        said = "A hook on a layer may change what it computes"
+    elif where == "rows":
+        x, said = torch.eye(2, 3), "over a graph of 3 nodes"
+    else:
+        {"weight": conv.weight, "shift": conv.activation.shift, "features": x}[where].data[0] = torch.nan
+    with pytest.raises(GraphjouleError, match=said):
+        certify(model, path3().graph(), x)
+
+
+def test_a_trace_that_is_open_does_not_stop_a_certificate():
+    model, graph = EGNN(3, 4, 2, num_layers=2), path3().graph()
+    with Trace(model, graph):
+        model(torch.eye(3), graph)
+        found = certify(model, graph)
+    assert found.fields() == certify(model, graph).fields()
 
 
 def test_a_graph_without_edges_has_no_lower_limit():

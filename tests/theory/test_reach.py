@@ -33,13 +33,19 @@ def test_the_papers_settings_reach_the_same_at_any_depth(c_min, beta, reached):
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95])
-def test_layers_in_use_make_the_share_of_the_steps(share):
-    law = StepLaw(0.15, 0.1, 64)
+@pytest.mark.parametrize("setting", [(0.15, 0.1), (0.0, 0.0), (0.3, 0.0), (1e-9, 1e-9)])
+def test_layers_in_use_make_the_share_of_the_steps(setting, share):
+    law = StepLaw(*setting, 64)
     used = law.layers_in_use(share)
-    steps = [StepLaw(0.15, 0.1, k).mean_steps / law.mean_steps for k in (used - 1, used)]
-    assert steps[0] < share <= steps[1]
-    assert StepLaw(0.0, 0.0, 7).layers_in_use() == 7
+    steps = [StepLaw(*setting, k).mean_steps / law.mean_steps for k in (used - 1, used)]
+    assert steps[0] < share * (1 + 1e-9) <= steps[1] * (1 + 2e-9)
+
+
+def test_layers_in_use_at_the_ends():
+    assert StepLaw(0.0, 0.0, 7).layers_in_use(1.0) == StepLaw(0.2, 0.1, 7).layers_in_use(1.0) == 7
     assert StepLaw(1.0, 1.0, 7).layers_in_use() == 1
+    with pytest.raises(GraphjouleError, match=r"share is 1.5; it must be in \(0, 1\]"):
+        StepLaw(0.2, 0.1, 7).layers_in_use(1.5)
 
 
 @few

@@ -3,8 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.measures import dirichlet_energy
-from graphjoule.nn import Wave, WaveConv
+from graphjoule.nn import SGC, Wave, WaveConv
 from graphjoule.ops import wave_start
 from graphjoule.theory import wave_energies
 from tests.graphs import edge_lists, few, normal, random_edges
@@ -83,3 +84,8 @@ def test_energies_are_those_of_the_measure_and_the_model_keeps_its_mode():
     assert found.energy[0] == pytest.approx(float(dirichlet_energy(x0, EDGES.graph64())))
     flat = wave_energies(model, torch.zeros(12, 5).double(), torch.empty(2, 0, dtype=torch.int64))
     assert flat.drift == 0.0
+
+
+def test_energies_of_another_network_are_refused():
+    with pytest.raises(GraphjouleError, match="SGC is not a Wave, and the balance of energies is about no other"):
+        wave_energies(SGC(5, 4, 2, num_layers=2), normal(12, 5, dtype=torch.float32), EDGES.graph())

@@ -2,9 +2,11 @@
 
 import shutil
 import sys
+import warnings
 
 import pytest
 import torch
+import torch_geometric.nn as pyg
 
 from graphjoule import EnergyConstraint, Trace
 from graphjoule.nn import EGNN, GCN
@@ -71,6 +73,21 @@ def test_a_constraint_holds_a_compiled_model(make, is_called):
         constraint().backward()
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
     call(fast, model)
+
+
+@pytest.mark.parametrize(("network", "is_seen"), [(pyg.GCN, True), (pyg.GraphSAGE, True), (pyg.GAT, False)])
+def test_a_constraint_on_compiled_layers_of_pyg_is_the_same_or_says_what_it_cannot_see(network, is_seen):
+    model, graph = network(4, 4, num_layers=2), (X, EDGES)
+    fast = compiled(model)
+    with warnings.catch_warnings(record=True) as found, EnergyConstraint(fast, layers="convs.*") as constraint:
+        warnings.simplefilter("always")
+        fast(*graph)
+        gaps = constraint.gaps().detach()
+    with EnergyConstraint(model, layers="convs.*") as constraint:
+        model(*graph)
+        assert torch.allclose(gaps, constraint.gaps()) is is_seen
+    said = [str(each.message) for each in found if "cannot be seen, as in compiled code" in str(each.message)]
+    assert len(said) == (not is_seen)
 
 
 @pytest.mark.slow  # it compiles C++

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -189,6 +190,105 @@ def test_a_diagnosis_names_the_graphs_that_are_ill():
     assert len(found.not_judged) == 2  # gradients, said once for all
 
 
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.conv = nn.Linear(C, C), pyg.SAGEConv(C, C)
+
+    def forward(self, x, edge_index):
+        return self.conv(self.lin(x), edge_index)
+
+
+class Pair(nn.Module):
+    """Compares two graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.last = Encoder(), nn.Linear(C, C)
+
+    def forward(self, first, second, is_joined=False):
+        h = self.encoder(first.x, first.edge_index) - self.encoder(second.x, second.edge_index)
+        return self.last(h) if is_joined else h
+
+
+def test_a_module_that_is_called_with_two_graphs_is_measured_on_each():
+    model, data = Pair(), [graph_data(6, k) for k in range(2)]
+    encoded, convolved = outputs_of(model, model.encoder.lin), outputs_of(model, model.encoder.conv)
+    with torch.no_grad(), Trace(model) as trace:
+        model(*data)
+    assert names(trace) == ["encoder.lin", "encoder", "encoder.lin#2", "encoder#2"]
+    for k, graph in enumerate(data):
+        weights = means(counts(graph.edge_index, 6))
+        for row, h in zip(trace.layers[2 * k : 2 * k + 2], (encoded[k], convolved[k]), strict=True):
+            assert row.energy == pytest.approx(dense_energy(weights, h), rel=1e-5)
+    with pytest.warns(UserWarning, match=r"Pair is called with two tensors .* that of the last layer"), Trace(model):
+        model(*data, is_joined=True)
+
+
+def test_an_error_in_a_layer_leaves_no_edges_behind():
+    """Where the model itself is never called, nothing else clears them."""
+    model, first, second = nn.ModuleDict({"conv": pyg.RGCNConv(C, C, 2)}), graph_data(6, 1), graph_data(6, 2)
+
+    def encode(data):
+        return model["conv"](data.x, data.edge_index, torch.arange(data.num_edges) % 2)
+
+    def fail(*_):
+        raise RuntimeError("on purpose")
+
+    with torch.no_grad(), Trace(model) as expected:
+        encode(second)
+    with torch.no_grad(), Trace(model) as trace:
+        handle = model["conv"].register_message_forward_hook(fail)
+        with pytest.raises(RuntimeError, match="on purpose"):
+            encode(first)
+        handle.remove()
+        encode(second)
+    assert trace.layers[0].energy == pytest.approx(expected.layers[0].energy)
+
+
+def test_features_of_edges_are_no_node_features_where_there_are_as_many():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.node, self.edge = nn.Linear(C, C), nn.Sequential(nn.Linear(3, C), nn.Tanh())
+            self.conv = pyg.GINEConv(nn.Linear(C, C))
+
+        def forward(self, x, edge_index, edge_attr):
+            return self.conv(self.node(x), edge_index, self.edge(edge_attr))
+
+    ring = torch.stack([torch.arange(6), torch.arange(6).roll(1)])
+    model = Model()
+    with Trace(model) as trace:
+        model(single(6, C), ring, single(6, 3))
+    assert names(trace) == ["node", "conv"]
+
+
+@pytest.mark.parametrize("network", [pyg.EdgeCNN, pyg.GIN])
+def test_an_activation_that_layers_use_inside_is_a_part_of_them_there(network):
+    """EdgeCNN calls it on edges, of which a ring has as many as nodes."""
+    ring = torch.stack([torch.arange(6), torch.arange(6).roll(1)])
+    model = network(C, C, num_layers=2)
+    with EnergyConstraint(model) as constraint, Trace(model) as trace:
+        model(single(6, C), ring)
+    assert names(trace) == ["convs.0", "act", "convs.1"]
+    assert constraint.names() == ["input of convs.0", "convs.0", "act", "convs.1"]
+
+
+def test_a_graph_without_edges_has_not_collapsed():
+    model, empty = pyg.GAT(C, C, num_layers=2), torch.zeros(2, 0, dtype=torch.long)
+    with Trace(model, on_collapse="stop") as trace:
+        model(single(5, C), empty)
+    assert trace.layers[0]["rayleigh"] == 0
+
+
+def test_a_layer_by_itself_has_one_row():
+    model, data = pyg.GCNConv(C, C), graph_data(6, 0)
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(data.x, data.edge_index)
+    assert names(trace) == ["GCNConv"]
+    assert trace.layers[0].energy == pytest.approx(symmetric(model, data.x, data.edge_index, out), rel=1e-5)
+
+
 # Samples of neighbours.
 
 
@@ -242,7 +342,7 @@ def test_targets_of_a_pair_are_neighbours_as_far_as_they_share_sources():
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_sparse_adj_t_is_read():
     edges = random_edges(6, 9, seed=2)
-    dense = (counts(edges.index, 6) > 0).float()
+    dense = (counts(edges.index, 6) > 0).float().fill_diagonal_(0)
     model, x = pyg.GCN(C, C, num_layers=2), single(6, C)
     with torch.no_grad(), Trace(model, watch="convs.*") as trace:
         out = model(x, dense.to_sparse_csr())
@@ -403,6 +503,46 @@ def test_a_hetero_model_whose_layers_work_on_pairs_has_a_row_for_each_relation()
     rows = [row.name for row in trace.layers]
     assert "convs.0.author__writes__paper" in rows
     assert sum("convs" in name for name in rows) == 6
+    cites = trace.select(part="paper cites paper").layers
+    assert [row.name for row in cites] == ["convs.0.paper__cites__paper", "convs.1.paper__cites__paper"]
+    assert diagnose(trace).evidence.startswith("author writes paper, convs.0.author__writes__paper to convs.1.author__")
+    assert diagnose(trace.select(part="paper cites paper")).is_decided
+    with EnergyConstraint(model, layers="convs.*.*") as constraint:
+        model(data.x_dict, data.edge_index_dict)
+        lower = constraint.gaps()[0].detach()
+    assert constraint.names() == ["convs.0", "convs.1"]
+    totals = [sum(row.energy for row in trace.layers if row.name.startswith(f"convs.{k}")) for k in (0, 1)]
+    assert lower.exp().tolist() == pytest.approx([0.2 * totals[0] / totals[1]], rel=1e-4)
+
+
+def test_dead_node_types_and_relations_sound_the_alarm():
+    data, model = hetero_data(), Hetero(pyg.SAGEConv)
+    model(data.x_dict, data.edge_index_dict)
+    for parameter in model.convs[1].parameters():
+        nn.init.zeros_(parameter)
+    dead = []
+    with torch.no_grad(), Trace(model, on_collapse=lambda row: dead.append((row.name, row.part))):
+        model(data.x_dict, data.edge_index_dict)
+    parts = ["author writes paper", "paper by author", "paper cites paper", "paper", "author"]
+    assert dead == [("convs.1", part) for part in parts]
+
+
+def test_a_layer_that_serves_two_relations_is_measured_on_the_edges_of_each():
+    x = {"a": single(5, C), "b": single(5, C, seed=1)}
+    edges = {
+        ("a", "likes", "b"): random_edges(5, 4, seed=1).index,
+        ("b", "likes", "a"): random_edges(5, 9, seed=2).index,
+    }
+    model = nn.Sequential()
+    model.conv = pyg.HeteroConv(dict.fromkeys(edges, pyg.SAGEConv(C, C)))
+    model.forward = lambda x_dict, edge_index_dict: model.conv(x_dict, edge_index_dict)
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(x, edges)
+    rows = {row.part: row for row in trace.layers}
+    for (source, name, target), index in edges.items():
+        stacked, index = torch.cat([out[source], out[target]]), torch.stack([index[0], index[1] + 5])
+        expected = dense_energy(means(counts(index, 10)), stacked)
+        assert rows[f"{source} {name} {target}"].energy == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [pyg.HGTConv, pyg.HANConv])
@@ -440,7 +580,7 @@ def test_a_hetero_model_is_held_by_the_sum_of_its_relations():
 # The constraint measures what the trace does.
 
 
-@pytest.mark.parametrize("network", [pyg.GCN, pyg.GraphSAGE, pyg.GAT, pyg.GIN])
+@pytest.mark.parametrize("network", [pyg.GCN, pyg.GraphSAGE, pyg.GAT, pyg.GIN, partial(pyg.GCN, add_self_loops=False)])
 def test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch(network):
     data = [graph_data(n, k) for k, n in enumerate([4, 9, 6, 5])]
     model = network(C, C, num_layers=3).eval()

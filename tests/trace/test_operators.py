@@ -8,6 +8,7 @@ import torch_geometric.nn as pyg
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.trace import Trace
@@ -53,6 +54,14 @@ def symmetric(layer, x, index, out, weight=None, fill=1.0):
     return float(torch.trace(h.t() @ (h - p @ h)))
 
 
+def loopless(layer, x, index, out):
+    """The edges that the layer passes messages along: without loops of its own, and for ChebConv without any."""
+    a = counts(index, len(x))
+    degree = (a - a.diag().diag() if isinstance(layer, pyg.ChebConv) else a).sum(dim=1)
+    h = out.detach().double() * torch.where(degree > 0, degree.rsqrt(), 0)[:, None]
+    return dense_energy(a, h)
+
+
 def random_walk(layer, x, index, out):
     return dense_energy(means(counts(index, len(x))), out)
 
@@ -69,6 +78,10 @@ def returned_attention(layer, x, index, out):
 def with_loops(index, num_nodes):
     loops = torch.arange(num_nodes)
     return torch.cat([index[:, index[0] != index[1]], torch.stack([loops, loops])], dim=1)
+
+
+def walk_with_loops(layer, x, index, out):
+    return dense_energy(means(counts(with_loops(index, len(x)), len(x))), out)
 
 
 def agnn_attention(layer, x, index, out):
@@ -92,15 +105,17 @@ def mlp() -> nn.Module:
 PNA = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.tensor([1, 2, 1])}
 ZOO = {
     "GCNConv": (partial(pyg.GCNConv, C, C), symmetric),
-    "GCNConv improved": (partial(pyg.GCNConv, C, C, improved=True), partial(symmetric, fill=2.0)),
+    "GCNConv improved": (partial(pyg.GCNConv, C, C, improved=True), symmetric),  # it changes nothing without weights
+    "GCNConv without loops": (partial(pyg.GCNConv, C, C, add_self_loops=False), loopless),
     "SGConv": (partial(pyg.SGConv, C, C, K=2), symmetric),
     "SSGConv": (partial(pyg.SSGConv, C, C, alpha=0.1, K=2), symmetric),
-    "TAGConv": (partial(pyg.TAGConv, C, C, K=2), symmetric),
+    "TAGConv": (partial(pyg.TAGConv, C, C, K=2), loopless),
     "APPNP": (partial(pyg.APPNP, K=2, alpha=0.1), symmetric),
-    "ARMAConv": (partial(pyg.ARMAConv, C, C), symmetric),
-    "ChebConv": (partial(pyg.ChebConv, C, C, K=2), symmetric),
-    "LGConv": (pyg.LGConv, symmetric),
+    "ARMAConv": (partial(pyg.ARMAConv, C, C), loopless),
+    "ChebConv": (partial(pyg.ChebConv, C, C, K=2), loopless),
+    "LGConv": (pyg.LGConv, loopless),
     "SAGEConv": (partial(pyg.SAGEConv, C, C), random_walk),
+    "ClusterGCNConv": (partial(pyg.ClusterGCNConv, C, C), walk_with_loops),
     "SAGEConv max": (partial(pyg.SAGEConv, C, C, aggr="max"), random_walk),
     "EdgeConv": (lambda: pyg.EdgeConv(mlp()), random_walk),
     "GENConv": (partial(pyg.GENConv, C, C), random_walk),
@@ -188,13 +203,71 @@ def test_a_weighted_layer_has_its_weights():
         assert trace.layers[0].energy == pytest.approx(truth(layer, x, edges.index, out, weight), rel=1e-5)
 
 
+@pytest.mark.parametrize("improved", [False, True])
+@pytest.mark.parametrize("form", ["index", "matrix"])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_self_loops_weigh_what_the_layer_makes_of_them(form, improved):
+    edges = random_edges(6, 8, weighted=True)
+    index = torch.cat([edges.index[:, edges.index[0] != edges.index[1]], torch.tensor([[1, 4], [1, 4]])], dim=1)
+    weight = counts(edges.index, 6, edges.weight)[index[1], index[0]].float()
+    weight[-2:] = torch.tensor([3.0, 0.5])
+    layer, x = pyg.GCNConv(3, C, improved=improved), single(6, 3)
+    model = pyg.Sequential("x, edge_index, edge_weight", [(layer, "x, edge_index, edge_weight -> x")])
+    given = (index, weight)
+    if form == "matrix":
+        given = torch.sparse_coo_tensor(index.flip(0), weight, (6, 6)).coalesce().to_sparse_csr(), None
+    p, entries = gcn_norm(*given, 6, improved)
+    p = p.to_dense() if form == "matrix" else counts(p, 6, entries)
+    with torch.no_grad(), Trace(model) as trace:
+        h = model(x, *given).double()
+    assert trace.layers[0].energy == pytest.approx(float(torch.trace(h.t() @ (h - p.double() @ h))), rel=1e-5)
+    assert trace.layers[0]["rayleigh"] == pytest.approx(trace.layers[0].energy / trace.layers[0].norm ** 2, rel=1e-5)
+
+
+def test_weights_may_come_as_one_column():
+    edges, x = random_edges(6, 8, weighted=True), single(6, 3)
+    layer = pyg.GraphConv(3, C)
+    model = pyg.Sequential("x, edge_index, edge_weight", [(layer, "x, edge_index, edge_weight -> x")])
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(x, edges.index, edges.weight.float()[:, None])
+    assert trace.layers[0].energy == pytest.approx(adjacency_sum(layer, x, edges.index, out, edges.weight), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [pyg.GCNConv, pyg.LGConv])
+def test_a_deep_network_dies_by_its_own_operator_with_and_without_self_loops(kind):
+    edges, x = random_edges(30, 70, seed=3), single(30, C)
+    layer = pyg.LGConv() if kind is pyg.LGConv else pyg.SGConv(C, C, K=1, bias=False)
+    if kind is pyg.GCNConv:
+        nn.init.eye_(layer.lin.weight)
+    model = pyg.Sequential("x, edge_index", [(layer, "x, edge_index -> x") for _ in range(128)])
+    with torch.no_grad(), Trace(model, watch=type(layer)) as trace:
+        model(x, edges.index)
+    assert trace.layers[0]["rayleigh"] > 1e-2
+    assert trace.layers[-1]["rayleigh"] < 1e-6
+
+
+def test_weights_that_are_learnt_from_edges_are_those_of_the_call():
+    edges, layer = random_edges(6, 8), pyg.PDNConv(3, C, edge_dim=2, hidden_channels=4)
+    model = pyg.Sequential("x, edge_index, edge_attr", [(layer, "x, edge_index, edge_attr -> x")])
+    x, features = single(6, 3), single(edges.index.size(1), 2, seed=1)
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(x, edges.index, features)
+        index, weight = gcn_norm(edges.index, layer.mlp(features).squeeze(-1), 6)
+    assert trace.layers[0].operator == "attention"
+    assert trace.layers[0].energy == pytest.approx(dense_energy(counts(index, 6, weight), out), rel=1e-5)
+    assert operator_of(pyg.GeneralConv(3, C, attention=True)) == "attention"
+    assert operator_of(pyg.GeneralConv(3, C)) == "sum"
+
+
 def test_an_operator_can_be_chosen_for_all_layers():
     edges, x = random_edges(6, 8), single(6, 3)
     model = pyg.GraphSAGE(3, C, num_layers=2)
     with torch.no_grad(), Trace(model, operator="symmetric", watch="convs.1") as trace:
         out = model(x, edges.index)
     assert trace.layers[0].energy == pytest.approx(symmetric(None, x, edges.index, out), rel=1e-5)
-    with pytest.raises(GraphjouleError, match="operator is 'mean'; the choices are: attention, random_walk, sum, symm"):
+    with pytest.raises(
+        GraphjouleError, match="operator is 'mean'; the choices are: attention, loopless, random_walk, su"
+    ):
         Trace(model, operator="mean")
 
 
@@ -211,6 +284,8 @@ def test_layers_whose_energies_cannot_be_compared_are_measured_by_the_papers_wit
 def test_a_layer_without_its_normalisation_is_a_sum():
     assert operator_of(pyg.GCNConv(3, C, normalize=False)) == "sum"
     assert operator_of(pyg.GraphConv(3, C, aggr="mean")) == "random_walk"
+    kinds = {None: "sum", "rw": "random_walk", "sym": "loopless"}
+    assert {n: operator_of(pyg.ChebConv(3, C, K=2, normalization=n)) for n in kinds} == kinds
     assert passes_messages(pyg.GCNConv(3, C))
     assert not passes_messages(nn.Linear(2, 2))
 

@@ -14,7 +14,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.measures import MEASURES, Measure
 from graphjoule.measures.energy import dirichlet_energy
-from graphjoule.nn import EGNN, GCN
+from graphjoule.nn import EGNN, GCN, Wave
 from graphjoule.trace import LayerCollapse, Trace
 from graphjoule.trace.trace import Entry, settle
 from tests.graphs import edge_lists, few, k33, normal, path3, random_edges
@@ -209,7 +209,7 @@ def test_an_error_inside_the_block_is_not_hidden_by_the_warning():
 def test_it_lets_go_when_the_block_ends_also_after_an_error():
     model = Plain()
     with Trace(model, path3().index, gradients=True):
-        assert hooks(model) == 4 + 1 + 5  # modules, the model itself, parameters
+        assert hooks(model) == 4 + 2 + 5  # modules, before and after the model itself, parameters
         model(torch.ones(3, 2))
     assert hooks(model) == 0
     with pytest.raises(RuntimeError, match="mat1"), Trace(model, path3().index, gradients=True):
@@ -445,9 +445,27 @@ def test_on_a_gpu_a_graph_from_the_cpu_serves_and_nothing_waits_inside_the_hooks
             model(x, graph)
         finally:
             torch.cuda.set_sync_debug_mode("default")
+    assert len(trace._entries) == 4
     assert all(entry.values["energy"].is_cuda for entry in trace._entries)
     for row, expected in zip(trace.select(call=1).layers, on_cpu.layers, strict=True):
         assert row.energy == pytest.approx(expected.energy, rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [EGNN, GCN, Wave])
+def test_on_a_gpu_all_layers_are_measured_at_once_with_the_numbers_of_the_cpu(kind):
+    edges, x = random_edges(4200, 9000), single(4200, 8)
+    model, graph = kind(8, 64, 3, num_layers=5).eval(), edges.graph()
+    measures = ["energy", "norm", "rayleigh", "second_energy", "kernel_distance", "effective_rank"]
+    on_cpu = Trace.of(model, graph, (x, graph), measures).layers
+    model, x, graph = model.cuda(), x.cuda(), graph.to("cuda")
+    with torch.no_grad(), Trace(model, graph, measures) as trace:
+        model(x, graph)
+        model(x, graph)
+    for rows in (trace.select(call=0).layers, trace.select(call=1).layers):
+        assert [row.name for row in rows] == [row.name for row in on_cpu]
+        for row, expected in zip(rows, on_cpu, strict=True):
+            assert row.values == pytest.approx(expected.values, rel=1e-3)
 
 
 # Alarms.

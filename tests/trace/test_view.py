@@ -33,6 +33,11 @@ def test_the_table_has_a_line_per_row_and_columns_for_what_differs():
     assert empty.table().split() == ["layer", "energy"]
 
 
+def test_a_printed_trace_says_how_much_is_there_and_how_to_see_it():
+    assert repr(recorded()) == "<Trace: 4 rows of 2 calls; .table() and .plot() show them>"
+    assert repr(RecordedTrace([], ["energy"])) == "<RecordedTrace: nothing recorded>"
+
+
 def test_json_gives_the_trace_back_and_has_null_for_what_is_not_finite():
     trace = recorded()
     again = read_trace(trace.to_json())

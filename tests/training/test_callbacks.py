@@ -1,4 +1,6 @@
+import errno
 import math
+import os
 import sys
 import warnings
 from dataclasses import replace
@@ -253,6 +255,17 @@ def test_what_is_not_finite_is_no_point(tmp_path):
     (record,) = fit(recipe, TASK, callbacks=[TensorBoard(tmp_path)]).records
     assert record.status == "failed"
     assert all(math.isfinite(value) for value in scalars(tmp_path / "seed-0", "train_loss").values())
+
+
+def test_a_disk_that_is_full_for_tensorboard_is_a_sentence_and_the_training_goes_on_without(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    expected = fit(RECIPE, TASK).records[0]
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", full)
+    with pytest.raises(GraphjouleError, match=r"TensorBoard into .*: no space left"):
+        fit(RECIPE, TASK, out=tmp_path / "run", callbacks=[TensorBoard(tmp_path / "curves")])
+    assert fit(RECIPE, TASK, out=tmp_path / "run", resume=True).records[0].curve == expected.curve
 
 
 def test_tensorboard_says_what_it_needs(tmp_path, monkeypatch):

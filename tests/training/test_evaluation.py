@@ -207,6 +207,7 @@ def test_a_file_gives_back_what_was_written_and_a_damaged_one_is_refused(tmp_pat
         "val.target": tensors["val.target"] + 2,
         "test.prediction": tensors["test.prediction"][1:],
         "test.weight": tensors["test.weight"] * torch.nan,
+        "val.weight": tensors["val.weight"] * 0,
         "val.counts": tensors["val.counts"].float(),
         "planes.rows": tensors["planes.rows"] + 10**12,
     }.items():

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from graphjoule.fitting import fit
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training.build import build_model
 from graphjoule.training.examine import examine, graph_layers
 

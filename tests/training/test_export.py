@@ -18,7 +18,7 @@ from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 from graphjoule.nn import MODELS
 from graphjoule.ops import propagate
 from graphjoule.tasks import Task
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training import export
 from graphjoule.training.export import EdgeList, export_model, exported_program
 from graphjoule.training.hub import export_to_hub

@@ -9,7 +9,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import UNFINISHED
 from graphjoule.fitting import fit, load, read_run, read_runs
 from graphjoule.tasks.facts import Source, SourceFile
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training import RunFolder, export_to_hub, load_model
 from graphjoule.training.hub import describe_model
 

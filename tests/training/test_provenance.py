@@ -161,3 +161,12 @@ def test_the_hash_of_the_source_is_that_of_names_and_contents_alone(place):
     forget()
     (place / "src/graphjoule/nn/b.py").rename(place / "src/graphjoule/nn/c.py")
     assert source_sha256() != first
+
+
+def test_a_commit_of_somebodys_record_is_no_option_of_git(tmp_path):
+    """``git archive --output=FILE`` would empty the file."""
+    (tmp_path / "mine").write_text("precious")
+    for name in (f"--output={tmp_path / 'mine'}", f"--output={tmp_path / 'new'}", "--help", "HEAD", ""):
+        assert source_of_commit(name) is None
+    assert (tmp_path / "mine").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -12,8 +12,8 @@ from graphjoule import load
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction, read_runs
 from graphjoule.tasks import Split
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Regression
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.budget import Budget
 from graphjoule.training.folder import RunFolder
@@ -152,6 +152,24 @@ def test_many_seeds_cost_nothing_before_the_search(monkeypatch):
 def test_select_on_says_by_what_candidates_are_ranked():
     result = search(models=["gcn"], depths=[1], settings=SETTINGS | {"select_on": "macro_f1"})
     assert result.metric == "macro_f1"
+
+
+def test_with_appnp_features_alone_are_tried_too_and_stay_alone():
+    options = {"models": ["gcn", "appnp"], "depths": [2], "settings": SETTINGS}
+    names = {trial.name: trial for trial in search(**options).trials}
+    assert {"gcn-2", "appnp-2", "appnp-1"} <= names.keys()
+    alone = [trial for name, trial in names.items() if name.startswith("appnp-1")]
+    assert all((trial.changes["alpha"], trial.changes["edge_dropout"]) == (1.0, 0.0) for trial in alone)
+    task = small_task()
+    recipes = automatic._first_recipes(task, ["gcn", "appnp"], [2, 4], [0], SETTINGS)
+    assert list(recipes)[:3] == ["gcn-2", "appnp-1", "appnp-2"]
+    model = fit(recipes["appnp-1"], task, device="cpu").models[0]
+    empty = task.graph.from_edge_index(torch.empty(2, 0, dtype=torch.long), num_nodes=task.num_nodes)
+    assert torch.equal(model(task.features, task.graph), model(task.features, empty))
+    for more in ({"alpha": 0.2}, {"model.edge_dropout": 0.1}):
+        assert list(automatic._first_recipes(task, ["appnp"], [2], [0], SETTINGS | more)) == ["appnp-2"]
+    assert list(automatic._first_recipes(task, ["appnp"], [1, 2], [0], SETTINGS)) == ["appnp-1", "appnp-2"]
+    assert automatic._first_recipes(task, ["appnp"], [1], [0], SETTINGS)["appnp-1"].model.options["alpha"] == 0.1
 
 
 def test_settings_that_are_given_are_those_of_all_candidates():
@@ -329,3 +347,6 @@ def test_an_ensemble_is_taken_where_it_is_better_than_its_runs_are_on_average():
     assert runs_together(task, metric, {0: good, 1: other, 2: bad}, split.val) == [0, 1]
     assert runs_together(task, metric, {0: good, 2: bad}, split.val) == [0]
     assert runs_together(task, metric, {4: good}, split.val) == [4]
+    assert runs_together(task, metric, {0: good, 3: good}, split.val) == [0, 3]  # no better, and steadier
+    untrained = torch.full_like(truth, 1 / 3)  # the clock cut it short: the mean is as good, its own scores are not
+    assert runs_together(task, metric, {0: good, 5: untrained}, split.val) == [0]

@@ -39,9 +39,24 @@ def test_the_score_ranks_then_the_loss_then_who_came_first(tmp_path):
     assert names(make(tmp_path, trial("gcn-1", 0.5), trial("sgc-1", 0.5)).ranked()) == ["gcn-1", "sgc-1"]
 
 
+def test_scores_within_a_standard_error_of_the_best_are_ranked_by_the_loss(tmp_path):
+    num_val = len(make(tmp_path).seen.splits[0].val)
+    share = (0.8 * num_val + 1) / (num_val + 2)
+    error = (share * (1 - share) / num_val) ** 0.5
+    near, far = (trial("sgc-1", 0.8 - times * error, loss=1.0) for times in (0.99, 1.01))
+    best, last = trial("gcn-1", 0.8, loss=2.0), trial("gcn-4", 0.1, loss=0.5)
+    assert names(make(tmp_path, best, near, last).ranked()) == ["sgc-1", "gcn-1", "gcn-4"]
+    assert names(make(tmp_path, best, far, last).ranked()) == ["gcn-1", "sgc-1", "gcn-4"]
+    assert names(make(tmp_path, best, near, last).standings()) == ["sgc-1", "gcn-1", "gcn-4"]
+    # Other metrics have no such error: the score decides, and the lower one where lower is better.
+    assert names(make(tmp_path, best, near, last, select_on="log_loss").ranked()) == ["gcn-4", "sgc-1", "gcn-1"]
+    broken = best.model_copy(update={"loss": None})
+    assert names(make(tmp_path, broken, near).ranked()) == ["sgc-1", "gcn-1"]
+
+
 def test_what_a_rung_takes_follows_from_the_rungs_before_it_alone(tmp_path):
     before = [trial("gcn-1", 0.5), trial("sgc-1", 0.4)]
-    search = make(tmp_path, *before, trial("sgc-1", 0.9, rung="best"))
+    search = make(tmp_path, *before, trial("sgc-1", 1.0, rung="best"))
     assert names(search.ranked(before="best")) == ["gcn-1", "sgc-1"]
     assert names(search.ranked()) == ["sgc-1", "gcn-1"]
 

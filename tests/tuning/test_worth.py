@@ -61,6 +61,21 @@ def test_when_the_time_is_spent_rivals_are_left_out_and_the_notes_say_so():
     assert [names[0], names[-2], names[-1]] == ["majority", "label propagation", "gcn with 3 layers"]
     assert "Gradient boosting is left out: the time was spent." in found.notes
     assert "A GCN of 2 layers is left out: the time was spent." in found.notes
+
+
+def test_without_a_model_of_the_features_alone_nothing_is_said_of_the_graph(monkeypatch):
+    task = blocks(n=90)
+    result = trained(task, layers=3)
+    spent = Budget(1, iter([0, *[9] * 99]).__next__)
+    quick = assess(task, result, device="cpu", budget=spent)
+    assert [row.name for row in quick.rows][:2] == ["majority", "logistic regression"]  # of a small table it is there
+    assert "graph" in quick.answers
+    monkeypatch.setattr(worth, "_QUICK_LINEAR", 0)
+    found = assess(task, result, device="cpu", budget=spent)
+    assert [row.name for row in found.rows] == ["majority", "label propagation", "gcn with 3 layers"]
+    assert "graph" not in found.answers
+    assert "features" in found.answers
+    assert "Whether the graph helps is not known: there was no time for a model of the features alone." in found.notes
     assert found.sentences()
 
 
@@ -135,6 +150,12 @@ def test_depth_that_costs_is_said_and_simpler_is_advised(few_trees):
     assert found.answers["depth"].answer == "does not help"
     assert found.answers["depth"].high < 0
     assert found.advice == "GCN with 2 layers"
+
+
+def test_a_network_that_ignores_its_neighbours_is_not_taken_for_the_graph(few_trees):
+    task = blocks(300)
+    row = assess(task, trained(task, model="appnp", layers=1, alpha=1.0), device="cpu").rows[-1]
+    assert (row.name, row.uses_graph) == ("appnp with 1 layer without the graph", False)
 
 
 def test_few_nodes_are_undecided(few_trees):

@@ -6,6 +6,7 @@ to be good: help, the version and a wrong option are answered at once.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -145,6 +146,10 @@ def main() -> None:
         if isinstance(error, OSError) and error.filename is not None:  # such as a name that is too long for the disk
             typer.echo(f"graphjoule: Cannot use {error.filename}: {reason(error)}.", err=True)
             sys.exit(2)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):  # files are written with sentences
+            with suppress(OSError):  # what is left in the buffer goes nowhere, or Python would try it once more
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _end(2, f"Cannot write to standard output: {reason(error)}; what was to be kept is in its files.")
         if "torch" in sys.modules:
             _end_of_training(error)
         raise

@@ -12,7 +12,8 @@ from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.terminal import Overrides
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
-from graphjoule.training.recipe import load_recipe, parse_overrides
+from graphjoule.training.recipe import load_recipe
+from graphjoule.training.settings import parse_overrides
 from graphjoule.version import __version__
 
 if TYPE_CHECKING:

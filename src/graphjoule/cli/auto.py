@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphjoule.cli.places import check_place, data_name, named_folder
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.terminal import (
     DEFAULT_BUDGET,
@@ -20,11 +21,12 @@ from graphjoule.cli.terminal import (
     parse_seeds,
     show_auto,
 )
-from graphjoule.cli.train import Job, check_place, compares, data_name, named_folder, print_result, warn_of_accuracy
+from graphjoule.cli.train import Job, compares, print_result, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.nn.table import MODELS
 from graphjoule.training.budget import Budget, in_words
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.tuning.automatic import AutoResult

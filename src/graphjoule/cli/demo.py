@@ -33,7 +33,7 @@ def demo(
     from graphjoule.fitting import fit
     from graphjoule.report import Cell, check_report_path, report_page, states_of, write_report
     from graphjoule.tasks import load_task
-    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.tasks.task import ModelInput
 
     ensure_folder(report.parent)
     check_report_path(report)  # said now, not after the training

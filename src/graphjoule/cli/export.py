@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from graphjoule.cli.terminal import Json, check_output, refuse_inputs
+from graphjoule.cli.places import check_output, refuse_inputs
+from graphjoule.cli.terminal import Json
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import check_free, json_text
-
-
-class _Format(StrEnum):
-    onnx = "onnx"
-    torch = "torch"
-    hub = "hub"
 
 
 def export(
@@ -24,7 +18,9 @@ def export(
     out: Annotated[
         Path, typer.Option(help="The file to write, such as model.onnx or model.pt2; for hub a new folder.")
     ],
-    format: Annotated[_Format, typer.Option(help="onnx, torch (for torch.export.load) or hub (a folder).")],
+    format: Annotated[
+        Literal["onnx", "torch", "hub"], typer.Option(help="onnx, torch (for torch.export.load) or hub (a folder).")
+    ],
     seed: Annotated[int | None, typer.Option(help="Which run; by default the one that validated best.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
     json: Json = False,
@@ -41,15 +37,15 @@ def export(
     """
     if not run.exists():
         raise GraphjouleError(f"There is no run {run}; expected a folder that graphjoule train made, or a model file.")
-    if format is _Format.hub:
+    if format == "hub":
         if not run.is_dir():
             raise GraphjouleError(f"{run} is a model file; for --format hub name its run folder, which has its scores.")
         if out.exists() and not out.is_dir():
             raise GraphjouleError(f"--out is {out}, which is a file; --format hub writes a folder.")
         check_free(out)
     else:
-        check_output(out, run, (), force=force, example="model.pt2" if format is _Format.torch else "model.onnx")
-        if format is _Format.torch and out.suffix != ".pt2":
+        check_output(out, run, (), force=force, example="model.pt2" if format == "torch" else "model.onnx")
+        if format == "torch" and out.suffix != ".pt2":
             raise GraphjouleError(f"--out is {out}; torch.export.load reads files whose name ends in .pt2.")
 
     from graphjoule.fitting import read_run
@@ -57,7 +53,7 @@ def export(
     from graphjoule.training.folder import RunFolder
     from graphjoule.training.hub import describe_model, export_to_hub
 
-    if format is _Format.onnx:
+    if format == "onnx":
         check_onnx()
     found = read_run(run, seed=seed)
     ((chosen, model),) = found.models.items()
@@ -65,7 +61,7 @@ def export(
         raise GraphjouleError(f"{run} does not say what it was trained on: an older version wrote it; train it again.")
     if found.data.source is not None:
         refuse_inputs(out, [Path(file.path) for file in found.data.source.files], "which the model was trained on")
-    if format is _Format.hub:
+    if format == "hub":
         record = RunFolder(run).records().get(chosen)
         if record is None:
             raise GraphjouleError(f"{run} was exported before and has no records; copy the folder as it is.")
@@ -75,11 +71,11 @@ def export(
             model,
             found.data,
             out,
-            format="onnx" if format is _Format.onnx else "torch",
+            format=format,
             normalize_features=found.recipe.data.normalize_features,
             about=describe_model(found.recipe, chosen, found.data),
         )
     if json:
-        typer.echo(json_text({"format": format.value, "seed": chosen, "out": str(out)}))
+        typer.echo(json_text({"format": format, "seed": chosen, "out": str(out)}))
     else:
         typer.echo(f"seed {chosen} of {run}: {out}")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphjoule.cli.terminal import DataRoot, Device, check_output, refuse_inputs
+from graphjoule.cli.places import check_output, refuse_inputs
+from graphjoule.cli.terminal import DataRoot, Device
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
 
 if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
-    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.tasks.task import ModelInput
 
 
 def predict(
@@ -86,9 +87,10 @@ def predict(
     if graphs is not None and (nodes is None or edges is None):
         missing = "--nodes" if nodes is None else "--edges"
         raise GraphjouleError(f"--graphs is {graphs}, but {missing} is missing: new graphs are three tables.")
-    if nodes is None and (knn is not None or update_old or write_all):
-        given_option = "--knn" if knn is not None else "--update-old" if update_old else "--all"
-        raise GraphjouleError(f"{given_option} is about new nodes; give these with --nodes, or leave it out.")
+    is_asked = {"--knn": knn is not None, "--update-old": update_old, "--all": write_all}
+    about_new = [option for option, is_given in is_asked.items() if is_given]
+    if nodes is None and about_new:
+        raise GraphjouleError(f"{about_new[0]} is about new nodes; give these with --nodes, or leave it out.")
 
     from graphjoule.fitting import read_runs
     from graphjoule.tasks.archive import load_npz_like
@@ -104,33 +106,37 @@ def predict(
     if npz is not None:
         if data is None or data.source is None or data.source.file("npz") is None:
             raise GraphjouleError(f"--npz is {npz}, but the model of {run} was not trained on an archive.")
-        given = load_npz_like(npz, data.num_features, objective)
+        inputs = load_npz_like(npz, data.num_features, objective)
     elif nodes is not None:
         if data is None or data.source is None or data.source.columns is None:
             raise GraphjouleError(f"--nodes is {nodes}, but the model of {run} was not trained on a table of nodes.")
         columns = data.source.columns
         if columns.graphs is None and graphs is None:
-            given = load_new_nodes(data.source, objective, nodes, edges, knn=knn, update_old=update_old)
-        elif knn is not None or update_old or write_all:
-            given_option = "--knn" if knn is not None else "--update-old" if update_old else "--all"
-            raise GraphjouleError(f"{given_option} is about new nodes, but the model of {run} predicts graphs.")
+            inputs = load_new_nodes(data.source, objective, nodes, edges, knn=knn, update_old=update_old)
+            if not inputs.num_old and (update_old or write_all):
+                option = "--update-old" if update_old else "--all"
+                raise GraphjouleError(
+                    f"{option} is about nodes of the training graph, but {nodes} is a graph of its own; leave it out."
+                )
+        elif about_new:
+            raise GraphjouleError(f"{about_new[0]} is about new nodes, but the model of {run} predicts graphs.")
         else:
-            given = load_tables_like(columns, objective, nodes, edges, graphs)
+            inputs = load_tables_like(columns, objective, nodes, edges, graphs)
     else:
-        given = training_graph(runs, data_root)
-    if write_all and len(set(given.node_ids)) < len(given.node_ids):
+        inputs = training_graph(runs, data_root)
+    if write_all and len(set(inputs.node_ids)) < len(inputs.node_ids):
         raise GraphjouleError("--all needs a column of ids: the rows of both tables are called 1, 2, and so on.")
-    predicted = runs.predict(given, device, is_calibrated=calibrated)
-    plain = runs.predict(given, device) if calibrated and threshold is not None else predicted
-    first = 0 if write_all else given.num_old
-    predicted, plain, targets = (each[first:] for each in (predicted, plain, given.targets))
-    ids = given.node_ids[first:]
+    predicted = runs.predict(inputs, device, is_calibrated=calibrated)
+    plain = runs.predict(inputs, device) if calibrated and threshold is not None else predicted
+    first = 0 if write_all else inputs.num_old
+    predicted, plain, targets = (each[first:] for each in (predicted, plain, inputs.targets))
+    ids = inputs.node_ids[first:]
     more = {} if threshold is None else coverage_columns(plain, objective, threshold)
     write_predictions(out, ids, predicted, targets, objective, more)
 
     known, score = objective.is_known(targets), None
     metric = objective.watched(runs.recipe.train.select_on)[-1]  # what selected; the headline where the loss did
-    num_known, num_nodes, unit = int(known.sum()), len(ids), given.unit
+    num_known, num_nodes, unit = int(known.sum()), len(ids), inputs.unit
     if num_known:
         score = float(metric.value(*objective.scored(predicted[known], targets[known])))
     if json:
@@ -148,8 +154,8 @@ def training_graph(runs: TrainedRuns, data_root: Path | None) -> ModelInput:
     """What the runs were trained on: the user's own files if they are unchanged, else the dataset by its name."""
     from graphjoule.tasks.archive import load_npz_like
     from graphjoule.tasks.datasets import DATASETS, load_task
-    from graphjoule.tasks.inputs import ModelInput
     from graphjoule.tasks.tables import load_tables_like, unchanged
+    from graphjoule.tasks.task import ModelInput
 
     data = runs.data
     if data is None or data.source is None:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from graphjoule.cli.places import default_folder
 from graphjoule.cli.source import GraphSource
-from graphjoule.cli.train import Job, default_folder, print_result
+from graphjoule.cli.train import Job, print_result
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import FLEETING, write_json
 from graphjoule.tasks.datasets import DATASETS
@@ -32,6 +33,18 @@ if TYPE_CHECKING:
 RESUME = "the same command with --resume goes on from the last epoch saved"
 _PARTS = f"{FLEETING}parts-"  # a user's own folder of parts may lie beside them
 _PROCESSES_PER_CORE = 4  # more only wait for each other; each takes some hundred megabytes
+
+
+def check_number(option: str, number: int, otherwise: str) -> None:
+    """Refuse more processes than the cores of this machine can serve."""
+    from graphjoule.training.threads import num_cores
+
+    cores = num_cores()
+    if number > _PROCESSES_PER_CORE * cores:
+        raise GraphjouleError(
+            f"{option} is {number}, but this machine has {counted(cores, 'core')}, and so many would wait for each "
+            f"other; choose at most {_PROCESSES_PER_CORE * cores}, or {otherwise}."
+        )
 
 
 def check_options(
@@ -50,15 +63,7 @@ def check_options(
     if not distributed and processes is None:
         raise GraphjouleError(f"--parts is {parts}, but it is for --distributed or --processes, which is not given.")
     if processes is not None:
-        from graphjoule.parallel.ranks import num_cores
-
-        cores = num_cores()
-        if processes > _PROCESSES_PER_CORE * cores:
-            raise GraphjouleError(
-                f"--processes is {processes}, but this machine has {counted(cores, 'core')}, and so many would wait "
-                f"for each other; choose at most {_PROCESSES_PER_CORE * cores}, or start them on several machines with "
-                "torchrun and --distributed."
-            )
+        check_number("--processes", processes, "start them on several machines with torchrun and --distributed")
     given = [name for name in ("dataset", "nodes", "npz") if getattr(source, name) is not None]
     if parts is None or (given and not distributed):
         return source, source.name
@@ -130,12 +135,10 @@ def rank(job: Path, parts: Annotated[Path | None, typer.Argument()] = None) -> N
 
 
 def _train_as_rank(job: Job, parts: Path | None, *, is_printed: bool) -> None:
-    """Train as one of the processes that have been started already.
+    """Train as one of the processes that have been started already; the first one may print the result.
 
-    Args:
-        job: what to train; without an `out`, the first process names the folder.
-        parts: folder of the graph's parts; None if every process reads the whole graph, for clusters of it.
-        is_printed: whether the first process prints the result.
+    Without `parts`, the folder of the graph's parts, every process reads the whole graph, for clusters of it. Without a
+    `job.out` the first process names the folder.
     """
     from graphjoule.parallel.partition import load_part
     from graphjoule.parallel.ranks import joined_processes, say_ready
@@ -157,13 +160,8 @@ def _train_as_rank(job: Job, parts: Path | None, *, is_printed: bool) -> None:
 def train_in_processes(job: Job, task: Task, num_processes: int, parts: Path | None) -> FitResult:
     """Cut a task, train it in several processes on this machine, and read the result from the run folder.
 
-    What `fit` would refuse in every process is refused before anything is written.
-
-    Args:
-        job: what to train.
-        task: the whole task.
-        num_processes: how many processes.
-        parts: folder of a partition that is there already; None makes one in the run folder for as long as it trains.
+    What `fit` would refuse in every process is refused before anything is written. Without `parts`, a partition that is
+    there already, one is made in the run folder for as long as it trains.
     """
     import torch
 
@@ -229,10 +227,7 @@ def default_method() -> CutMethod:
 def _start_processes(job: Job, num_processes: int, parts: Path | None = None) -> None:
     """Run a training in several processes and wait for them; if it fails, exit as it did.
 
-    Args:
-        job: what to train.
-        num_processes: how many processes.
-        parts: folder of the graph's parts; None if every process reads the whole graph, and the first one prints.
+    Without `parts` every process reads the whole graph, and the first one prints.
     """
     from graphjoule.parallel.ranks import STOPPED, launch
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphjoule.fitting import TrainedRuns
     from graphjoule.report import Cell, Reference
     from graphjoule.tasks.facts import TaskFacts
-    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.tasks.task import ModelInput
 
 _MOST_NAMED = 30  # columns that a command names; more are those of embeddings, which nobody types
 

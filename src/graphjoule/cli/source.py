@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -13,6 +12,7 @@ import typer
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.datasets import find_dataset, load_task
+from graphjoule.tasks.encoders import Direction, EdgeTypes, LossName, ObjectiveName, PoolingName
 
 if TYPE_CHECKING:
     from graphjoule.graph import Propagation
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 DEFAULT_DATASET = "digits"
 _OWN = "Your own graph"
-
-
-_Objective = StrEnum("_Objective", ["classification", "binary", "ordinal", "multilabel", "regression"])
-_Loss = StrEnum("_Loss", ["squared", "absolute"])
-_Direction = StrEnum("_Direction", ["both", "mutual", "kept"])
-_Pooling = StrEnum("_Pooling", ["mean", "sum", "max"])
-_Types = StrEnum("_Types", ["merged", "separate"])
 
 
 def _own(help_text: str, metavar: str | None = None, param_decls: tuple[str, ...] = (), **more: Any) -> Any:
@@ -49,7 +42,7 @@ class GraphSource:
         str | None, _own("Of --graphs the column of nodes that names their graph: graph.", "COLUMN")
     ] = None
     pooling: Annotated[
-        _Pooling | None, _own("Of --graphs how outputs of nodes become those of graphs: mean by default.")
+        PoolingName | None, _own("Of --graphs how outputs of nodes become those of graphs: mean by default.")
     ] = None
     npz: Annotated[Path | None, _own("One archive of arrays instead of tables.", "FILE")] = None
     id: Annotated[str | None, _own("Column of the nodes' names: id, else the first.", "COLUMN")] = None
@@ -57,10 +50,10 @@ class GraphSource:
         str | None, _own("Column to learn, or several such as a,b: label. Blank: to be predicted.", "COLUMN")
     ] = None
     objective: Annotated[
-        _Objective | None,
+        ObjectiveName | None,
         _own("What labels are; asked for where it is not clear.", None, param_decls=("--objective", "--task")),
     ] = None
-    loss: Annotated[_Loss | None, _own("Error of numbers and of ordered classes: squared by default.")] = None
+    loss: Annotated[LossName | None, _own("Error of numbers and of ordered classes: squared by default.")] = None
     positive: Annotated[str | None, _own("Of --objective binary the positive class: the second in order.", "CLASS")] = (
         None
     )
@@ -74,11 +67,11 @@ class GraphSource:
     weight: Annotated[str | None, _own("Column of its weight: weight if there is one, else 1.", "COLUMN")] = None
     edge_type: Annotated[str | None, _own("Column of its type.", "COLUMN")] = None
     types: Annotated[
-        _Types | None,
+        EdgeTypes | None,
         _own("Whether types of edges are one graph, weights added (the default), or have an operator each."),
     ] = None
     direction: Annotated[
-        _Direction | None,
+        Direction | None,
         _own("Whether a row counts in both directions (the default), if both are there, or in its own alone."),
     ] = None
     knn: Annotated[int | None, _own("Without --edges: link with so many nearest; 10 by default.", "N", min=1)] = None

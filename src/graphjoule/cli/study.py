@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphjoule.cli.terminal import Device, parse_seeds, seeds_text, value_text
+from graphjoule.cli.terminal import DataRoot, Device, Json, parse_seeds, seeds_text, value_text
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
 from graphjoule.tasks.datasets import DATASETS, load_task, resolve_data_root
-from graphjoule.training.recipe import parse_overrides
+from graphjoule.training.settings import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.studies import Collection, LedgerRow
+    from graphjoule.tasks import Task
 
 _SEEDS: Final = tuple(range(10))
 _ENDINGS: Final = {"markdown": "md", "csv": "csv", "json": "json"}  # the forms of a ledger, and of its files
@@ -69,11 +70,9 @@ def study(
         str, typer.Option("--format", help=f"How the ledger is printed: {choices(_ENDINGS)}.")
     ] = "markdown",
     list_: Annotated[bool, typer.Option("--list", help="List the studies.")] = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where datasets are or go; by default GRAPHJOULE_DATA, else a cache folder.")
-    ] = None,
+    data_root: DataRoot = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Epochs between two checkpoints.")] = 50,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")] = False,
+    json: Json = False,
 ) -> None:
     """Train a study, such as a table of the paper: only what has no record yet; compare it with reference values."""
     if list_ or name is None:
@@ -89,10 +88,7 @@ def study(
     for cell in cells:
         _ = cell.recipe  # a setting that cannot be used is refused now, before torch is imported
 
-    from graphjoule.cli.terminal import show_study
-    from graphjoule.studies import Pace, ledger_text, make_ledger, plan_study, read_collection, work
-    from graphjoule.studies.worker import LOCKS
-    from graphjoule.training import TrainingInterrupted, describe_device, resolve_device
+    from graphjoule.studies import ledger_text, make_ledger, read_collection
 
     def read() -> Collection:
         return read_collection([*(records or []), *([out] if out.exists() else [])])
@@ -102,35 +98,10 @@ def study(
         root, asked = resolve_data_root(data_root), dict.fromkeys(cell.dataset for cell in cells)
         unavailable = [dataset for dataset in asked if not DATASETS[dataset].is_present(root)]
     else:
-        where = describe_device(resolve_device(device))
-        if not (out / LOCKS).is_dir():
-            check_free(out)
-        ensure_folder(out)
-        load, known = cache(lambda dataset: load_task(dataset, data_root)), read()
+        load = cache(lambda dataset: load_task(dataset, data_root))
         protocol = chosen.protocol.cited(chosen.name, overrides)
-        plan = plan_study(
-            cells, numbers, out, load, elsewhere=known, has_energies=chosen.has_energies, protocol=protocol
-        )
-        unavailable = list(plan.unavailable)
-        for dataset, why in plan.unavailable.items():
-            commands = study_commands(chosen, [cell for cell in cells if cell.dataset == dataset], numbers)
-            said = " and ".join(f"`{command}`" for command in commands)
-            typer.echo(f"{dataset}: not run: data not available here; {said} runs it. {why}", err=True)
-        pace, to_do = Pace(where, known), plan.num_runs - plan.num_recorded
-        of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
-        left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
-        typer.echo(f"{chosen.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
-        ensure_folder(out / LOCKS)  # first, even with nothing to lock: it says that the folder is the study's
-        # Written before the runs that cite it; another wording is another file, for those that cited this one.
-        write_text(out / f"{chosen.name}-{chosen.protocol.sha256[:8]}.protocol.json", chosen.protocol.text(chosen.name))
-        try:
-            with show_study(chosen.name) as show:
-                refused = work(
-                    plan, load, device=device, pace=pace, checkpoint_every=checkpoint_every, on_progress=show
-                )
-        except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
-            typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
-            sys.exit(130)
+        options = {"device": device, "checkpoint_every": checkpoint_every}
+        unavailable, refused = _train_missing(chosen, cells, numbers, out, load, read, protocol, options)
     recorded = read()
     rows = make_ledger(chosen, cells, recorded, seeds=numbers, unavailable=unavailable)
     missing = missing_commands(chosen, rows, numbers)
@@ -166,14 +137,52 @@ def study(
 study.__doc__ = f"{study.__doc__}\n{_EPILOG}"
 
 
+def _train_missing(
+    study: Study,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    out: Path,
+    load: Callable[[str], Task],
+    read: Callable[[], Collection],
+    protocol: str,
+    options: dict[str, Any],
+) -> tuple[list[str], dict[str, str]]:
+    """Train what has no record yet; returns the datasets that are not here, and what was refused with the reason."""
+    from graphjoule.cli.terminal import show_study
+    from graphjoule.studies import Pace, plan_study, work
+    from graphjoule.studies.worker import LOCKS
+    from graphjoule.training import TrainingInterrupted, describe_device, resolve_device
+
+    where = describe_device(resolve_device(options["device"]))
+    if not (out / LOCKS).is_dir():
+        check_free(out)
+    ensure_folder(out)
+    known = read()
+    plan = plan_study(cells, seeds, out, load, elsewhere=known, has_energies=study.has_energies, protocol=protocol)
+    for dataset, why in plan.unavailable.items():
+        commands = study_commands(study, [cell for cell in cells if cell.dataset == dataset], seeds)
+        said = " and ".join(f"`{command}`" for command in commands)
+        typer.echo(f"{dataset}: not run: data not available here; {said} runs it. {why}", err=True)
+    pace, to_do = Pace(where, known), plan.num_runs - plan.num_recorded
+    of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
+    left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
+    typer.echo(f"{study.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
+    ensure_folder(out / LOCKS)  # first, even with nothing to lock: it says that the folder is the study's
+    # Written before the runs that cite it; another wording is another file, for those that cited this one.
+    write_text(out / f"{study.name}-{study.protocol.sha256[:8]}.protocol.json", study.protocol.text(study.name))
+    try:
+        with show_study(study.name) as show:
+            refused = work(plan, load, pace=pace, on_progress=show, **options)
+    except (TrainingInterrupted, KeyboardInterrupt) as stopped:  # the second while it waits or measures
+        typer.echo(f"graphjoule: {str(stopped) or 'stopped'}; the same command goes on from there.", err=True)
+        sys.exit(130)
+    return list(plan.unavailable), refused
+
+
 def ledger_files(study: Study, cells: Sequence[Cell], recorded: Collection, asked: Mapping[str, Any]) -> dict[str, str]:
     """The ledgers that a study leaves beside its runs, by the endings of their files.
 
-    Args:
-        study: which study.
-        cells: those that were asked for.
-        recorded: any records.
-        asked: what the command was asked for: `seeds` and the datasets that were `not_available` count here.
+    Of what the command was asked for, its `seeds` and the datasets that were `not_available` count here.
     """
     from graphjoule.studies import ledger_text, make_ledger
 

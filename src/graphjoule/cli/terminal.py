@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,10 +20,13 @@ import typer
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.training.budget import in_words, parse_seconds
-from graphjoule.training.recipe import parse_overrides
+from graphjoule.training.settings import parse_overrides
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from graphjoule.studies import StudyProgress
+    from graphjoule.trace import LayerTrace
     from graphjoule.training import Progress
     from graphjoule.tuning.halving import AutoProgress
     from graphjoule.tuning.search import TrialProgress
@@ -34,9 +37,14 @@ DEFAULT_BUDGET = "2min"
 _SECONDS_BETWEEN_LINES = 60.0
 _TIMED_EPOCHS, _TIMED_SECONDS = 3, 2.0  # what a training is judged by, the first epoch apart, which also warms up
 _LONG_SECONDS = 3600.0  # a training that may take longer says so
+_MOST_LAYERS = 16  # of a deep network, spread evenly, the first and the last among them
+_MOST_NAMED = 6  # on a line
+_BAR, _DECADES = 24, 12.0  # letters of the longest bar, and the energies that it stands for
 
 
 # Options that several commands have, and their values.
+
+MOST_SEEDS = 10_000
 
 
 def _check_device(device: str) -> str:
@@ -105,6 +113,8 @@ def parse_seeds(text: str) -> list[int]:
         raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
     if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
         raise GraphjouleError(f"--seeds is {text!r}; expected different numbers from 0 to {2**32 - 1}.")
+    if "," not in text and numbers[0] > MOST_SEEDS:  # a list of them would fill the memory before anything is said
+        raise GraphjouleError(f"--seeds is {text!r}; expected at most {MOST_SEEDS:,} of them, or a list, such as 3,7.")
     return numbers if "," in text else list(range(numbers[0]))
 
 
@@ -147,32 +157,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-
-
-def check_output(out: Path, run: Path, inputs: Iterable[Path | None], *, force: bool, example: str) -> None:
-    """Refuse a file that cannot be written, one that is there, and, with ``--force`` too, one that the command reads.
-
-    Args:
-        out: the file to write.
-        run: a run folder or a model file; of a folder, only files of the example's kind are results.
-        inputs: other files that are read.
-        force: replace the file if it is there.
-        example: a name for such a file.
-    """
-    if not out.absolute().parent.is_dir():
-        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
-    if out.is_dir():
-        raise GraphjouleError(f"--out is {out}, which is a folder; name a file, such as {out / example}.")
-    if out.exists() and not force:
-        raise GraphjouleError(f"{out} is there already; add --force to replace it, or name another file with --out.")
-    of_run = [path for path in run.iterdir() if path.suffix != Path(example).suffix] if run.is_dir() else [run]
-    refuse_inputs(out, [*inputs, *of_run], "which this command reads")
-
-
-def refuse_inputs(out: Path, inputs: Iterable[Path | None], which: str) -> None:
-    """Refuse to write over what a user could not get back."""
-    if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in inputs):
-        raise GraphjouleError(f"--out is {out}, {which}; name another file.")
 
 
 # Progress.
@@ -261,11 +245,7 @@ def show_progress(
 ) -> Iterator[Callable[[Progress], None]]:
     """Gives a callback for `fit`, which also says once, after the first epochs, that a training may take hours or days.
 
-    Args:
-        title: of the training.
-        num_seeds: how many runs there are in all.
-        budget: seconds after which the training ends.
-        below: what stands below the bar.
+    The training has so many seeds in all and ends after its budget of seconds; `below` stands below the bar.
     """
     clock, is_said = _TimeLeft(num_seeds, budget), False
     with _display(title, below=below) as display:
@@ -344,3 +324,64 @@ def show_search(storage: SearchStorage, num_trials: int) -> Iterator[Callable[[T
             display(num_over, num_trials, f"{best}, epoch {training.epoch}" if training else best, num_over)
 
         yield show
+
+
+class LayerTable:
+    """The latest energies: a table on a terminal, which `rich` draws below the bar, and a line each time elsewhere.
+
+    Args:
+        title: of the training, at the beginning of a line.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title, self._epoch = title, 0
+        self._rows: Sequence[LayerTrace] = ()
+
+    def show(self, epoch: int, rows: Sequence[LayerTrace]) -> None:
+        """Take the rows of all layers after an epoch."""
+        self._epoch, self._rows = epoch, rows
+        if not sys.stderr.isatty():
+            typer.echo(f"{self._title}: {self.line()}", err=True)
+
+    def line(self) -> str:
+        """The energies of some layers, and the layer whose neighbours are most alike."""
+        from graphjoule.training.evaluation import spread
+
+        energies = ", ".join(f"{k + 1}: {self._rows[k]['energy']:.3g}" for k in spread(len(self._rows), _MOST_NAMED))
+        least = min(range(len(self._rows)), key=lambda k: _size(self._rows[k]["rayleigh"]), default=None)
+        ending = "" if least is None else f"; lowest E / |X|^2 {self._rows[least]['rayleigh']:.2g} at layer {least + 1}"
+        return f"epoch {self._epoch}, energy of layer {energies}{ending}"
+
+    def __rich__(self) -> Table:
+        """The table."""
+        from rich.table import Table
+
+        from graphjoule.training.evaluation import spread
+
+        table = Table(title=f"energy of every layer after epoch {self._epoch}" if self._rows else None, box=None)
+        if not self._rows:
+            return table
+        for name in ("layer", "energy", "E / |X|^2"):
+            table.add_column(name, justify="right")
+        table.add_column("")
+        top = max((_size(row["energy"]) for row in self._rows if math.isfinite(row["energy"])), default=0.0)
+        for k in spread(len(self._rows), _MOST_LAYERS):
+            row = self._rows[k]
+            table.add_row(str(k + 1), f"{row['energy']:.3g}", f"{row['rayleigh']:.3g}", _bar(row["energy"], top))
+        return table
+
+
+def _size(value: float) -> float:
+    """A number to compare by: what is not finite is below all."""
+    return value if math.isfinite(value) else -1.0
+
+
+def _bar(value: float, top: float) -> str:
+    """A bar on a logarithmic scale; the longest is that of `top`.
+
+    >>> len(_bar(1.0, 1.0)), len(_bar(1e-6, 1.0)), _bar(0.0, 1.0), _bar(float("nan"), 1.0)
+    (24, 12, '', '')
+    """
+    if not (math.isfinite(value) and value > 0 and top > 0):
+        return ""
+    return "█" * max(1, round(_BAR * (1 + math.log10(value / top) / _DECADES)))

@@ -12,10 +12,10 @@ import typer
 from graphjoule.cli.predict import training_graph
 from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
 from graphjoule.cli.terminal import Device, Overrides
-from graphjoule.cli.train import title
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import json_text
-from graphjoule.training.recipe import Recipe, load_recipe, parse_overrides
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import parse_overrides
 
 if TYPE_CHECKING:
     from graphjoule.nn import GraphModel
@@ -68,6 +68,7 @@ def trace(
     set_: Overrides = None,
     device: Device = "auto",
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the measures over the layers.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the picture if it is there already.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
     """Print and draw the energy of every layer, its limits and a diagnosis, at initialisation and after training.
@@ -84,7 +85,13 @@ def trace(
     """
     if plot is not None and not plot.absolute().parent.is_dir():
         raise GraphjouleError(f"--plot is {plot}, but there is no folder {plot.absolute().parent}.")
+    if plot is not None and plot.is_dir():
+        raise GraphjouleError(f"--plot is {plot}, which is a folder; name a file, such as {plot / 'energy.png'}.")
+    if plot is not None and plot.exists() and not force:
+        raise GraphjouleError(f"{plot} is there already; add --force to replace it, or name another file with --plot.")
     wanted = MEASURE_NAMES if measures == "all" else tuple(dict.fromkeys(split_names(measures) or ()))
+    if "reach" in wanted:  # of a layer and what it comes from, not of its features alone, so no measure of the table
+        wanted, reach = tuple(name for name in wanted if name != "reach"), True
     for name in wanted:
         if name not in MEASURE_NAMES:
             raise GraphjouleError(f"There is no measure {name!r}; choose from {choices(MEASURE_NAMES)}.")
@@ -101,7 +108,7 @@ def trace(
 
     from graphjoule.fitting import read_runs
     from graphjoule.report import AFTER, BEFORE
-    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.tasks.task import ModelInput
     from graphjoule.trace.plots import check_picture_path, draw_panels, save_figure
     from graphjoule.training import describe_device, resolve_device, versions
     from graphjoule.training.build import initialised
@@ -134,7 +141,7 @@ def trace(
         )
         for state, model in models.items()
     }
-    heading = f"{title(recipe)}, seed {seed}"
+    heading = f"{recipe.title}, seed {seed}"
     if plot is not None:
         save_figure(draw_panels(panels(found, wanted), title=heading), plot)
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ import typer
 from pydantic import BaseModel
 
 from graphjoule.cli import in_options
-from graphjoule.cli.live import LayerTable
+from graphjoule.cli.places import check_folder, default_folder
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.terminal import (
     DEFAULT_BUDGET,
@@ -23,6 +22,7 @@ from graphjoule.cli.terminal import (
     FocalGamma,
     Json,
     Layers,
+    LayerTable,
     Overrides,
     SelectOn,
     Worth,
@@ -32,10 +32,11 @@ from graphjoule.cli.terminal import (
     parse_seeds,
     show_progress,
 )
-from graphjoule.errors import GraphjouleError, choices, harmless
-from graphjoule.files import foreign_names, json_text
+from graphjoule.errors import GraphjouleError, choices, counted, harmless
+from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import MethodName
+from graphjoule.training.budget import expected_seconds, in_words
 from graphjoule.training.defaults import choose_settings, default_layers, with_choices_of
 from graphjoule.training.recipe import Recipe, load_recipe
 
@@ -45,13 +46,14 @@ if TYPE_CHECKING:
     from graphjoule.fitting import FitResult
     from graphjoule.parallel.group import Group
     from graphjoule.tasks import Task
-    from graphjoule.training import Progress
+    from graphjoule.training import Callback, Progress, TrainingJob
     from graphjoule.training.budget import Budget
     from graphjoule.training.comparison import Comparison
 
 
 OnCollapse = Literal["warn", "stop"]
 DEFAULT_MODEL = "egnn"
+_DAY = 86400.0
 _ONE_MODEL = "; --model, --layers, --recipe, --set or --epochs would train one model, and so would --budget none"
 
 
@@ -181,20 +183,9 @@ def train(
         )
     seconds = None if budget is None else parse_budget(budget)
     is_alone = processes is None and parts is None and not distributed
-    about_one = (
-        layers,
-        recipe_file,
-        set_,
-        epochs,
-        constraint,
-        clusters,
-        clusters_per_step,
-        tensorboard,
-        live,
-        on_collapse,
-        explain,
-    )
-    if source.is_own and is_alone and budget != "none" and model is None and not any(about_one):
+    settings = (layers, recipe_file, set_, epochs, constraint, clusters, clusters_per_step)
+    is_about_one = model is not None or any((*settings, tensorboard, live, on_collapse, explain))
+    if source.is_own and is_alone and budget != "none" and not is_about_one:
         from graphjoule.cli.auto import try_models
 
         try_models(
@@ -304,24 +295,6 @@ def load_recipe_from(
     return found.model_copy(update={"sources": found.sources | dict.fromkeys(changed, "override")})
 
 
-def check_folder(path: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Refuse a folder that holds another training or cannot be made; nothing is written.
-
-    Whether files can really be written shows when the training begins: asking is not enough, see `ensure_folder`.
-    """
-    from graphjoule.training.folder import RunFolder
-
-    check_place(path, resume=resume)
-    folder = RunFolder(path)
-    if resume and folder.is_taken:  # the graph will say which split "default" is, and what rules choose
-        stored = folder.about().recipe
-        if recipe.data.split == "default":
-            data = recipe.data.model_copy(update={"split": stored.data.split})
-            recipe = recipe.model_copy(update={"data": data})
-        recipe = with_choices_of(recipe, stored)
-    folder.check(recipe, resume=resume)
-
-
 def compares(source: GraphSource, worth: bool | None, parts: Path | None = None) -> bool:
     """Whether to compare with simpler models: those of one's own nodes, unless somebody says otherwise."""
     if worth and parts is not None:
@@ -331,20 +304,6 @@ def compares(source: GraphSource, worth: bool | None, parts: Path | None = None)
             f"--worth compares with models of nodes, but --graphs is {source.graphs}; leave one of the two out."
         )
     return (source.is_own and source.graphs is None and parts is None) if worth is None else worth
-
-
-def check_place(path: Path, *, resume: bool) -> None:
-    """Refuse an output folder that cannot be made, and to `resume` one that is not there."""
-    nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest.name} is a file.")
-    if not os.access(nearest, os.W_OK):
-        raise GraphjouleError(f"Cannot use {path} as an output folder: {nearest} cannot be written to.")
-    if resume and not path.exists():
-        raise GraphjouleError(
-            f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
-            "leave out --resume to begin one."
-        )
 
 
 class Job(BaseModel):
@@ -424,7 +383,7 @@ class Job(BaseModel):
             on_epoch: called when there is progress.
         """
         from graphjoule.fitting import fit
-        from graphjoule.training import Callback, LayerWatch, TensorBoard, deferred_interrupt
+        from graphjoule.training import LayerWatch, TensorBoard, deferred_interrupt
 
         recipe = self.recipe.with_split_of(task)
 
@@ -434,10 +393,12 @@ class Job(BaseModel):
         folder = group.from_first(name_folder) if group else name_folder()
         is_shown = group is None or group.is_first
         callbacks: list[Callback] = [] if self.tensorboard is None else [TensorBoard(self.tensorboard)]
-        table = LayerTable(title(recipe)) if self.live else None
+        table = LayerTable(recipe.title) if self.live else None
         if table is not None or self.on_collapse is not None:
             callbacks.append(LayerWatch(None if table is None else table.show, on_collapse=self.on_collapse))
-        bar = show_progress(title(recipe), len(self.seeds), self.budget, table)
+        if self.budget is None:
+            callbacks.append(self._warning_of_days(task))
+        bar = show_progress(recipe.title, len(self.seeds), self.budget, table)
         shown = bar if is_shown else nullcontext(lambda progress: None)
         with shown as show, deferred_interrupt() as stop:
 
@@ -460,63 +421,28 @@ class Job(BaseModel):
                 budget=self.budget,
             )
 
+    def _warning_of_days(self, task: Task) -> Callback:
+        """Says before the first epoch that a training may take days; `show_progress` knows better after some."""
+        import torch
 
-def title(recipe: Recipe) -> str:
-    """A training in words: "egnn, 64 layers, cora"."""
-    return f"{recipe.model.name}, {recipe.model.num_layers} layers, {recipe.data.name}"
+        from graphjoule.training import Callback
 
-
-def run_name(recipe: Recipe) -> str:
-    """A name after the data, the model and the depth, fit for a folder.
-
-    >>> from graphjoule.training.recipe import load_recipe
-    >>> run_name(load_recipe("egnn", "cora", 64)), run_name(load_recipe("gcn", "data/my nodes.csv", 2))
-    ('cora-egnn-64', 'my-nodes-gcn-2')
-    """
-    return f"{data_name(recipe.data.name)}-{recipe.model.name}-{recipe.model.num_layers}"
-
-
-def data_name(name: str) -> str:
-    """The name of some data, fit for a folder."""
-    return re.sub(r"[^\w-]+", "-", Path(name).stem)
-
-
-def default_folder(recipe: Recipe, *, resume: bool) -> Path:
-    """A folder under ``runs/`` named after the recipe: a free one, or to `resume` the newest with its settings.
-
-    A folder that was killed before it could say its settings counts as one with them.
-    """
-    from graphjoule.training.folder import RunFolder
-
-    def is_of_recipe(path: Path) -> bool:
-        folder = RunFolder(path)
-        if not folder.is_taken:
-            return folder.is_free
-        stored = folder.about().recipe
-        return not stored.differences(with_choices_of(recipe, stored))
-
-    return named_folder(run_name(recipe), is_of_recipe, resume=resume)
-
-
-def named_folder(name: str, is_ours: Callable[[Path], bool], *, resume: bool) -> Path:
-    """A free folder under ``runs/`` of this name or with a number behind it, or to `resume` the newest that is ours."""
-    runs = Path("runs")
-    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
-    there = {
-        int(match[1] or 1): path
-        for path in (runs.iterdir() if runs.is_dir() else ())
-        if (match := pattern.fullmatch(path.name)) and foreign_names(path)
-    }
-    if resume:
-        for _, path in sorted(there.items(), reverse=True):
-            if is_ours(path):
-                return path
-        raise GraphjouleError(
-            f"There is no training of {name} with these settings under {runs}/, so there is nothing to resume; name "
-            "its folder with --out, or leave out --resume to begin one."
+        model, train = self.recipe.model, self.recipe.train
+        size = (task.num_nodes, task.graph.col.numel(), model.hidden_channels or 64)
+        passes = model.num_layers * train.epochs * len(self.seeds)
+        sentence = (
+            f"{self.recipe.title}: by its size this may take {{}}, for {train.epochs} epochs of "
+            f"{counted(len(self.seeds), 'run')}; --budget TIME ends it in time, --epochs, fewer layers or seeds "
+            "make it shorter."
         )
-    number = next(number for number in range(1, len(there) + 2) if number not in there)
-    return runs / (name if number == 1 else f"{name}-{number}")
+
+        class WarningOfDays(Callback):
+            def on_begin(self, job: TrainingJob) -> None:
+                seconds = expected_seconds(*size, passes, job.device.type, torch.get_num_threads())
+                if seconds > _DAY:
+                    typer.echo(sentence.format(in_words(seconds)), err=True)
+
+        return WarningOfDays()
 
 
 def print_result(
@@ -524,12 +450,7 @@ def print_result(
 ) -> None:
     """Print what came out, predict a graph of the user's own, compare; exit code 1 if no run finished.
 
-    Args:
-        job: what was trained.
-        task: on what.
-        result: what came out.
-        more: what else to say in JSON.
-        budget: of the comparison; None is as long as it takes.
+    The JSON has `more` besides. The comparison may take its `budget`; None is as long as it takes.
     """
     from graphjoule.training.folder import RunFolder
 
@@ -548,7 +469,7 @@ def print_result(
             f"test {name} {text(summary.test_mean, summary.test_std)} (n = {summary.n}{failed}), "
             f"validation {text(summary.val_mean)}, {summary.seconds:.0f} s"
         )
-    lines = [f"{title(job.recipe)}: {said}", f"records and models: {folder}"]
+    lines = [f"{job.recipe.title}: {said}", f"records and models: {folder}"]
     fields: dict[str, Any] = {
         "metric": name,
         "test_mean": summary.test_mean,
@@ -592,12 +513,12 @@ def worth_lines(comparison: Comparison) -> list[str]:
 def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about each node, or graph, as the folder's ``predictions.csv``."""
     from graphjoule.fitting import mean_prediction
-    from graphjoule.tasks.inputs import ModelInput
+    from graphjoule.tasks.task import ModelInput
     from graphjoule.training.predictions import write_predictions
 
     done: Any = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
-    given = ModelInput.of(task)
+    inputs = ModelInput.of(task)
     path = (result.folder or Path()) / "predictions.csv"
-    predicted = mean_prediction(done, recipe, task.objective, given, device)
-    write_predictions(path, given.node_ids, predicted, given.targets, task.objective)
+    predicted = mean_prediction(done, recipe, task.objective, inputs, device)
+    write_predictions(path, inputs.node_ids, predicted, inputs.targets, task.objective)
     return path

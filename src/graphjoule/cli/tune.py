@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphjoule.cli.places import check_place, run_name
+from graphjoule.cli.processes import check_number
 from graphjoule.cli.source import GraphSource, takes_a_graph
 from graphjoule.cli.terminal import (
     ClassWeights,
@@ -24,13 +26,14 @@ from graphjoule.cli.terminal import (
     overrides_of,
     parse_seeds,
 )
-from graphjoule.cli.train import check_place, run_name, title, warn_of_accuracy
+from graphjoule.cli.train import warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import json_text
 from graphjoule.nn.table import MODELS
 from graphjoule.terms.settings import METHOD_NAMES
 from graphjoule.training.defaults import choose_settings, default_layers
-from graphjoule.training.recipe import Recipe, load_recipe, resolve, setting_names
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import resolve, setting_names
 from graphjoule.tuning.ranges import Range, count_settings, default_ranges, fit_ranges, parse_ranges, spelled
 from graphjoule.tuning.storage import StorageRef, import_optuna
 
@@ -118,6 +121,8 @@ def tune(
     }
     overrides = overrides_of(set_, chosen)
     source.check()
+    if workers > 1:
+        check_number("--workers", workers, "start the same command on other machines with one --storage")
     layers = default_layers(model, source.name) if layers is None else layers
     start = load_recipe(model, source.name, layers, overrides, file=recipe)
     numbers = parse_seeds(seeds)
@@ -145,7 +150,7 @@ def tune(
     queue = search.queue(stored, trials)
     goal = "lowest" if stored.study.direction.name == "MINIMIZE" else "highest"
     lines = [
-        f"{title(start)}: {counted(queue.num_trials, 'trial')} of {counted(len(numbers), 'seed')} by "
+        f"{start.title}: {counted(queue.num_trials, 'trial')} of {counted(len(numbers), 'seed')} by "
         f"{counted(workers, 'worker')}, kept in {ref} as {ref.name!r}",
         f"searched for the {goal} mean val_{search.recipe.train.select_on}: "
         + ", ".join(f"{key} {found.text}" for key, found in ranges.items()),
@@ -258,7 +263,7 @@ def _write_winner(
 
     num_over, num_failed = len(outcome.rows), len(outcome.rows) - len(outcome.ranked)
     header = [
-        f"{title(search.recipe)}: the best of {counted(num_over, 'trial')} of graphjoule tune.",
+        f"{search.recipe.title}: the best of {counted(num_over, 'trial')} of graphjoule tune.",
         "",
         f"Command   {command}",
         f"Expect    {outcome.metric} {outcome.best.value:.4f} on the validation nodes, the mean over the seeds "

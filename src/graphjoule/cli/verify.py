@@ -12,11 +12,11 @@ import typer
 
 from graphjoule.cli.terminal import Device
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import json_text, write_text
+from graphjoule.files import json_text, parse_json, read_bytes, write_text
 from graphjoule.studies.study import STUDIES, Study, find_study
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphjoule.studies.verify import Check
 
@@ -60,8 +60,10 @@ def verify(
 
     from graphjoule.studies import verify as checks_of
 
+    if out is not None:
+        _check_out(out, checks_of.is_page)
     placed, whole = checks_of.read_placed(results)
-    if not placed:
+    if not placed and not whole.problems:
         raise GraphjouleError("No record of a run is in what was given; expected folders or files of records.")
     checks = [
         whole,
@@ -88,29 +90,42 @@ def verify(
         sys.exit(1)
 
 
+def _check_out(out: Path, is_page: Callable[[bytes], bool]) -> None:
+    """Refuse a place that is not free, unless it holds an earlier page of this command."""
+    if not out.absolute().parent.is_dir():
+        raise GraphjouleError(f"--out is {out}, but there is no folder {out.absolute().parent}.")
+    if out.exists() and not (out.is_file() and is_page(read_bytes(out, 200))):
+        raise GraphjouleError(f"--out is {out}, which is there and is no page of graphjoule verify; name another file.")
+
+
 def _ledgers(results: Sequence[Path], studies: Mapping[str, Study]) -> Check:
     """The ledgers that studies left, written anew from the records of all that was given."""
-    import json
-
     from graphjoule.cli.study import ledger_files
     from graphjoule.studies import read_collection
     from graphjoule.studies.verify import Check, compare_texts
 
     files: dict[str, str] = {}
     total = Check("ledgers beside the runs are what their records give")
-    for path in (file for folder in results if folder.is_dir() for file in sorted(folder.glob("*.json"))):
-        content: Any = json.loads(path.read_text())
+    found_files = (file for folder in results if folder.is_dir() for file in sorted(folder.glob("*.json")))
+    for path in filter(Path.is_file, found_files):
+        try:
+            content: Any = parse_json(read_bytes(path))
+        except ValueError:  # a ledger that was cut off would be passed over
+            total.problems.append(f"{path}: is not JSON.")
+            continue
         if not isinstance(content, dict) or not isinstance(asked := content.get("asked"), dict):
             continue
-        if content["study"] not in studies:
-            total.problems.append(f"{path}: {content['study']} is not a known study; give its file with --study.")
+        if (name := str(content.get("study"))) not in studies:
+            total.problems.append(f"{path}: {name} is not a known study; give its file with --study.")
             continue
-        chosen = studies[content["study"]]
-        cells = chosen.cells(asked["datasets"], asked["models"], asked["layers"], asked["overrides"])
         try:
-            texts = ledger_files(chosen, cells, read_collection(results), asked)
+            cells = studies[name].cells(asked["datasets"], asked["models"], asked["layers"], asked["overrides"])
+            texts = ledger_files(studies[name], cells, read_collection(results), asked)
         except GraphjouleError as error:
             total.problems.append(f"{path}: {error}")
+            continue
+        except (LookupError, TypeError, ValueError, AttributeError):  # `asked` is not what a study writes
+            total.problems.append(f"{path}: what it says was asked for is damaged; graphjoule study writes it anew.")
             continue
         files |= {str(path.with_suffix(f".{ending}")): text for ending, text in texts.items()}
     found = compare_texts(files, _text, total.name)
@@ -120,7 +135,7 @@ def _ledgers(results: Sequence[Path], studies: Mapping[str, Study]) -> Check:
 
 def _text(name: str) -> str | None:
     path = Path(name)
-    return path.read_text() if path.is_file() else None
+    return read_bytes(path).decode(errors="replace") if path.is_file() else None
 
 
 def _written_pages() -> Check | None:
@@ -128,16 +143,31 @@ def _written_pages() -> Check | None:
 
     The folder is the one that the user stands in, never the one that is verified: records from elsewhere run no code.
     """
-    from graphjoule.studies.verify import compare_texts
+    from graphjoule.studies.verify import Check, compare_texts
 
     here = Path.cwd()
     project = here / "pyproject.toml"
     if not project.is_file():
         return None
-    writer = tomllib.loads(project.read_text()).get("tool", {}).get("graphjoule", {}).get("pages")
-    if writer is None:
+    try:
+        writer = tomllib.loads(project.read_text()).get("tool", {}).get("graphjoule", {}).get("pages")
+    except (ValueError, AttributeError) as error:
+        raise GraphjouleError(
+            f"Cannot read {project}: {error}; mend it, or leave the pages out by --no-pages."
+        ) from None
+    if not isinstance(writer, str):
         return None
     sys.path.insert(0, str(here))
     module, _, name = writer.partition(":")
-    texts: dict[str, str] = getattr(importlib.import_module(module), name)()
-    return compare_texts(texts, _text, f"pages and their data are what {module} writes from the records")
+    try:
+        write: Callable[[], dict[str, str]] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise GraphjouleError(
+            f"{project} says that {writer} writes the pages, which cannot be imported: {error}; mend it, or leave the "
+            "pages out by --no-pages."
+        ) from error
+    what = f"pages and their data are what {module} writes from the records"
+    try:
+        return compare_texts(write(), _text, what)
+    except Exception as error:  # the records lack what a page needs; what a writer does then is its own affair
+        return Check(what, problems=[f"The pages cannot be written: {type(error).__name__}: {error}"])

@@ -158,10 +158,13 @@ def is_plain() -> bool:
 
     Where torch does not say whether `vmap` or `grad` is around, the answer is no, which is always right.
     """
-    if torch.is_grad_enabled():
-        return False
+    return not torch.is_grad_enabled() and not is_transformed()
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func`, such as `vmap` or `grad`, is around; yes where torch does not say."""
     are_transforms_active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return are_transforms_active is not None and not are_transforms_active()
+    return are_transforms_active is None or bool(are_transforms_active())
 
 
 def linear_map(

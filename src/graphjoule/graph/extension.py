@@ -60,14 +60,6 @@ class ExtendedPropagation(Propagation):
         weights = torch.cat([old.entry_weight, weight])
         return cls(rowptr, torch.cat([old.col, col.int()]), values, degree, weights, num_old)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ExtendedPropagation:
-        """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
-        value = self.value.to(device=device, dtype=dtype)
-        if value is self.value:
-            return self
-        rowptr, col, degree, weight = (t.to(device) for t in (self.rowptr, self.col, self.degree, self.weight))
-        return ExtendedPropagation(rowptr, col, value, degree, weight, self.num_old)
-
     @property
     def num_edges(self) -> int:
         """Number of edges, self-loops not counted; one that is read in one direction counts too."""
@@ -81,6 +73,11 @@ class ExtendedPropagation(Propagation):
         row, col = self.row(), self.col.long()
         return torch.stack([col, row])[:, row != col]
 
+    @cached_property
+    def largest_degree(self) -> float:
+        """That of the old graph: a step that is chosen by it is the one that the model was trained with."""
+        return float(self.degree[: self.num_old].max()) if self.num_old else 0.0
+
     @property
     def entry_weight(self) -> Tensor:
         """See `Propagation.entry_weight`."""
@@ -88,7 +85,7 @@ class ExtendedPropagation(Propagation):
 
     @cached_property
     def laplacian(self) -> Laplacian:
-        """There is none: an edge that is read in one direction has no energy."""
+        """Refused: an edge that is read in one direction has no energy."""
         self.require_whole("A Dirichlet energy")
 
     def require_whole(self, what: str) -> NoReturn:

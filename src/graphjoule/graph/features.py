@@ -1,4 +1,4 @@
-"""Input features that are mostly zero, kept as CSR so that only the stored values cost anything."""
+"""Input features: those that are mostly zero are kept as CSR, so that only the stored values cost anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import Rows, entries_of_rows, row_of_entries, row_starts
-from graphjoule.graph.nodes import Excerpt
+from graphjoule.graph.nodes import Excerpt, moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +102,9 @@ class SparseFeatures:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> SparseFeatures:
         """The same features on another device, or with another dtype."""
-        pattern = (self.rowptr, self.col, self.t_rowptr, self.t_col, self.to_transposed)
-        rowptr, col, t_rowptr, t_col, to_transposed = (t.to(device) for t in pattern)
-        value, among = self.value.to(device=device, dtype=dtype), self.among and self.among.to(device)
-        factors = (f if f is None else f.to(device=device, dtype=dtype) for f in (self.row_factor, self.column_factor))
-        return SparseFeatures(rowptr, col, value, t_rowptr, t_col, to_transposed, among, *factors)
+        numbers = {name: getattr(self, name) for name in ("value", "row_factor", "column_factor")}
+        numbers = {name: x.to(device=device, dtype=dtype) for name, x in numbers.items() if x is not None}
+        return replace(self, **moved(self, device) | numbers)
 
     def scaled(self, rows: Tensor | None = None, columns: Tensor | None = None) -> SparseFeatures:
         """The same features with every row and every column multiplied with a factor of its own."""
@@ -185,3 +183,42 @@ def normalize_rows(x: Features) -> Features:
         return x.with_value(x.value / torch.where(total == 0, 1.0, total)[row])
     total = x.sum(dim=1, keepdim=True)
     return x / torch.where(total == 0, 1.0, total)
+
+
+def has_negative(x: Features) -> bool:
+    """Whether some feature is below 0: then the sum of a row may be next to 0, and `normalize_rows` means nothing."""
+    values = x.value if isinstance(x, SparseFeatures) else x
+    return bool((values < 0).any())
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """``(x - mean) / std`` for every column of a dense matrix; sparse features keep their zeros and are left alone.
+
+    Attributes:
+        mean: per column, float64; None leaves every matrix as it is.
+        std: per column; infinite where the column is constant, which therefore becomes 0.
+
+    >>> Scaling.of(torch.tensor([[1.0, 7.0], [3.0, 7.0]])).apply(torch.tensor([[5.0, 9.0]]))
+    tensor([[3., 0.]])
+    """
+
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+    @classmethod
+    def of(cls, x: Features) -> Scaling:
+        """The scaling that gives the columns of `x` mean 0 and variance 1."""
+        if isinstance(x, SparseFeatures):
+            return cls()
+        x = x.double()
+        is_constant = x.amax(dim=0) == x.amin(dim=0)  # rounding would leave such a column a little spread
+        return cls(x.mean(dim=0), torch.where(is_constant, torch.inf, x.std(dim=0, correction=0)))
+
+    def apply(self, x: Features) -> Features:
+        """The scaled matrix, in torch's default dtype."""
+        if isinstance(x, SparseFeatures):
+            return x
+        if self.mean is not None and self.std is not None:
+            x = (x.double() - self.mean) / self.std
+        return x.to(torch.get_default_dtype())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
+import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
@@ -26,14 +27,15 @@ from graphjoule.graph.csr import (
 )
 
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences; smaller only costs calls
-_QUICK_NUMEL = 2**18  # below, float64 costs microseconds
+QUICK_NUMEL = 2**18  # below, float64 costs microseconds
 
+_AT_ONCE: Final = 1024  # products that are summed in float32, which is off by 1e-7 at the most
 _SAMPLE: Final = 256  # nodes whose mean is close enough: it is off by a 16th of the spread between nodes
-_RANGE: Final = (2.0**-80, 2.0**100)  # of ||X||^2: beyond, squares might leave that of float32
+RANGE: Final = (2.0**-80, 2.0**100)  # of ||X||^2: beyond, squares might leave that of float32
 
 # What features must have, as parts of ||X||^2, for `QuickForm`. Errors are below 1e-6 then, and below 1e-5 where
 # features are built to make all roundings agree; with less they would be larger.
-_LEAST_ENERGY: Final = 2.0**-8
+LEAST_ENERGY: Final = 2.0**-8
 _LEAST_REST: Final = 2.0**-12  # what the kernel leaves, where it is taken off
 _ROUGH_REST: Final = 2.0**-5  # what it leaves where the features are first tried as they are
 
@@ -163,7 +165,7 @@ class Laplacian:
         return csr_tensor(self.rowptr, self.col, value, (self.num_nodes, self.num_nodes))
 
     def _form(self, run: Tensor, scaled: ScaledLaplacian) -> Tensor:
-        if run.dtype == torch.float32 and run.device.type == "cpu" and run.numel() >= _QUICK_NUMEL:
+        if run.dtype == torch.float32 and run.device.type == "cpu" and run.numel() >= QUICK_NUMEL:
             energy = scaled.quick.of(run)
             if energy is not None:
                 return energy
@@ -235,14 +237,7 @@ class ScaledLaplacian:
 
 
 class Kernel:
-    """The kernel of a `ScaledLaplacian`, multiples of ``s`` on each component, for features of one dtype.
-
-    Args:
-        scale: ``s`` of every node.
-        component: number of the connected component of every node.
-        squares: ``||s||^2`` on each connected component.
-        dtype: that of the features.
-    """
+    """The kernel of a `ScaledLaplacian`, multiples of ``s`` on each component, for features of one dtype."""
 
     def __init__(self, scale: Tensor, component: Tensor, squares: Tensor, dtype: torch.dtype) -> None:
         share = (scale / squares[component]).to(dtype)
@@ -309,11 +304,7 @@ class QuickForm:
         self._sampling = (sampled / self._sampled_square).float()[None]
 
     def of(self, x: Tensor) -> Tensor | None:
-        """The form, a float64 number; None where float32 is not good enough.
-
-        Args:
-            x: float32 features, shape ``[num_nodes, channels]``.
-        """
+        """The form of float32 features, a float64 number; None where float32 is not good enough."""
         x, is_rough = x.contiguous(), False
         if self._kernel.num_components > 1:
             means = self._kernel.means(x)
@@ -332,11 +323,10 @@ class QuickForm:
     def _within(self, x: Tensor, least: float = 0.0) -> float | None:
         """``<X, M X>``, rows in float32 and their sum in float64; None where it or ``||X||^2`` is too small."""
         size = _size(x)
-        if not (_RANGE[0] < size < _RANGE[1] and size >= least):
+        if not (RANGE[0] < size < RANGE[1] and size >= least):
             return None
-        rows = csr_product(self._rowptr, self._col, self._value, x).mul_(x).sum(dim=1)
-        energy = float(rows.sum(dtype=torch.float64)) - self._error * size
-        return energy if energy >= _LEAST_ENERGY * size else None
+        energy = inner_product(csr_product(self._rowptr, self._col, self._value, x), x) - self._error * size
+        return energy if energy >= LEAST_ENERGY * size else None
 
 
 def _edges_once(rowptr: Tensor, col: Tensor) -> Tensor:
@@ -348,6 +338,23 @@ def _edges_once(rowptr: Tensor, col: Tensor) -> Tensor:
     row, col = row_of_entries(rowptr), col.long()
     first, second = (rowptr.diff()[end] for end in (row, col))
     return (first < second) | ((first == second) & (row < col))
+
+
+# NumPy has it since 2.0; the other has no intermediate result either, and takes twice as long.
+_vecdot: Final = getattr(np, "vecdot", partial(np.einsum, "ij,ij->i"))
+
+
+def inner_product(x: Tensor, y: Tensor) -> float:
+    """``<X, Y>`` of float32 features on a CPU: a thousand products in float32, and their sums in float64.
+
+    NumPy's `vecdot` has no intermediate result to write: 0.16 ms on Pubmed at width 64, where a product and a sum of
+    torch take 0.44, and 0.6 against 1.2 where the caches hold other things.
+    """
+    first, second = x.detach().reshape(-1).numpy(), y.detach().reshape(-1).numpy()
+    whole = len(first) - len(first) % _AT_ONCE
+    with np.errstate(all="ignore"):  # the caller looks at NaN and infinity
+        sums = _vecdot(first[:whole].reshape(-1, _AT_ONCE), second[:whole].reshape(-1, _AT_ONCE))
+    return float(sums.sum(dtype=np.float64) + np.dot(first[whole:].astype(np.float64), second[whole:]))
 
 
 def _size(x: Tensor) -> float:

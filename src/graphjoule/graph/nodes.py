@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def moved(owner: Any, device: torch.device | str | None) -> dict[str, Any]:
+    """The fields of a dataclass that lie on a device, on another one, for `dataclasses.replace`."""
+    values = {each.name: getattr(owner, each.name) for each in fields(owner) if each.init}
+    return {name: value.to(device) for name, value in values.items() if hasattr(value, "to")}
 
 
 @dataclass(frozen=True, eq=False)

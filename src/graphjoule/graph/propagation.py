@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import Rows, csr_matmul, csr_tensor, entries_of_rows, row_of_entries, row_starts
 from graphjoule.graph.edges import check_edges, check_symmetric, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
-from graphjoule.graph.nodes import Nodes
+from graphjoule.graph.nodes import Nodes, moved
 
 LEAST_BOUND = 1e-3
 """See `Propagation.laplacian_bound`."""
@@ -165,13 +165,10 @@ class Propagation(Nodes):
         """The dtype of the entries of ``P``."""
         return self.value.dtype
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Propagation:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
         value = self.value.to(device=device, dtype=dtype)
-        if value is self.value:
-            return self
-        rowptr, col, degree = (t.to(device) for t in (self.rowptr, self.col, self.degree))
-        return Propagation(rowptr, col, value, degree)
+        return self if value is self.value else replace(self, **moved(self, device) | {"value": value})
 
     def gather_halo(self, x: Tensor) -> Tensor:
         """The features of all nodes that the columns name, which may be more than those of the rows.

@@ -7,9 +7,9 @@ graph; they are measured on the graph in which edges count in both directions an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -124,14 +124,6 @@ class DirectedPropagation(RelationPropagation):
         value = (torch.where(row == col, 1.0, weight) / (degree + 1)[row]).to(dtype or torch.get_default_dtype())
         return cls(row_starts(row, num_nodes), col.int(), value, degree, weight)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> DirectedPropagation:
-        """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
-        value = self.value.to(device=device, dtype=dtype)
-        if value is self.value:
-            return self
-        rowptr, col, degree, weight = (t.to(device) for t in (self.rowptr, self.col, self.degree, self.weight))
-        return DirectedPropagation(rowptr, col, value, degree, weight)
-
     def new_rows(self, old: Propagation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `Propagation.new_rows`; a row here depends on no other node's degree."""
         row, is_new = self.row(), self.row() >= old.num_nodes
@@ -172,13 +164,10 @@ class MixedPropagation(RelationPropagation):
         """Whether the types' operators are."""
         return self.parts[0].is_directed
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> MixedPropagation:
-        """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
-        value = self.value.to(device=device, dtype=dtype)
-        if value is self.value:
-            return self
-        rowptr, col, degree, weight = (t.to(device) for t in (self.rowptr, self.col, self.degree, self.weight))
-        return MixedPropagation(rowptr, col, value, degree, weight, tuple(p.to(device, dtype) for p in self.parts))
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """See `Propagation.to`; the types' operators go with it."""
+        made = super().to(device, dtype)
+        return made if made is self else replace(made, parts=tuple(part.to(device, dtype) for part in self.parts))
 
     def new_rows(self, old: Propagation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `Propagation.new_rows`: the mean of what every type says."""

@@ -109,6 +109,8 @@ def jacobian_reach(
     graph = as_propagation(graph, output.size(0), like=output).to(output.device)
     if not output.requires_grad:
         raise GraphjouleError("output does not depend on anything that requires a gradient, so it has no reach.")
+    if not bool(output.isfinite().all()):
+        raise GraphjouleError("output has numbers that are not finite, whose derivatives say nothing.")
     probes = _draw(output.numel(), num_probes, seed).to(output.device)
     size = max(output.size(1), source.size(1)) * output.size(0) * output.element_size()
     at_once = max(1, _BYTES_AT_ONCE[output.device.type] // size)
@@ -169,7 +171,9 @@ def reach_of_rows(
 
 
 def hops_from(graph: Propagation, nodes: Tensor, wanted: Tensor | None = None) -> Tensor:
-    """Hops from some nodes to all, -1 where no path leads.
+    """Hops from some nodes to all, -1 where no path leads; where edges have directions, against them.
+
+    A node reads from those whose edges lead to it, so this is how far it looks.
 
     Args:
         graph: the graph.
@@ -185,6 +189,7 @@ def hops_from(graph: Propagation, nodes: Tensor, wanted: Tensor | None = None) -
         tensor([[ 0,  1,  2, -1],
                 [-1, -1, -1,  0]])
     """
+    graph = graph.transposed
     pattern = csr_tensor(graph.rowptr, graph.col, torch.ones(graph.col.numel(), device=graph.device), graph.shape)
     reached = torch.zeros(graph.num_nodes, len(nodes), device=graph.device)
     reached[nodes, torch.arange(len(nodes), device=graph.device)] = 1

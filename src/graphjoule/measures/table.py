@@ -221,5 +221,6 @@ def measure_names(names: Iterable[str]) -> tuple[str, ...]:
     unique = tuple(dict.fromkeys(names))
     for name in unique:
         if name not in MEASURES:
-            raise GraphjouleError(f"There is no measure {name!r}; choose from {choices(MEASURES)}.")
+            more = " A reach needs a backward pass: call `graphjoule.trace.reach`." if name == "reach" else ""
+            raise GraphjouleError(f"There is no measure {name!r}; choose from {choices(MEASURES)}.{more}")
     return unique

@@ -1,5 +1,6 @@
 from .appnp import APPNP as APPNP
 from .appnp import APPNPStep as APPNPStep
+from .base import FeatureLinear as FeatureLinear
 from .base import GraphModel as GraphModel
 from .dropedge import DropEdgeGCN as DropEdgeGCN
 from .egnn import EGNN as EGNN

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -11,8 +12,10 @@ from torch.nn.modules import module as torch_module
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation, as_propagation
+from graphjoule.graph.csr import is_plain
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.graph.nodes import computing_on, current_nodes
+from graphjoule.graph.product import Product, Show
 from graphjoule.nn.table import MODELS
 from graphjoule.ops import dropout, sparse_linear, split_key
 
@@ -28,6 +31,8 @@ class GraphModel(nn.Module):
     parameter_group_names: ClassVar[tuple[str, ...]] = ("all",)
     is_stackable: ClassVar[bool] = True  # many runs of it can train in one program
     needs_undirected: ClassVar[bool] = False  # its formula, or a gradient written for it, holds for a symmetric P alone
+    checkpoint: Literal["auto"] | int | None = "auto"
+    """Layers per checkpointed segment, None to keep every layer; "auto" is sqrt(num_layers) beyond 64 layers."""
 
     def __init__(self, in_channels: int, hidden_channels: int, out_channels: int, num_layers: int) -> None:
         super().__init__()
@@ -73,7 +78,8 @@ class GraphModel(nn.Module):
 
     def penalty(self) -> Tensor:
         """The model's own term of the training loss, a scalar."""
-        return next(self.parameters()).new_zeros(())
+        first = next(self.parameters())
+        return torch.zeros((), dtype=first.dtype, device=first.device)  # not `new_zeros`: a plain one, if it is sharded
 
     def spectral_limits(self) -> dict[str, float]:
         """Weights that a trainer holds to a spectral norm after every step, by name, each with its limit."""
@@ -99,6 +105,12 @@ class GraphModel(nn.Module):
         """
         return 8 * (self.num_layers + 2)
 
+    def _segment(self) -> int | None:
+        """Layers per checkpointed segment."""
+        if self.checkpoint == "auto":
+            return math.isqrt(self.num_layers) if self.num_layers > 64 else None
+        return self.checkpoint
+
     def parameter_group(self, name: str) -> str:
         """The optimiser group of the parameter called `name`; by default there is one for all."""
         return "all"
@@ -116,25 +128,25 @@ class GraphModel(nn.Module):
             _reset(module)
 
 
+def whole_weight(weight: Tensor) -> Tensor:
+    """A matrix of a layer, gathered from all processes where `fully_shard` gives each a part; gradients go back."""
+    gather = getattr(weight, "full_tensor", None)  # a DTensor, without importing `torch.distributed` for it
+    found: Tensor = weight if gather is None else gather()
+    if found.dim() != 2:
+        raise GraphjouleError(
+            f"A weight of the model has the shape {list(found.shape)} and not that of a matrix: outside of its forward "
+            "pass FullyShardedDataParallel leaves each process a flat part. Wrap a module whose forward returns the "
+            "scores and the penalty, or take `fully_shard`, whose weights can be gathered here."
+        )
+    return found
+
+
 def _reset(module: nn.Module) -> None:
     if callable(reset := getattr(module, "reset_parameters", None)):
         reset()
     else:
         for child in module.children():
             _reset(child)
-
-
-class FeatureLinear(nn.Linear):
-    """A linear map of node features, dense or sparse, with dropout on its input."""
-
-    def forward(self, x: Features, p: float = 0.0, key: Tensor | None = None) -> Tensor:
-        """``dropout(X) W^T + b``, shape ``[num_nodes, out_features]``."""
-        if isinstance(x, SparseFeatures):
-            out = sparse_linear(x, self.weight.t(), p, key)
-            return out if self.bias is None else out + self.bias
-        # In half precision under autocast, and then back: graph layers and energies want the dtype of the parameters.
-        out = super().forward(dropout(x, p, key))
-        return out if out.dtype == self.weight.dtype else out.to(self.weight.dtype)
 
 
 ModuleType = TypeVar("ModuleType", bound=type[nn.Module])
@@ -148,28 +160,101 @@ def stock(kind: ModuleType) -> ModuleType:
     return kind
 
 
+@stock
+class FeatureLinear(nn.Linear):
+    """A linear map of node features, dense or sparse, with dropout on its input."""
+
+    def forward(self, x: Features, p: float = 0.0, key: Tensor | None = None) -> Tensor:
+        """``dropout(X) W^T + b``, shape ``[num_nodes, out_features]``."""
+        if isinstance(x, SparseFeatures):
+            out = sparse_linear(x, self.weight.t(), p, key)
+            return out if self.bias is None else out + self.bias
+        # In half precision under autocast, and then back: graph layers and energies want the dtype of the parameters.
+        out = super().forward(dropout(x, p, key))
+        return out if out.dtype == self.weight.dtype else out.to(self.weight.dtype)
+
+
 stock(nn.ReLU)
 stock(nn.Identity)
 
 
-def is_stock(module: nn.Module) -> bool:
-    """Whether calling a module is calling the `forward` that its class was written with, and nothing else.
+class Onlooker:
+    """A forward hook that only reads a layer's output: a fused backend may run, and show the outputs that it makes.
 
-    It is not where the class is another one (a subclass, or the one that a parametrization puts in its place), where
-    the class or the module was given another `forward` or the module any other method, and where a hook waits for the
-    call or its gradient. What the module's settings are is not asked here. A fused backend may replace what is stock.
+    Register it ``with_kwargs=True``.
+
+    Args:
+        see: called with the module, its arguments, its keyword arguments, its output, and None or what the layer after
+            it made of that output, see `graphjoule.graph.product.Product`. What a fused backend shows comes without
+            arguments, with ``{"graph": graph}`` for all its layers, and is overwritten soon, but not on a GPU.
+    """
+
+    def __init__(self, see: Callable[[nn.Module, Any, Any, Any, Product | None], None]) -> None:
+        self.see = see
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """What torch calls."""
+        self.see(module, args, kwargs, output, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a module has a hook that sees nothing: who looks on looks at the module itself."""
+        return Onlooker, (_see_nothing,)
+
+
+def _see_nothing(*args: Any) -> None:
+    pass
+
+
+def onlookers(layers: nn.ModuleList, graph: Propagation) -> Show | None:
+    """What shows the outputs of layers to all who look on; None where nobody does, or there is nothing to show.
+
+    Where a gradient or a vmap is at work, the outputs inside a fused backend are not those of one run.
+    """
+    if not is_plain() or not any(layer._forward_hooks for layer in layers):
+        return None
+
+    watched = [(layer, list(layer._forward_hooks.values())) for layer in layers]
+    kwargs = {"graph": graph}  # one for all layers, by which an onlooker knows the layers of one call
+
+    def show(k: int, x: Tensor, product: Product | None) -> None:
+        layer, hooks = watched[k]
+        for hook in hooks:
+            assert isinstance(hook, Onlooker)
+            hook.see(layer, (), kwargs, x.detach(), product)  # a tensor of its own in the same memory
+
+    return show
+
+
+def is_as_written(module: nn.Module) -> bool:
+    """Whether a module computes, hooks aside, what its class was written to.
+
+    It does not where the class is another one (a subclass, or the one that a parametrization puts in its place), and
+    where the class or the module was given another `forward` or the module any other method. What the module's settings
+    are is not asked here.
     """
     kind = type(module)
     forward, names = _STOCK.get(kind, (None, frozenset()))
-    has_hooks = (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    ) or (
+    return forward is kind.forward and vars(module).keys().isdisjoint(names)
+
+
+def is_stock(module: nn.Module, *, or_seen: bool = False) -> bool:
+    """Whether a module `is_as_written` and no hook waits for its call or its gradient.
+
+    A fused backend may replace what is stock.
+
+    Args:
+        module: what might be replaced.
+        or_seen: whether an `Onlooker` does not count, because the backend will show it the output.
+    """
+    hooks = module._forward_hooks
+    is_free = not hooks or (or_seen and all(isinstance(hook, Onlooker) for hook in hooks.values()))
+    has_hooks = (not is_free or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks) or (
         torch_module._global_forward_hooks
         or torch_module._global_forward_pre_hooks
         or torch_module._global_backward_hooks
         or torch_module._global_backward_pre_hooks
     )
-    return forward is kind.forward and not has_hooks and vars(module).keys().isdisjoint(names)
+    return is_as_written(module) and not has_hooks
 
 
 @stock

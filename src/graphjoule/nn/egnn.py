@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,7 +22,9 @@ from graphjoule.nn.base import (
     check_choice,
     check_unit_interval,
     is_stock,
+    onlookers,
     stock,
+    whole_weight,
 )
 from graphjoule.nn.table import NonNegative, PartOfCMin, Positive, Probability, UnitInterval
 from graphjoule.ops import dropout, egnn_stack, limit_spectral_norm, may_overwrite, residual_mix, srelu
@@ -78,13 +79,16 @@ class ResidualConv(nn.Module):
     def shift(self) -> Tensor | None:
         """The shifts ``b`` of the activation ``max(b, z)``, shape ``[channels]``; None for the identity."""
 
-    def stack_coefficients(self) -> tuple[float, float, float] | None:
+    def stack_coefficients(self, *, or_seen: bool = False) -> tuple[float, float, float] | None:
         """`c_min`, `beta` and `dropout` if an `egnn_stack` with them computes this layer as it is now, else None.
 
         A batch norm stands between product and activation, a hook wants to see the layer or its gradient, and a
         coefficient that is a tensor may have a gradient of its own.
+
+        Args:
+            or_seen: see `is_stock`.
         """
-        if not is_stock(self) or self.norm is not None:
+        if not is_stock(self, or_seen=or_seen) or self.norm is not None:
             return None
         c_min, beta, p = self.c_min, self.beta, self.dropout
         return (c_min, beta, p) if all(isinstance(number, float | int) for number in (c_min, beta, p)) else None
@@ -173,9 +177,9 @@ class EGNNConv(ResidualConv):
             return self.activation.shift
         return torch.zeros_like(self.weight[0]) if isinstance(self.activation, nn.ReLU) else None
 
-    def stack_coefficients(self) -> tuple[float, float, float] | None:
+    def stack_coefficients(self, *, or_seen: bool = False) -> tuple[float, float, float] | None:
         """See `ResidualConv`; None too for an activation that a stack does not know."""
-        return super().stack_coefficients() if is_stock(self.activation) else None
+        return super().stack_coefficients(or_seen=or_seen) if is_stock(self.activation) else None
 
 
 class ResidualModel(GraphModel):
@@ -184,8 +188,6 @@ class ResidualModel(GraphModel):
     A subclass sets `encoder`, `convs`, `head` and `output_dropout`.
     """
 
-    checkpoint: Literal["auto"] | int | None = "auto"
-    """Layers per checkpointed segment, None to keep every layer; "auto" is sqrt(num_layers) beyond 64 layers."""
     encoder: Encoder
     convs: nn.ModuleList
     head: FeatureLinear
@@ -194,20 +196,24 @@ class ResidualModel(GraphModel):
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """Encoder, layers, head."""
         h = h0 = self.encoder(x, keys[0])
-        stack = self._stack()
+        drops = [key for key in keys[1:-1] if key is not None]
+        show = None if drops else onlookers(self.convs, graph)  # a stack may drop an output where it makes it
+        stack = self._stack(or_seen=show is not None)
         with full_precision(h0):  # the fused stack has no kernels in half precision, and traced or not it is the same
             if stack is None:
                 for conv, key in zip(self.convs, keys[1:-1], strict=True):
                     h = conv(h, h0, graph, key)
             else:  # the same in one op, which fuses the arithmetic and keeps one activation per layer
-                drops = [key for key in keys[1:-1] if key is not None]
-                h = stack(h0, graph, keys=torch.stack(drops) if drops else None, segment=self._segment())
+                stacked = torch.stack(drops) if drops else None
+                h = stack(h0, graph, keys=stacked, segment=self._segment(), show=show)
         scores: Tensor = self.head(h, self.output_dropout, keys[-1])
         return scores
 
-    def _stack(self) -> Callable[..., Tensor] | None:
+    def _stack(self, *, or_seen: bool = False) -> Callable[..., Tensor] | None:
         """The layers as they are now in one op; None if they must be called one by one."""
-        found = {conv.stack_coefficients() if isinstance(conv, ResidualConv) else None for conv in self.convs}
+        found = {
+            conv.stack_coefficients(or_seen=or_seen) if isinstance(conv, ResidualConv) else None for conv in self.convs
+        }
         coefficients = found.pop() if len(found) == 1 else None
         if coefficients is None:
             return None
@@ -224,12 +230,6 @@ class ResidualModel(GraphModel):
         c_min, beta, p = coefficients
         of_all = torch.stack(shifts) if shifts else None
         return partial(egnn_stack, weights=torch.stack(weights), shifts=of_all, c_min=c_min, beta=beta, p=p)
-
-    def _segment(self) -> int | None:
-        """Layers per checkpointed segment."""
-        if self.checkpoint == "auto":
-            return math.isqrt(self.num_layers) if self.num_layers > 64 else None
-        return self.checkpoint
 
     def layers(self) -> list[ResidualConv]:
         """The graph layers, with their type."""
@@ -338,7 +338,7 @@ class EGNN(ResidualModel):
 
         ``W_1_init = sqrt(c_max) I`` and ``W_k_init = I``; with Glorot initialisation it is ``gamma * sum_k ||W_k||_F``.
         """
-        offset = torch.stack([conv.effective_weight() for conv in self.layers()])
+        offset = torch.stack([whole_weight(conv.effective_weight()) for conv in self.layers()])
         if self.weight_init == "orthogonal":
             identity = torch.eye(self.hidden_channels, dtype=offset.dtype, device=offset.device)
             first = offset[:1] - self.c_max**0.5 * identity

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import BatchNorm, FeatureLinear, GraphModel, check_choice, check_unit_interval
+from graphjoule.nn.base import BatchNorm, FeatureLinear, GraphModel, check_choice, check_unit_interval, stock
+from graphjoule.nn.segments import call_layer, kept_of_layers, run_layers
 from graphjoule.nn.table import Probability
 from graphjoule.ops.edge_dropout import EdgeSubset, propagate_over
 
 
+@stock
 class _GlorotLinear(FeatureLinear):
     """No bias, Glorot weight, drawn once: a draw thrown away would make construction differ from a reset."""
 
@@ -23,6 +25,7 @@ class _GlorotLinear(FeatureLinear):
         nn.init.xavier_uniform_(self.weight)
 
 
+@stock
 class GCNConv(nn.Module):
     """One layer: ``act(P dropout(X) W + b)`` with Glorot ``W`` and zero ``b``.
 
@@ -104,13 +107,9 @@ class GCN(GraphModel):
 
     def _forward(self, x: Features, graph: Propagation | EdgeSubset, keys: Sequence[Tensor | None]) -> Tensor:
         """All layers; the first may take sparse features."""
-        h: Any = x
-        for conv, key in zip(self.convs, keys[1:-1], strict=True):
-            h = conv(h, graph, key)
-        scores: Tensor = h
-        return scores
+        first, *others = self.convs
+        return run_layers(others, call_layer, (first(x, graph, keys[1]),), graph, keys[2:-1], self._segment())[0]
 
     def kept_activations(self, *, is_fused: bool) -> int:
         """Three per layer (input and its mask, ReLU), one per normalisation, and what a step makes in between."""
-        norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
-        return 3 * self.num_layers + norms + 8
+        return kept_of_layers(list(self.convs), 3, self._segment())

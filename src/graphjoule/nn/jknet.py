@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.base import FeatureLinear, GraphModel, check_unit_interval
 from graphjoule.nn.gcn import GCNConv
+from graphjoule.nn.segments import kept_of_layers, run_layers
 from graphjoule.nn.table import Probability
 from graphjoule.ops import dropout
 
@@ -56,15 +57,19 @@ class JKNet(GraphModel):
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """All layers and their maximum, head."""
-        h: Any = x
-        largest: Tensor | None = None
-        for conv, key in zip(self.convs, keys[1:-1], strict=True):
-            h = dropout(conv(h, graph), self.dropout, key)
-            largest = h if largest is None else torch.maximum(largest, h)
+
+        def step(
+            conv: Callable[..., Tensor], state: tuple[Tensor, ...], graph: Any, key: Tensor | None
+        ) -> tuple[Tensor, ...]:
+            h = dropout(conv(state[0], graph), self.dropout, key)
+            return h, torch.maximum(state[1], h)
+
+        first, *others = self.convs
+        h = dropout(first(x, graph), self.dropout, keys[1])
+        _, largest = run_layers(others, step, (h, h), graph, keys[2:-1], self._segment())
         scores: Tensor = self.head(largest)
         return scores
 
     def kept_activations(self, *, is_fused: bool) -> int:
         """Those of a GCN, and the maximum so far at every layer."""
-        norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
-        return 4 * self.num_layers + norms + 8
+        return kept_of_layers(list(self.convs), 4, self._segment(), num_state=2)

@@ -6,12 +6,14 @@ from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.nodes import current_nodes
+from graphjoule.nn.base import stock
 from graphjoule.nn.gcn import GCN
 from graphjoule.nn.table import Positive, Probability
 
 _EPS = 1e-5  # PyG's
 
 
+@stock
 class PairNorm(nn.Module):
     """Centre the nodes, then scale them: ``X_c = X - mean(X)``, ``s X_c / sqrt(mean_i ||x_c_i||^2)``.
 
@@ -37,7 +39,8 @@ class PairNorm(nn.Module):
         """The normalised features, the shape of `x`."""
         nodes = current_nodes()
         centred = x - nodes.global_mean(x)
-        return centred * (self.scale * (nodes.global_mean(centred.square().sum(dim=1)) + _EPS).rsqrt())
+        factor = self.scale * (nodes.global_mean(centred.square().sum(dim=1)) + _EPS).rsqrt()
+        return centred * factor.expand(x.size(1))  # so its gradient is summed by channel, alike with any threads
 
 
 class PairNormGCN(GCN):

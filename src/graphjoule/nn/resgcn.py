@@ -8,20 +8,16 @@ from torch import Tensor, nn
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import Encoder, FeatureLinear, GraphModel
+from graphjoule.nn.base import Encoder, FeatureLinear, GraphModel, stock
 from graphjoule.nn.gcn import GCNConv
+from graphjoule.nn.segments import call_layer, kept_of_layers, run_layers
 from graphjoule.nn.table import Probability
 from graphjoule.ops import dropout
 
 
+@stock
 class ResGCNConv(GCNConv):
-    """One layer: ``X + relu(norm(P dropout(X) W + b))``.
-
-    Args:
-        channels: width of the layer.
-        dropout: dropout probability of the input.
-        batch_norm: put a batch norm before the activation.
-    """
+    """One layer: ``X + relu(norm(P dropout(X) W + b))``."""
 
     def __init__(self, channels: int, *, dropout: float = 0.0, batch_norm: bool = True) -> None:
         super().__init__(channels, channels, dropout=dropout, batch_norm=batch_norm)
@@ -68,13 +64,10 @@ class ResGCN(GraphModel):
         self.head = FeatureLinear(hidden_channels, out_channels)
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
-        h: Tensor = self.encoder(x, keys[0])
-        for conv, key in zip(self.convs, keys[1:-1], strict=True):
-            h = conv(h, graph, key)
+        (h,) = run_layers(list(self.convs), call_layer, (self.encoder(x, keys[0]),), graph, keys[1:-1], self._segment())
         scores: Tensor = self.head(dropout(h, self.dropout, keys[-1]))
         return scores
 
     def kept_activations(self, *, is_fused: bool) -> int:
         """Those of a GCN, and the sum of every layer."""
-        norms = sum(not isinstance(conv.norm, nn.Identity) for conv in self.convs)
-        return 4 * self.num_layers + norms + 8
+        return kept_of_layers(list(self.convs), 4, self._segment())

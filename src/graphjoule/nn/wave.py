@@ -8,7 +8,7 @@ head, and so the energy, its limits and the memory are theorems (``docs/wave.md`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,17 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.nn.base import Encoder, FeatureLinear, GraphModel, check_choice, check_unit_interval, is_stock, stock
+from graphjoule.nn.base import (
+    BatchNorm,
+    Encoder,
+    FeatureLinear,
+    GraphModel,
+    check_choice,
+    check_unit_interval,
+    is_stock,
+    onlookers,
+    stock,
+)
 from graphjoule.nn.table import NonNegative, OpenInterval, Probability, UnitInterval
 from graphjoule.ops import dropout, wave_layer, wave_stack, wave_start
 
@@ -75,10 +85,9 @@ class Wave(GraphModel):
         speeds: "equal", or "spread": channel j of d has the squared speed ``j / d``, so that one depth shows the wave
             at many times.
         dropout: dropout of the encoder's input.
-        start_dropout: dropout of ``X_0``, which the wave then carries.
         output_dropout: dropout before the head.
         encoder: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
-        head: "linear", or "mlp": linear, ReLU, linear.
+        head: "linear", or "mlp": batch norm (waves that went far are faint), twice linear and ReLU, linear.
 
     Example:
         >>> model = Wave(16, 64, 7, num_layers=1000, delta=0.0)
@@ -86,6 +95,8 @@ class Wave(GraphModel):
         >>> model(torch.randn(3, 16), edge_index).shape
         torch.Size([3, 7])
     """
+
+    needs_undirected: ClassVar[bool] = True  # eigenvalues that are not real make a wave grow without end
 
     def __init__(
         self,
@@ -99,37 +110,44 @@ class Wave(GraphModel):
         mu: NonNegative = 0.05,
         speeds: Literal["equal", "spread"] = "equal",
         dropout: Probability = 0.5,
-        start_dropout: Probability = 0.0,
         output_dropout: Probability = 0.5,
         encoder: Literal["linear", "mlp"] = "linear",
         head: Literal["linear", "mlp"] = "linear",
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
         check_unit_interval("dropout", dropout, closed=False)
-        check_unit_interval("start_dropout", start_dropout, closed=False)
         check_unit_interval("output_dropout", output_dropout, closed=False)
         check_choice("speeds", speeds, ("equal", "spread"))
         check_choice("head", head, ("linear", "mlp"))
-        self.start_dropout, self.output_dropout, self.speeds = start_dropout, output_dropout, speeds
+        self.output_dropout, self.speeds = output_dropout, speeds
         self.encoder = Encoder(in_channels, hidden_channels, kind=encoder, dropout=dropout)
         self.convs = nn.ModuleList(WaveConv(step, delta, mu) for _ in range(num_layers))
-        self.hidden = FeatureLinear(hidden_channels, hidden_channels) if head == "mlp" else None
+        self.norm = self.hidden = None
+        if head == "mlp":
+            self.norm = BatchNorm(hidden_channels)
+            linears = (FeatureLinear(hidden_channels, hidden_channels) for _ in range(2))
+            self.hidden = nn.Sequential(*(module for linear in linears for module in (linear, nn.ReLU())))
         self.head = FeatureLinear(hidden_channels, out_channels)
 
     def _forward(self, x: Features, graph: Propagation, keys: Sequence[Tensor | None]) -> Tensor:
         """Encoder, layers, head."""
-        h = self.propagated(dropout(self.encoder(x, keys[0]), self.start_dropout, keys[1]), graph)
-        h = dropout(h, self.output_dropout, keys[-1])
-        scores: Tensor = self.head(h if self.hidden is None else torch.relu(self.hidden(h)))
+        h = self.propagated(self.encoder(x, keys[0]), graph)
+        h = dropout(h if self.norm is None else self.norm(h), self.output_dropout, keys[-1])
+        scores: Tensor = self.head(h if self.hidden is None else self.hidden(h))
         return scores
 
     def propagated(self, x0: Tensor, graph: Propagation) -> Tensor:
         """The last ``X`` of all layers."""
         first, speed = self.layers()[0], self.channel_speeds(x0)
         settings = (first.step, first.delta, first.mu)
-        if all(is_stock(conv) and (conv.step, conv.delta, conv.mu) == settings for conv in self.layers()):
+        show = onlookers(self.convs, graph)
+        if all(
+            is_stock(conv, or_seen=show is not None) and (conv.step, conv.delta, conv.mu) == settings
+            for conv in self.layers()
+        ):
             # The same in one op, which keeps no activation.
-            return wave_stack(x0, graph, len(self.convs), h=first.h(graph), delta=first.delta, mu=first.mu, speed=speed)
+            h, delta, mu = first.h(graph), first.delta, first.mu
+            return wave_stack(x0, graph, len(self.convs), h=h, delta=delta, mu=mu, speed=speed, show=show)
         x, v = x0, wave_start(x0, graph, h=first.h(graph), delta=first.delta, speed=speed)
         for conv in self.convs:
             x, v = conv(x, v, x0, graph, speed)

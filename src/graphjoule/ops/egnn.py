@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.product import Show
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
 from graphjoule.ops.propagate import propagate
@@ -85,6 +87,7 @@ def egnn_stack(
     p: float = 0.0,
     keys: Tensor | None = None,
     segment: int | None = None,
+    show: Show | None = None,
 ) -> Tensor:
     """All layers of EGNN, ``X_k = egnn_layer(X_{k-1}, X_0, W_k, b_k)``; returns the last ``X_k``.
 
@@ -101,12 +104,14 @@ def egnn_stack(
         p: dropout probability of every layer's input.
         keys: a dropout key per layer, shape ``[num_layers, 2]``; None for evaluation.
         segment: layers per checkpointed segment; None keeps every layer, as the reference backend always does.
+        show: called with the number of every layer, its output, and what the next layer's product made of it, if that
+            is at hand; without dropout and where `is_plain` says so.
     """
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
         # Imported here: the Triton backend only where Triton is, and both build on this file.
         kind = importlib.import_module(f"graphjoule.ops.stack_{backend}").Stack
-        call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled()))
+        call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled(), show=show))
         tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys if p else None)]
         out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]
         return out[0]
@@ -115,6 +120,8 @@ def egnn_stack(
         shift = None if shifts is None else shifts[k]
         key = None if keys is None else keys[k]
         x = egnn_layer(x, x0, graph, weight, shift, c_min=c_min, beta=beta, p=p, key=key)
+        if show is not None:
+            show(k, x, None)
     return x
 
 
@@ -127,6 +134,7 @@ class StackBody(ABC):
     """
 
     is_of_one_run: ClassVar[bool] = False
+    shows_products: ClassVar[bool] = False
 
     graph: Propagation
     c_min: float
@@ -134,6 +142,7 @@ class StackBody(ABC):
     p: float
     segment: int | None
     needs_backward: bool
+    show: Show | None
     x0: Tensor = field(init=False)
     weights: Tensor = field(init=False)
     shifts: Tensor | None = field(init=False)
@@ -162,7 +171,10 @@ class StackBody(ABC):
 
     @abstractmethod
     def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
-        """Output of layer k; with `remember`, `remembered[k]` is what its backward needs."""
+        """Output of layer k; with `remember`, `remembered[k]` is what its backward needs.
+
+        It may show the output of the layer before, which it has the product of; else `run_forward` does.
+        """
 
     @abstractmethod
     def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
@@ -187,10 +199,14 @@ class StackBody(ABC):
             if self.needs_backward and k % segment == 0:
                 self.boundaries[k] = x
             x = self.layer(x, k, remember=self.needs_backward and k >= last)
+            if self.show is not None and (k + 1 == self.num_layers or not self.shows_products):
+                self.show(k, x if self.is_of_one_run else x[0], None)
         return x
 
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
+        if not self.boundaries:  # the first backward pass has written over the activations
+            raise GraphjouleError("The gradient of a fused stack can be taken once; make the forward pass again.")
         grad_x0 = torch.zeros_like(self.x0)
         for start in sorted(self.boundaries, reverse=True):
             stop = min(start + (self.segment or self.num_layers), self.num_layers)

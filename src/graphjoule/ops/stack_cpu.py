@@ -2,9 +2,10 @@
 
 What makes it fast, measured on 173,000 elements (Cora at width 64) with two threads: the residual mix is one sparse
 product with ``S = (1 - c_min) P + alpha I``; masks are 32-bit patterns of ones applied with a bitwise and (10 us) where
-`torch.where` takes 230 us; dropout hashes 84 us where the serial generator draws for 2 ms; a layer whose SReLU changes
-nothing, which one minimum tells (9 us), skips it forward and backward; and fresh memory, whose pages must be mapped
-first, costs more than the arithmetic that fills it.
+`torch.where` takes 230 us; dropout hashes 84 us where the serial generator draws for 2 ms, on larger graphs a block of
+words at a time that stays in a cache; a layer whose SReLU changes nothing, which one minimum tells (9 us), skips it
+forward and backward; and fresh memory, whose pages must be mapped first, costs more than the arithmetic that fills it,
+so that activations take the memory of the epoch before.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from torch import Tensor
 
 from graphjoule.graph.csr import csr_product
 from graphjoule.graph.nodes import Excerpt
+from graphjoule.graph.product import Product
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
 from graphjoule.ops.egnn import StackBody
+from graphjoule.ops.memory import Memory, current_memory
 
 _SIGN = torch.tensor(31, dtype=torch.int32)
+_WORDS = 2**16  # hash words that are made at once, of a tensor with more than _FEW_WORDS
+_FEW_WORDS, _LAYERS_AT_ONCE = 2**18, 4  # the calls cost as much as the arithmetic on a small graph
+_DROPPED, _EVEN, _ODD = range(3)  # the buffers of a pass
 
 
 class Stack(StackBody):
@@ -29,16 +35,21 @@ class Stack(StackBody):
     """
 
     is_of_one_run = True
+    shows_products = True
 
     def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
         """See `StackBody.layer`; the output is a buffer that the layer after the next one writes over."""
-        keep = self._keep(k)
-        if keep is not None:
-            dropped = self._buffer("dropped")
-            torch.bitwise_and(x.view(torch.int32), keep, out=dropped.view(torch.int32))
-            x = dropped
-        mixed = self._mix(x).add_(self.x0, alpha=self.beta)
-        out = torch.mm(mixed, self._weight[k], out=self._buffer("even" if k % 2 == 0 else "odd"))
+        if self._masks is not None:
+            x = self._masks.apply(k, x, self._buffer(_DROPPED))
+        mixed = self._mix(x)
+        if self.show is not None and k > 0:
+            self.show(k - 1, x, Product(mixed, self.graph, 1 - self.c_min, self.alpha))
+        mixed = torch.add(mixed, self.x0, alpha=self.beta, out=self._kept(k) if remember else mixed)
+        # Memory of its own if the output outlives the next layer: it is the last one, or begins a segment.
+        is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
+        is_kept = is_boundary or k + 1 == len(self._weight)
+        out = torch.empty_like(self.x0) if is_kept else self._buffer(_EVEN if k % 2 == 0 else _ODD)
+        torch.mm(mixed, self._weight[k], out=out)
         active = None
         if self.shifts is not None and float(out.amin()) <= self._highest_shift[k]:
             torch.maximum(out, self.shifts[k], out=out)
@@ -46,9 +57,7 @@ class Stack(StackBody):
                 active = np.packbits((out > self.shifts[k]).numpy())
         if remember:
             self.remembered[k] = (mixed, active)
-        # Whether the output outlives the next layer: it is the last one, or begins a segment.
-        is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
-        return out.clone() if is_boundary or k + 1 == len(self._weight) else out
+        return out
 
     def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
         """See `StackBody.layer_backward`."""
@@ -62,25 +71,40 @@ class Stack(StackBody):
         grad_mixed = torch.mm(grad, self._weight[k].t(), out=mixed)
         grad_x0.add_(grad_mixed, alpha=self.beta)
         grad_in = self._mix(grad_mixed)
-        keep = self._keep(k)
-        if keep is not None:
-            grad_in.view(torch.int32).bitwise_and_(keep)
-        return grad_in
+        return grad_in if self._masks is None else self._masks.apply(k, grad_in, grad_in)
 
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """See `StackBody.run_backward`."""
         self._grad_w = torch.empty_like(self.weights)
         self._grad_b = None if self.shifts is None else torch.zeros_like(self.shifts)
-        return super().run_backward(grad)
+        grads = super().run_backward(grad)
+        self._give_back("kept")
+        return grads
 
     def parameter_grads(self) -> tuple[Tensor, Tensor | None]:
         """See `StackBody.parameter_grads`."""
         return self._grad_w, self._grad_b
 
-    def _buffer(self, name: str) -> Tensor:
-        if name not in self._buffers:
-            self._buffers[name] = torch.empty_like(self.x0)
-        return self._buffers[name]
+    def _buffer(self, place: int) -> Tensor:
+        return self._taken("buffers", 3)[place]
+
+    def _kept(self, k: int) -> Tensor:
+        """Where the ``M`` of layer k is kept; one segment after the other takes the same place."""
+        number = min(self.segment or self.num_layers, self.num_layers)
+        return self._taken("kept", number)[k % number]
+
+    def _taken(self, name: str, number: int) -> tuple[Tensor, ...]:
+        """So many activations, taken at first use."""
+        if name not in self._vectors:
+            size = number * self.x0.numel()
+            self._vectors[name] = self._memory.take(size)
+            self._places[name] = self._vectors[name][:size].view(number, *self.x0.shape).unbind()
+        return self._places[name]
+
+    def _give_back(self, name: str) -> None:
+        if name in self._vectors:
+            self._memory.give_back(self._vectors.pop(name))
+            del self._places[name]
 
     def _mix(self, x: Tensor) -> Tensor:
         """``S X`` with ``S = (1 - c_min) P + alpha I``, times dropout's scale when there is dropout."""
@@ -88,64 +112,86 @@ class Stack(StackBody):
         value = self.graph.mixed(scale * (1 - self.c_min), scale * self.alpha)
         return csr_product(self.graph.rowptr, self.graph.col, value, self.graph.gather_halo(x))
 
-    def _keep(self, k: int) -> Tensor | None:
-        """All ones where an element is kept, all zeros where it is dropped, as 32-bit patterns of the shape of x."""
-        if self.keys is None:
-            return None
-        at_once = self._words.layers_at_once
-        chunk, place = divmod(k, at_once)
-        if self._chunk != chunk:
-            self._chunk = chunk
-            keys, counter = self.keys[chunk * at_once : (chunk + 1) * at_once], self._words.counter
-            if self._bits is None:
-                self._bits = counter.new_empty(min(at_once, self.num_layers), 2, len(counter))
-            bits = self._words.pick(hash_halves(counter, keys, self._bits[: len(keys)]))
-            # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
-            highest_dropped = torch.tensor(dropped_of_65536(self.p) - 1, dtype=torch.int32)
-            patterns = torch.sub(highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)
-            self._patterns = [layer.view(-1)[: self.x0.numel()].view(self.x0.shape) for layer in patterns]
-        return self._patterns[place]
-
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
-        """Buffers live as long as a forward or a backward pass; views are made once, not at every layer."""
+        """Buffers are taken for a forward or a backward pass; views are made once, not at every layer."""
         super().bind(x0, weights, shifts, keys)
+        if not hasattr(self, "_memory"):
+            self._memory, self._vectors, self._places = current_memory(), {}, {}
         self._weight = weights.unbind()
         self._highest_shift: list[float] = [] if shifts is None else shifts.amax(dim=-1).tolist()
-        self._buffers: dict[str, Tensor] = {}
-        if keys is not None:
-            self._words = _Words(x0.shape, self.graph.row_ids)
+        self._masks = None if keys is None else _Masks(keys, x0.shape, self.p, self.graph.row_ids)
 
     def unbind(self) -> None:
-        """Let go of the buffers too."""
+        """Let go of masks and buffers too."""
         super().unbind()
-        del self._weight, self._buffers
-        self._bits, self._chunk, self._patterns = None, None, []
+        self._give_back("buffers")
+        del self._weight, self._masks
 
     _weight: tuple[Tensor, ...]
-    _words: _Words
-    _bits: Tensor | None = None
-    _chunk: int | None = None
-    _patterns: list[Tensor]
+    _masks: _Masks | None
+    _memory: Memory
+    _vectors: dict[str, Tensor]
+    _places: dict[str, tuple[Tensor, ...]]
     _grad_w: Tensor
     _grad_b: Tensor | None
 
 
-class _Words:
-    """The hash words that the elements of a tensor take their masks from: all low halves, then all high halves.
+class _Masks:
+    """The dropout masks of all layers, as 32-bit patterns: all ones where an element is kept, zeros where dropped.
 
-    Some rows of a larger tensor have a word for every element.
+    A hash word serves two elements, see `keep_mask`: its low half one in the first half of the tensor, its high half
+    one in the second. Some rows of a larger tensor have a word for every element.
     """
 
-    def __init__(self, shape: torch.Size, among: Excerpt | None) -> None:
+    def __init__(self, keys: Tensor, shape: torch.Size, p: float, among: Excerpt | None) -> None:
+        self._keys, self._shape = keys, shape
         self._is_high: Tensor | None = None
-        if among is None:
-            self.layers_at_once = 4  # the calls cost as much as the arithmetic on a small graph
-            self.counter = torch.arange((shape.numel() + 1) // 2, dtype=torch.int32)
-        else:
-            self.layers_at_once = 1  # the larger tensor is large, or nobody would have some rows of it: memory counts
+        # dropped - 1 - bits is negative, its sign bit set, exactly where bits >= dropped.
+        self._highest_dropped = torch.tensor(dropped_of_65536(p) - 1, dtype=torch.int32)
+        self._num_words = (shape.numel() + 1) // 2
+        if among is not None:
             word, is_high = words_of_excerpt(among, shape[-1])
-            self.counter, self._is_high = word.flatten(), is_high.flatten()
+            self._num_words, self._counter, self._is_high = shape.numel(), word.flatten(), is_high.flatten()
+        self._words = self._num_words if self._num_words <= _FEW_WORDS else _WORDS
+        at_once = 1
+        if among is None:
+            at_once = min(_LAYERS_AT_ONCE if self._num_words <= _FEW_WORDS else 1, len(keys))
+            self._counter = torch.arange(self._words, dtype=torch.int32)
+        self._bits = self._counter.new_empty(at_once, 2, self._words)
+        self._first = -1
+        self._patterns: list[Tensor] = []
 
-    def pick(self, halves: Tensor) -> Tensor:
-        """The halves of all elements in their order, some more at the end, from ``[layers, 2, words]``."""
-        return halves if self._is_high is None else torch.where(self._is_high, halves[:, 1], halves[:, 0])
+    def apply(self, k: int, x: Tensor, out: Tensor) -> Tensor:
+        """Write `x`, dropped as the input of layer k, to `out`, which may be `x` itself; both are contiguous."""
+        if self._words == self._num_words:
+            torch.bitwise_and(x.view(torch.int32), self._whole(k), out=out.view(torch.int32))
+            return out
+        source, target = x.view(torch.int32).view(-1), out.view(torch.int32).view(-1)
+        for start in range(0, self._num_words, self._words):
+            stop = min(start + self._words, self._num_words)
+            low, high = self._made(self._keys[k : k + 1], start, stop)[0].unbind()
+            torch.bitwise_and(source[start:stop], low, out=target[start:stop])
+            if self._is_high is None:
+                place = slice(self._num_words + start, min(self._num_words + stop, len(source)))
+                torch.bitwise_and(source[place], high[: place.stop - place.start], out=target[place])
+        return out
+
+    def _whole(self, k: int) -> Tensor:
+        """The pattern of layer k; those of the next layers are made with it."""
+        at_once = len(self._bits)
+        if self._first != k - k % at_once:
+            self._first = k - k % at_once
+            made = self._made(self._keys[self._first : self._first + at_once], 0, self._num_words)
+            self._patterns = [layer.view(-1)[: self._shape.numel()].view(self._shape) for layer in made]
+        return self._patterns[k - self._first]
+
+    def _made(self, keys: Tensor, start: int, stop: int) -> Tensor:
+        """The patterns of some words under some keys, low and high halves, shape ``[num_keys, 2, stop - start]``."""
+        bits = self._bits[: len(keys), :, : stop - start]
+        if self._is_high is None:
+            keys = keys if start == 0 else keys + torch.tensor([start, 0], dtype=torch.int32)
+            hash_halves(self._counter[: stop - start], keys, bits)
+        else:
+            hash_halves(self._counter[start:stop], keys, bits)
+            bits[:, 0] = torch.where(self._is_high[start:stop], bits[:, 1], bits[:, 0])
+        return torch.sub(self._highest_dropped, bits, out=bits).bitwise_right_shift_(_SIGN)

@@ -16,8 +16,10 @@ from graphjoule.parallel.group import ALONE, Group
 from graphjoule.parallel.streaming import evaluate_in_blocks
 from graphjoule.tasks import Split, Task
 from graphjoule.training.build import Architecture
-from graphjoule.training.recipe import ClusterSettings, Recipe
-from graphjoule.training.seed_batch import SeedBatch, TermBuilder, adam_step
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.run_axis import adam_step
+from graphjoule.training.seed_batch import SeedBatch, TermBuilder
+from graphjoule.training.settings import ClusterSettings
 
 _OF_DROPOUT, _OF_ORDER = 0, 1  # what a key of an epoch is split for
 

@@ -92,15 +92,6 @@ class PartedPropagation(Propagation):
         """Weighted degree of the nodes of all columns."""
         return self.column_degrees
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> PartedPropagation:
-        """The same rows on another device, or with entries of another dtype; itself where nothing changes."""
-        value = self.value.to(device=device, dtype=dtype)
-        if value is self.value:
-            return self
-        names = ("rowptr", "col", "degree", "column_degrees", "component", "entries", "mirror", "halo", "nodes")
-        moved = {name: getattr(self, name).to(device) for name in names}
-        return PartedPropagation(value=value, num_components=self.num_components, group=self.group, **moved)
-
     def gather_halo(self, x: Tensor) -> Tensor:
         """The features of the rows' nodes, then those of the halo; all processes must call it together.
 

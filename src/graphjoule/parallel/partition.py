@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +15,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import check_free, ensure_folder, json_text, parse_json, remove_temporaries, write_json
+from graphjoule.files import (
+    check_free,
+    ensure_folder,
+    json_text,
+    parse_json,
+    read_bytes,
+    remove_temporaries,
+    write_json,
+)
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import entries_of_rows, row_starts
 from graphjoule.graph.features import Features, SparseFeatures, check_features
@@ -169,7 +177,7 @@ def read_partition(folder: str | Path) -> Partition:
     """What ``partition.json`` of a folder says."""
     path = Path(folder, _ABOUT)
     try:
-        return Partition.model_validate_json(path.read_bytes())
+        return Partition.model_validate_json(read_bytes(path))
     except FileNotFoundError as error:
         raise GraphjouleError(
             f"There is no partition in {folder}: {path.name} is missing; make one with `graphjoule partition`."
@@ -177,7 +185,7 @@ def read_partition(folder: str | Path) -> Partition:
     except (OSError, ValidationError) as error:
         said: Any = None
         with suppress(OSError, ValueError):
-            said = parse_json(path.read_bytes())
+            said = parse_json(read_bytes(path))
         number = said.get("format") if isinstance(said, dict) else None
         is_other = isinstance(number, int) and number != Partition.model_fields["format"].default
         what = "was made by another version of graphjoule" if is_other else "is damaged"
@@ -377,10 +385,6 @@ class SplitPart(Split):
     def sha256(self) -> str:
         """Fingerprint of the whole split: a record is the same whoever trained."""
         return self.whole_sha256
-
-    def to(self, device: torch.device | str | None) -> SplitPart:
-        """The same on another device."""
-        return replace(self, **{part: getattr(self, part).to(device) for part in PARTS})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -29,6 +29,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.parallel.group import ProcessGroup
 from graphjoule.training import resolve_device
 from graphjoule.training.loop import StopRequest, deferred_interrupt
+from graphjoule.training.threads import share_threads
 
 LOST = 75
 """Exit code of a process that ends because another one did."""
@@ -128,14 +129,9 @@ def _started(
             process.stdin.close()
 
 
-def num_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _environment(size: int, port: int) -> dict[str, str]:
     """The variables of all processes, as torchrun would set them."""
-    defaults = {"OMP_NUM_THREADS": str(max(1, num_cores() // size))}
+    defaults = {}
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         defaults["GLOO_SOCKET_IFNAME"] = loopback
     own = {
@@ -221,6 +217,7 @@ def joined_processes(device: str) -> Iterator[tuple[ProcessGroup, torch.device]]
         # started to ignore, as under nohup, it ignores to its end, see `stop_signals`.
         signal.signal(signal.SIGINT, lambda signum, frame: None)
         _end_with_the_launcher()
+        share_threads(int(os.environ["LOCAL_WORLD_SIZE"]))
     try:
         timeout = timedelta(seconds=seconds)
         # Bound to its GPU, NCCL need not guess it from the rank, which is wrong on a second machine.

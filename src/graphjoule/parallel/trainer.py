@@ -30,10 +30,7 @@ def shared_training(
 ) -> tuple[Callable[..., Trainer], Callable[[str | Path], RunFolder]]:
     """The kind of trainer for a recipe, a task and the processes that share the work, and of their run folder.
 
-    Args:
-        recipe: may have clusters.
-        task: whole, or the part of one process.
-        group: the processes; None are those that hold the parts of the graph, one alone if it is whole.
+    Without a `group` the processes are those that hold the parts of the graph, one alone if it is whole.
     """
     parted = isinstance(task.graph, PartedPropagation)
     group = group or (task.graph.group if isinstance(task.graph, PartedPropagation) else ALONE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -20,11 +20,10 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.fitting import TrainedRuns, read_runs
 from graphjoule.nn import GraphModel
-from graphjoule.report.metrics import label, metrics_of
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.tasks.facts import TaskFacts
-from graphjoule.tasks.inputs import ModelInput
-from graphjoule.tasks.objective import Classification, Metric
+from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
+from graphjoule.tasks.task import ModelInput
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.view import without_scores
 from graphjoule.training.build import initialised
@@ -33,9 +32,34 @@ from graphjoule.training.evaluation import Evaluation
 from graphjoule.training.examine import Examination, examine, graph_layers
 from graphjoule.training.folder import RunFolder
 from graphjoule.training.recipe import Recipe, load_recipe, recipe_and_fingerprint
-from graphjoule.training.records import Record, read_records
+from graphjoule.training.records import Record, mean, read_records, sample_std
 
 BEFORE, AFTER = "at initialisation", "after training"
+Part = Literal["val", "test"]
+PARTS: dict[Part, str] = {"val": "validation", "test": "test"}
+"""The nodes that a score is of, in words."""
+
+
+# Scores of a run: which ones its record holds. Nothing else of the report reads a score from a record.
+
+
+def metrics_of(records: Sequence[Record]) -> tuple[Metric, ...]:
+    """The metrics that tables show of runs of one objective; the first is the headline."""
+    if not records:
+        return Classification.tabled
+    return tuple(dict.fromkeys([records[0].metric, *OBJECTIVES[records[0].objective].tabled]))
+
+
+def score_of(record: Record, part: Part, metric: Metric) -> float | None:
+    """A run's score at its selected epoch; None where there is none, as on a split without test nodes."""
+    return (record.val if part == "val" else record.test).get(metric.name)
+
+
+def mean_score(records: Sequence[Record], part: Part, metric: Metric) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation over the runs that are done; None where there are too few."""
+    scores = [score_of(record, part, metric) for record in records if record.status == "done"]
+    known = [score for score in scores if score is not None]
+    return mean(known) if known else None, sample_std(known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +96,7 @@ class Cell:
     @property
     def name(self) -> str:
         """What it is, in words."""
-        dataset, model, layers = self.key
-        return f"{model}, {layers} layers, {dataset}"
+        return self.recipe.title
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -87,7 +110,7 @@ class Cell:
         columns = None if source is None else source.columns
         asked = self.records[0].objective if self.records else Classification.name
         target = f" of {', '.join(columns.labels)}" if columns is not None else ""
-        return f"{asked}{target}, by {label(self.metrics[0])}"
+        return f"{asked}{target}, by {self.metrics[0].label}"
 
     @cached_property
     def changed_settings(self) -> list[str]:
@@ -113,20 +136,20 @@ class Cell:
 
 
 def states_of(
-    model: GraphModel, recipe: Recipe, given: ModelInput, seed: int, device: str | torch.device = "cpu"
+    model: GraphModel, recipe: Recipe, inputs: ModelInput, seed: int, device: str | torch.device = "cpu"
 ) -> dict[str, Examination]:
     """What the instruments say about a trained network, and about the one its training began with.
 
     Args:
         model: the trained network.
         recipe: its settings.
-        given: the graph it was trained on.
+        inputs: the graph it was trained on.
         seed: of its training.
         device: "auto", "cpu" or "cuda".
     """
     first = initialised(recipe, model.in_channels, model.out_channels, seed)
     return {
-        state: examine(network, recipe, given, device=device) for state, network in ((BEFORE, first), (AFTER, model))
+        state: examine(network, recipe, inputs, device=device) for state, network in ((BEFORE, first), (AFTER, model))
     }
 
 
@@ -199,18 +222,15 @@ def read_cells(
     traced = []
     for number, cell in enumerate(cells, start=1):
         seed = min((record.seed for record in cell.records if record.status == "done"), default=None)
-        given, reason = None, "No run has finished, so there is no trained network to look at."
-        if seed is not None:
-            try:
-                runs = read_runs(folder / cell.place, seed=seed)
-                given = load_graph(runs)
-            except GraphjouleError as error:
-                reason = str(error)
-        if seed is None or given is None:
-            traced.append(replace(cell, untraced=reason))
+        if seed is None:
+            traced.append(replace(cell, untraced="No run has finished, so there is no trained network to look at."))
         else:
-            states = states_of(runs.models[seed], cell.recipe, given, seed, device)
-            traced.append(replace(cell, seed=seed, states=states))
+            try:  # one network that cannot be traced must not cost the report on the others
+                runs = read_runs(folder / cell.place, seed=seed)
+                states = states_of(runs.models[seed], cell.recipe, load_graph(runs), seed, device)
+                traced.append(replace(cell, seed=seed, states=states))
+            except GraphjouleError as error:
+                traced.append(replace(cell, untraced=str(error)))
         on_cell(number, len(cells))
     return traced
 

@@ -10,8 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from graphjoule.nn import MODELS
-from graphjoule.report.figures import spread
-from graphjoule.report.metrics import heading, label, mean_score, metrics_of, scaled
+from graphjoule.report.cells import mean_score, metrics_of
 from graphjoule.studies import (
     Cell,
     EnergyRecord,
@@ -42,6 +41,7 @@ from graphjoule.trace.plots import (
     draw_panels,
     picture_bytes,
 )
+from graphjoule.training.evaluation import spread
 from graphjoule.training.records import Record
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ _DECADES: Final = 12  # of energy in small panels: a deep GCN falls through hund
 _LARGE_DECADES: Final = 7  # in large ones: a GCN at initialisation falls through 25, and EGNN with its limits through 3
 
 K = TypeVar("K")
+T = TypeVar("T")
 Place = tuple[str, str, int]
 """Dataset, model and depth."""
 
@@ -110,7 +111,7 @@ class Evidence:
             runs = [record for record in self.runs(cell) if record.status == "done"]
             mean, std = mean_score(runs, "test", self.metric)
             if mean is not None:
-                found.setdefault(x, (scaled(self.metric, mean), scaled(self.metric, std or 0.0), len(runs)))
+                found.setdefault(x, (self.metric.scaled(mean), self.metric.scaled(std or 0.0), len(runs)))
         means, stds, counts = zip(*(found[x] for x in sorted(found)), strict=True) if found else ((), (), ())
         return Series(sorted(found), list(means), list(stds), list(counts))
 
@@ -206,10 +207,10 @@ def score_limits(metric: Metric, series: Iterable[Series]) -> tuple[float, float
     return max(0.0, low - room), min(100.0, high + room)
 
 
-def _grouped(cells: Iterable[Cell], key: Callable[[Cell], K]) -> dict[K, list[Cell]]:
-    groups: dict[K, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(key(cell), []).append(cell)
+def _grouped(each: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    groups: dict[K, list[T]] = {}
+    for one in each:
+        groups.setdefault(key(one), []).append(one)
     return groups
 
 
@@ -263,11 +264,7 @@ def _score_drawings(
 ) -> list[Drawing]:
     """Scores over the number of layers in one drawing, or none where nothing is run.
 
-    Args:
-        evidence: of the study.
-        dataset: that the drawing is of, with a legend below; empty for one of all datasets, with names at the lines.
-        panels: the cells of every panel, by its title.
-        lines: what its lines are.
+    The drawing of a `dataset` has a legend below; the one of all datasets, which is called "", has names at the lines.
     """
     found: dict[str, dict[str, Series]] = {}
     for title, cells in panels.items():
@@ -305,7 +302,7 @@ def _score_drawings(
 
 
 def _score_label(metric: Metric) -> str:
-    return heading(f"test {label(metric)}", metric)
+    return metric.heading(f"test {metric.label}")
 
 
 def _energy_drawings(
@@ -375,8 +372,8 @@ def _limit_panel(
         scores = [score for score in record.test_score if score is not None]
         text = name
         if state == "trained" and scores:
-            mean = scaled(metric, statistics.fmean(scores))
-            text += f"\n{mean:.1f} % right" if metric == ACCURACY else f"\n{label(metric)} {mean:.3g}"
+            mean = metric.scaled(statistics.fmean(scores))
+            text += f"\n{mean:.1f} % right" if metric == ACCURACY else f"\n{metric.label} {mean:.3g}"
         drawn.append(Line(text, median, x, colour, style, width=2.4))
         options = record.resolved.model.options
         if {"c_min", "c_max"} <= options.keys():
@@ -479,7 +476,7 @@ _VERDICTS: Final = {"equal": GREEN, "better": BLUE, "worse": VERMILION, "undecid
 def _difference_drawings(evidence: Evidence) -> list[Drawing]:
     """Our mean less the reference's value with its 95 % interval, a panel per dataset, or none where nothing is run."""
     panels = []
-    for dataset, rows in _by_dataset(evidence.rows).items():
+    for dataset, rows in _grouped(evidence.rows, lambda row: row.cell.dataset).items():
         lines: list[Line] = []
         names: list[str] = []
         for row in rows:
@@ -511,13 +508,6 @@ def _difference_drawings(evidence: Evidence) -> list[Drawing]:
     title = "Difference of the means with its 95 % interval; grey: the margin within which two are equal"
     size = (11.0, 3.4)
     return [Drawing(f"{evidence.study.name}-differences", panels, title, 1, size, legend)] if panels else []
-
-
-def _by_dataset(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    found: dict[str, list[LedgerRow]] = {}
-    for row in rows:
-        found.setdefault(row.cell.dataset, []).append(row)
-    return found
 
 
 DRAWINGS: Final[dict[str, Callable[[Evidence], list[Drawing]]]] = {

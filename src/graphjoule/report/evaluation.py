@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphjoule.errors import counted
-from graphjoule.report.metrics import PARTS, label
+from graphjoule.report.cells import PARTS
 from graphjoule.report.svg import NARROW, NUM_COLOURS, Bars, Chart, Dots, Line, draw_plane
 from graphjoule.tasks.metrics import NUM_BINS
 from graphjoule.tasks.objective import LOSS, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
-from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes, names_of
+from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes
 
 Array = NDArray[Any]
 
@@ -49,13 +49,11 @@ class _Sample:
 def evaluation_view(evaluation: Evaluation, most_points: int) -> dict[str, Any]:
     """What the template shows of an evaluation: words, rows of tables, and charts, the test nodes first.
 
-    Args:
-        evaluation: of the best run.
-        most_points: the most nodes in the plane; 0 for no plane.
+    The plane shows at most so many nodes; 0 is no plane.
     """
     objective, unit = evaluation.objective, evaluation.unit
     parts = [_part_view(evaluation, name, part) for name, part in reversed(evaluation.parts.items())]
-    by = "loss" if evaluation.select_on == LOSS else label(objective.metric(evaluation.select_on))
+    by = "loss" if evaluation.select_on == LOSS else objective.metric(evaluation.select_on).label
     run = f"seed {evaluation.seed}, the best run by its {PARTS['val']} {by}"
     planes = evaluation.planes if most_points else None
     return {
@@ -77,7 +75,7 @@ def _part_view(evaluation: Evaluation, name: str, part: PartEvaluation) -> dict[
             f"Tables of classes count all {part.num_nodes:,} {where}. Curves and bars are made from a sample of "
             f"{num_sampled:,}, which has its share of every class; each {unit} of it counts for those it stands for."
         )
-    names = names_of(objective)
+    names = objective.names
     rows = class_rows(names, part.counts) if part.counts is not None else []
     charts = [*curve_charts(sample, where), *reliability_charts(sample, where), *residual_charts(sample, where)]
     return {
@@ -270,12 +268,12 @@ def residual_charts(sample: _Sample, where: str) -> list[Chart]:
         return []
     charts = []
     targets = sample.t.reshape(len(sample.t), -1)
-    for k, name in list(enumerate(names_of(objective)))[:_MOST_TARGETS]:
+    for k, name in list(enumerate(objective.names))[:_MOST_TARGETS]:
         known = ~np.isnan(targets[:, k])
         true, said = targets[known, k].astype(float), sample.p[known, k]
         if not len(true):
             continue
-        of = f" of {name}" if name else ""
+        of = f" of {name if objective.target_names else f'target {name}'}" if name else ""
         low, high = min(true.min(), said.min()), max(true.max(), said.max())
         ends = (float(low), float(high if high > low else low + 1))
         step = max(1, math.ceil(len(true) / _SCATTER_POINTS))
@@ -398,7 +396,7 @@ def colour_groups(objective: Objective, target: Tensor) -> tuple[list[tuple[str,
         number = np.where(np.isnan(first), 5, np.searchsorted(ends, first))
         texts = [*(f"up to {end:.3g}" for end in ends), f"above {ends[-1]:.3g}"]
         return [*((text, f"q{k}") for k, text in enumerate(texts)), ("unknown", _GREY)], number
-    names = names_of(objective)
+    names = objective.names
     if isinstance(objective, MultiLabel):
         there = values == 1
         number = np.where(there.any(axis=1), there.argmax(axis=1), len(names))

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from graphjoule.report.cells import AFTER, Cell
-from graphjoule.report.metrics import PARTS, heading, label, scaled
+from graphjoule.report.cells import AFTER, PARTS, Cell
 from graphjoule.report.svg import Band, Chart, Line
+from graphjoule.training.evaluation import spread
 from graphjoule.training.records import Record, mean
 
 
@@ -54,14 +54,14 @@ def curve_charts(cell: Cell, most: int) -> tuple[Chart, Chart]:
     metric = cell.metrics[0]
     epochs, (train, val, scores) = mean_curves(cell.records, ["train_loss", "val_loss", f"val_{metric.name}"], most)
     losses = [Line("training loss", epochs, train, 0), Line("validation loss", epochs, val, 1)]
-    name = f"{PARTS['val']} {label(metric)}"
-    score = Line(name, epochs, [None if y is None else scaled(metric, y) for y in scores], 2)
+    name = f"{PARTS['val']} {metric.label}"
+    score = Line(name, epochs, [None if y is None else metric.scaled(y) for y in scores], 2)
     title = f"{name.capitalize()} over the epochs: {cell.name}"
     chosen = [record.selected_epoch for record in cell.records if record.selected_epoch is not None]
     mark = statistics.median_low(chosen) if chosen else None
     return (
         Chart(f"Losses over the epochs: {cell.name}", "epoch", "loss", losses, is_log=True, mark=mark),
-        Chart(title, "epoch", heading(label(metric), metric), [score], mark=mark),
+        Chart(title, "epoch", metric.heading(metric.label), [score], mark=mark),
     )
 
 
@@ -91,28 +91,10 @@ def mean_curves(
     return epochs, values
 
 
-def spread(count: int, most: int) -> list[int]:
-    """At most so many of the numbers from 0 below `count`, evenly, with the first and the last.
-
-    >>> spread(10, 4), spread(3, 4), spread(0, 4)
-    ([0, 3, 6, 9], [0, 1, 2], [])
-    """
-    if count <= most:
-        return list(range(count))
-    return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
-
-
 def script_data(
     cells: Sequence[Cell], variants: Sequence[str], charts: Sequence[tuple[Chart, Chart]], chosen: int
 ) -> dict[str, Any]:
-    """What the page's script draws: four significant digits, finer than any screen.
-
-    Args:
-        cells: all of the page.
-        variants: what sets each of them apart.
-        charts: the `curve_charts` of each of them.
-        chosen: number of the cell that is shown first.
-    """
+    """What the page's script draws of all cells: four significant digits, finer than any screen."""
     return {"chosen": chosen, "cells": [_cell_data(*of_cell) for of_cell in zip(cells, variants, charts, strict=True)]}
 
 

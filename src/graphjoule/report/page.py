@@ -14,26 +14,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from graphjoule.errors import GraphjouleError, counted, harmless
-from graphjoule.files import json_text, printable, write_text
-from graphjoule.report.cells import AFTER, Cell, variants
+from graphjoule.files import json_text, printable, read_bytes, write_text
+from graphjoule.report.cells import AFTER, PARTS, Cell, Part, mean_score, score_of, variants
 from graphjoule.report.evaluation import evaluation_view
-from graphjoule.report.figures import curve_charts, energy_chart, script_data, spread
-from graphjoule.report.metrics import (
-    PARTS,
-    Part,
-    heading,
-    is_better,
-    label,
-    mean_score,
-    number,
-    scaled,
-    score_of,
-    unit,
-)
+from graphjoule.report.figures import curve_charts, energy_chart, script_data
 from graphjoule.report.svg import NUM_STYLES, Chart, draw
 from graphjoule.tasks.objective import Metric
 from graphjoule.training.comparison import Comparison
-from graphjoule.training.evaluation import Evaluation
+from graphjoule.training.evaluation import Evaluation, spread
 from graphjoule.training.records import summarise
 from graphjoule.version import __version__
 
@@ -69,7 +57,7 @@ class Reference:
         if theirs is None or metric is None or cell.changed_settings:
             return "", ""
         ours, _ = mean_score(cell.records, "test", metric)
-        return f"{theirs:.1f}", "" if ours is None else f"{scaled(metric, ours) - theirs:+.2f}"
+        return f"{theirs:.1f}", "" if ours is None else f"{metric.scaled(ours) - theirs:+.2f}"
 
 
 class _Detail(NamedTuple):
@@ -137,12 +125,12 @@ def report_page(
 
 
 def check_report_path(path: Path) -> None:
-    """Refuse a place for a report, before anything is computed: no folder for it, or a file there that is no report."""
+    """Refuse a path without a folder, or of a file that is not a report, before anything is computed."""
     if not path.absolute().parent.is_dir():
         raise GraphjouleError(f"The report is to be {path}, but there is no folder {path.absolute().parent}.")
     if path.is_dir():
         raise GraphjouleError(f"{path} is a folder; name a file for the report, such as {path / 'report.html'}.")
-    if path.exists() and _GENERATOR.encode() not in path.read_bytes()[:4096]:
+    if path.exists() and _GENERATOR.encode() not in read_bytes(path, 4096):
         raise GraphjouleError(f"{path} is there already and is no report of graphjoule's; name another file.")
 
 
@@ -159,7 +147,7 @@ def headline_cells(cells: Sequence[Cell]) -> list[Cell]:
         metric = cell.metrics[0]
         mean, _ = mean_score(cell.records, "val", metric)
         key = cell.key[0], cell.question
-        if key not in best or is_better(metric, mean, best[key][0]):
+        if key not in best or metric.is_better(mean, best[key][0]):
             best[key] = mean, cell
     return [cell for _, cell in best.values()]
 
@@ -238,7 +226,7 @@ def _render(
         views=views,
         best=[views[next(k for k, cell in enumerate(cells) if cell is one)] for one in best],
         chosen=views[chosen],
-        scores_title=label(metrics[0]).capitalize() if len(metrics) == 1 else "Scores",
+        scores_title=metrics[0].label.capitalize() if len(metrics) == 1 else "Scores",
         groups=[
             {"title": question, "views": rows, "heads": _heads(rows, reference if has_reference else None)}
             for question, rows in groups.items()
@@ -280,20 +268,20 @@ def _heads(views: Sequence[Mapping[str, Any]], reference: Reference | None) -> l
     for metric in dict.fromkeys(metric for view in views for metric in view["cell"].metrics):
         heads.append(_head("test", metric))
         if reference is not None and reference.metric == metric.name:
-            heads += [heading(reference.name, metric), "difference"]
+            heads += [metric.heading(reference.name), "difference"]
         heads.append(_head("val", metric))
     return [head for head in heads if any(view["scores"].get(head) for view in views)] or heads
 
 
 def _head(part: Part, metric: Metric) -> str:
-    return heading(f"{PARTS[part]} {label(metric)}", metric)
+    return metric.heading(f"{PARTS[part]} {metric.label}")
 
 
 def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: str, detail: _Detail) -> dict[str, Any]:
     """A cell, and what the template shows of it as text."""
     (dataset, model, layers), metrics, summary = cell.key, cell.metrics, summarise(cell.records)
     scores = {
-        _head(part, metric): number(metric, *mean_score(cell.records, part, metric))
+        _head(part, metric): metric.number(*mean_score(cell.records, part, metric))
         for metric in metrics
         for part in PARTS
     }
@@ -303,7 +291,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
     published, difference = reference.beside(cell) if reference else ("", "")
     if reference and published:
         metric = next(metric for metric in metrics if metric.name == reference.metric)
-        scores |= {heading(reference.name, metric): published, "difference": difference}
+        scores |= {metric.heading(reference.name): published, "difference": difference}
     found, energy_words = cell.states.get(AFTER), cell.untraced
     if found is not None and found.diagnosis is not None:
         limits = "" if found.limits is None else f" {found.limits.summary()}"
@@ -315,9 +303,9 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
         "layers": layers,
         "variant": variant,
         "score": test or validation,
-        "unit": unit(headline),
+        "unit": headline.unit,
         "question": cell.question,
-        "kind": f"test {label(headline)}" if test else f"validation {label(headline)}, no test nodes",
+        "kind": f"test {headline.label}" if test else f"validation {headline.label}, no test nodes",
         "scores": scores,
         "published": published,
         "difference": difference,
@@ -335,7 +323,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
                 *(str(record.seed), record.status),
                 "" if record.selected_epoch is None else str(record.selected_epoch),
                 str(record.epochs_run),
-                *(number(metric, score_of(record, part, metric)) for metric in metrics for part in PARTS),
+                *(metric.number(score_of(record, part, metric)) for metric in metrics for part in PARTS),
                 f"{record.seconds:.1f}",
             ]
             for record in (cell.records if detail.has_tables else ())

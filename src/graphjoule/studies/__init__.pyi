@@ -1,4 +1,5 @@
 from .collection import Collection as Collection
+from .collection import differences as differences
 from .collection import read_collection as read_collection
 from .collection import record_files as record_files
 from .energies import EnergyRecord as EnergyRecord

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import zlib
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import each_once, json_text
+from graphjoule.files import each_once, json_text, open_file
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import MOST_BYTES_OF_LINE, Record, read_records
 
@@ -168,7 +167,7 @@ def files_below(paths: Iterable[str | os.PathLike[str]], endings: tuple[str, ...
 
 def _holds_records(path: Path) -> bool:
     """Whether the first whole line is of a run; a folder may hold timings and other lines of JSON too."""
-    with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+    with suppress(OSError, EOFError, zlib.error), open_file(path) as lines:
         for line in iter(partial(lines.readline, MOST_BYTES_OF_LINE), b""):
             with suppress(ValueError, RecursionError):
                 first = json.loads(line)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import statistics
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import parse_json
+from graphjoule.files import open_file, parse_json
 from graphjoule.nn import GraphModel
 from graphjoule.studies.collection import files_below, is_same
 from graphjoule.studies.study import Cell
 from graphjoule.tasks import Task
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.trace import LayerTrace
 from graphjoule.training import describe_device, resolve_device, versions
 from graphjoule.training.build import initialised
 from graphjoule.training.examine import examine, graph_layers
-from graphjoule.training.recipe import Recipe, model_options
-from graphjoule.training.records import Record
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.records import MOST_BYTES_OF_LINE, Record
+from graphjoule.training.settings import model_options
 
 State = Literal["initial", "trained"]
 
@@ -149,15 +150,16 @@ def read_energies(paths: Iterable[str | os.PathLike[str]]) -> list[EnergyRecord]
     found: list[EnergyRecord] = []
     for path in files_below(paths, (".json", ".json.gz", ".jsonl", ".jsonl.gz")):
         try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                for text in file if ".jsonl" in path.name else [file.read()]:
+            with open_file(path) as file:
+                read = file.readline if ".jsonl" in path.name else file.read
+                for text in iter(partial(read, MOST_BYTES_OF_LINE), b""):
                     content = parse_json(text)
                     if not isinstance(content, dict) or "first_layer" not in content:
                         break  # the first line says whether the others are read
                     found.append(EnergyRecord.model_validate(content))
         except ValidationError as error:
             raise GraphjouleError(f"{path} is not a record of energies: {type(error).__name__}.") from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise GraphjouleError(f"Cannot read energies from {path}: {error}.") from error
         except ValueError:  # not JSON
             continue

@@ -33,7 +33,8 @@ from graphjoule.files import reason
 from graphjoule.nn import MODELS
 from graphjoule.studies.protocol import Protocol, Table
 from graphjoule.tasks import DATASETS
-from graphjoule.training.recipe import Recipe, explain, load_recipe, resolve, setting_names
+from graphjoule.training.recipe import Recipe, load_recipe
+from graphjoule.training.settings import explain, resolve, setting_names
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _NAMES_OF_A_ROW: Final = ("model", "component", "value")

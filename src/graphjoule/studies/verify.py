@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from math import inf, isclose
 from pathlib import Path
 from typing import Final
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import json_text, reason
+from graphjoule.files import json_text, parse_json, read_bytes, reason
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
 from graphjoule.tasks.objective import OBJECTIVES
@@ -27,6 +26,7 @@ from graphjoule.training.records import FORMAT, Record, read_records, run_id
 SUMS: Final = "SHA256SUMS"
 """A file with a line ``HASH  PATH`` for every file of its folder, as ``sha256sum`` writes it."""
 PROTOCOLS: Final = "*.protocol.json"
+_MOST_COMPARED: Final = 2_000  # letters of a line, word by word, which takes the square of their number
 _DIGITS: Final = 5  # of a curve's numbers, which are rounded to six
 
 
@@ -95,11 +95,14 @@ def check_sums(paths: Iterable[Path]) -> Check:
     listed: set[Path] = set()
     folders = [path for path in paths if path.is_dir()]
     for sums in (file for folder in folders for file in sorted(folder.rglob(SUMS))):
-        for line in sums.read_text().splitlines():
+        for line in read_bytes(sums).decode(errors="replace").splitlines():
             expected, _, name = line.partition("  ")
             file = sums.parent / name
             listed.add(file)
             check.count += 1
+            if file.exists() and not file.is_file():  # a pipe or a device would be read for ever
+                check.problems.append(f"{file}: is not a file; {sums} lists it.")
+                continue
             try:
                 found = hashlib.sha256(file.read_bytes()).hexdigest()
             except OSError as error:
@@ -116,11 +119,15 @@ def check_sums(paths: Iterable[Path]) -> Check:
 
 
 def check_conflicts(placed: Sequence[Placed]) -> Check:
-    """No two records of one run differ: the same settings, seed, split, backend and kind of device."""
-    check = Check("no two records of one run differ")
+    """No run is twice in a file, and no two records of one run differ: settings, seed, split, backend and device."""
+    check = Check("no run is twice in a file, and no two records of one run differ")
     first: dict[object, Placed] = {}
+    here: dict[object, Placed] = {}
     unclear = 0
     for one in placed:
+        twin = here.setdefault((one.record.identity, one.place.rpartition(", ")[0]), one)
+        if twin is not one:
+            check.problems.append(f"{one.place} is of the same run as {twin.place.rpartition(', ')[2]} of that file.")
         before = first.setdefault(one.record.identity, one)
         check.count += before is one
         if differing := differences(before.record, one.record):
@@ -145,8 +152,11 @@ def check_data(placed: Sequence[Placed]) -> Check:
         record, data = one.record, one.recipe.data if one.recipe else None
         if data is None:
             continue
-        facts: list[tuple[tuple[object, ...], str | None]] = [((record.dataset,), record.task_sha256)]
-        if record.test:  # a search hides the test nodes, and its split has another hash
+        # A search hides the test labels and the test nodes, so its data and its split have hashes of their own.
+        is_search = not record.test and record.status == "done"
+        whose = (record.dataset, "without its test labels") if is_search else (record.dataset,)
+        facts: list[tuple[tuple[object, ...], str | None]] = [(whose, record.task_sha256)]
+        if record.test:
             drawn = record.seed if data.split_seed is None else data.split_seed
             key = (record.dataset, record.split, drawn if record.split.startswith(("per-class", "random")) else None)
             facts.append((key, record.split_sha256))
@@ -230,7 +240,7 @@ def check_protocols(paths: Iterable[Path], placed: Sequence[Placed], known: Mapp
     found = {protocol.cited(name, {}): protocol for name, protocol in known.items()}
     for file in (file for path in paths if path.is_dir() for file in sorted(path.rglob(PROTOCOLS))):
         try:
-            content = json.loads(file.read_text())
+            content = parse_json(read_bytes(file))
             protocol = Protocol.model_validate(content["protocol"])
             found[protocol.cited(content["study"], {})] = protocol
             if protocol.sha256 != content["sha256"]:
@@ -264,9 +274,11 @@ def check_seeds(placed: Sequence[Placed]) -> Check:
         if one.recipe is not None:
             cells.setdefault(one.recipe.fingerprint(), (one.record, set()))[1].add(one.record.seed)
     for record, seeds in cells.values():
-        if min(seeds) == 0 and (gaps := sorted(set(range(max(seeds))) - seeds)):
+        gaps = [(one + 1, two - 1) for one, two in pairwise(sorted(seeds)) if two - one > 1]
+        if min(seeds) == 0 and gaps:
+            missing = ", ".join(str(one) if one == two else f"{one} to {two}" for one, two in gaps)
             named = f"{record.model}, {record.num_layers} layers, {record.dataset}"
-            check.problems.append(f"{named} has no record of seed {', '.join(map(str, gaps))}, and of later ones.")
+            check.problems.append(f"{named} has no record of seed {missing}, and of later ones.")
     check.count = len(cells)
     sizes = Counter(len(seeds) for _, seeds in cells.values())
     check.notes.append(f"Runs per recipe: {', '.join(f'{n} of {size}' for size, n in sorted(sizes.items()))}.")
@@ -300,16 +312,24 @@ def _difference(is_: str | None, should: str | None) -> str:
     """
     if is_ is None or should is None:
         return "is too much." if should is None else "is missing."
+    is_, should = is_[:_MOST_COMPARED], should[:_MOST_COMPARED]
+    if is_ == should:
+        return "differs after thousands of letters."
     mine, theirs = (re.findall(r"\S+\s*", line) for line in (is_, should))
     steps = [step for step in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes() if step[0] != "equal"]
     ours, given = ("".join(mine[steps[0][1] : steps[-1][2]]), "".join(theirs[steps[0][3] : steps[-1][4]]))
     return f'has "{ours.strip()[:80]}", the records give "{given.strip()[:80]}".'
 
 
+def is_page(text: bytes) -> bool:
+    """Whether a file begins as `page_of` writes one."""
+    return re.match(rb"# (Verified|Not verified: \d+ problems)\n\n- \*\*(ok|\d+ problems)\*\* \(", text) is not None
+
+
 def page_of(checks: Collection[Check]) -> str:
     """One page on all checks, in Markdown."""
     problems = sum(len(check.problems) for check in checks)
-    lines = [f"# {'Verified' if not problems else f'Not verified: {problems} problems'}", ""]
+    lines = [f"# Not verified: {problems} problems" if problems else "# Verified", ""]
     for check in checks:
         state = f"{len(check.problems)} problems" if check.problems else "ok"
         lines += [f"- **{state}** ({check.count:,}): {check.name}."]

@@ -6,7 +6,6 @@ from .datasets import load_task as load_task
 from .datasets import resolve_data_root as resolve_data_root
 from .digits import knn_edge_index as knn_edge_index
 from .facts import TaskFacts as TaskFacts
-from .inputs import ModelInput as ModelInput
 from .metrics import Metric as Metric
 from .new_nodes import load_new_nodes as load_new_nodes
 from .objective import Binary as Binary
@@ -19,4 +18,5 @@ from .pooling import Pooling as Pooling
 from .splits import Split as Split
 from .tables import load_graph as load_graph
 from .tables import load_tables as load_tables
+from .task import ModelInput as ModelInput
 from .task import Task as Task

@@ -16,14 +16,14 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import int64_array
 from graphjoule.graph.features import Features, check_features
-from graphjoule.tasks.columns import LossName, ObjectiveName, check_objective
+from graphjoule.tasks.encoders import LossName, ObjectiveName
 from graphjoule.tasks.facts import Source
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.labels import check_objective
 from graphjoule.tasks.objective import Binary, Classification, MultiLabel, Objective, Ordinal, Regression
 from graphjoule.tasks.reading import check_file, check_unpacked
 from graphjoule.tasks.splits import PARTS, split_of_masks, stratified_rule
 from graphjoule.tasks.tables import log_graph, log_nodes, source_files
-from graphjoule.tasks.task import Task, pack_features
+from graphjoule.tasks.task import ModelInput, Task, pack_features
 
 NUMBERS = "iuf"
 """Kinds of NumPy dtypes that are numbers."""

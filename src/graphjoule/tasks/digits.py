@@ -50,8 +50,6 @@ def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:
     tensor([[0, 1, 2],
             [1, 0, 1]])
     """
-    from sklearn.neighbors import kneighbors_graph  # here and not above: it takes a second
-
     check_features(x)
     num_nodes = x.size(0)
     if not 1 <= num_neighbors < num_nodes:
@@ -59,15 +57,8 @@ def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:
             f"{num_neighbors} neighbours were asked for; with {counted(num_nodes, 'node')} it must be 1 to "
             f"{num_nodes - 1}."
         )
-    # Among equally near rows scikit-learn picks by thread count: 47 of the 1,797 digits change neighbours between one
-    # thread and two. So ask for twice as many, order them by distance and index, and keep the first.
-    candidates = min(2 * num_neighbors, num_nodes - 1)
-    near = kneighbors_graph(x.double().cpu().numpy(), candidates, mode="distance", include_self=False)
-    distance, neighbor = near.data.reshape(num_nodes, -1), near.indices.reshape(num_nodes, -1)
-    order = np.lexsort((neighbor, distance), axis=-1)[:, :num_neighbors]
-    target = torch.from_numpy(np.take_along_axis(neighbor, order, axis=1).astype(np.int64))
     source = torch.arange(num_nodes).repeat_interleave(num_neighbors)
-    return torch.stack([source, target.reshape(-1)])
+    return torch.stack([source, _nearest(None, x, num_neighbors).reshape(-1)])
 
 
 def nearest_rows(x: Tensor, reference: Tensor, num_neighbors: int) -> Tensor:
@@ -84,11 +75,17 @@ def nearest_rows(x: Tensor, reference: Tensor, num_neighbors: int) -> Tensor:
     >>> nearest_rows(torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [5.0]]), 2)
     tensor([[0, 1]])
     """
+    return _nearest(x, reference, num_neighbors).sort(dim=1).values
+
+
+def _nearest(x: Tensor | None, reference: Tensor, num_neighbors: int) -> Tensor:
+    """The nearest rows of `reference`, the nearest first; for its own rows if `x` is None, which are not their own."""
     from sklearn.neighbors import NearestNeighbors  # here and not above: it takes a second
 
-    # Twice as many, then ordered by distance and index: among equally near rows scikit-learn picks by thread count.
-    candidates = min(2 * num_neighbors, len(reference))
+    # Among equally near rows scikit-learn picks by thread count: 47 of the 1,797 digits change neighbours between one
+    # thread and two. So ask for twice as many, order them by distance and index, and keep the first.
+    candidates = min(2 * num_neighbors, len(reference) - (x is None))
     search = NearestNeighbors(n_neighbors=candidates).fit(reference.double().cpu().numpy())
-    distance, index = search.kneighbors(x.double().cpu().numpy())
+    distance, index = search.kneighbors(None if x is None else x.double().cpu().numpy())
     order = np.lexsort((index, distance), axis=-1)[:, :num_neighbors]
-    return torch.from_numpy(np.sort(np.take_along_axis(index, order, axis=1), axis=1).astype(np.int64))
+    return torch.from_numpy(np.take_along_axis(index, order, axis=1).astype(np.int64))

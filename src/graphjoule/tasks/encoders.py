@@ -17,13 +17,20 @@ EDGE_TYPES: dict[EdgeTypes, str] = {
     "merged": "merged into one graph, weights added",
     "separate": "an operator for each, normalised by itself, and P is their mean",
 }
+ObjectiveName = Literal["classification", "binary", "ordinal", "multilabel", "regression"]
+LossName = Literal["squared", "absolute"]
 PoolingName = Literal["mean", "sum", "max"]
 MOST_CATEGORIES = 100
 """Categories of a column that nobody named: the most frequent ones."""
-_EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class NumberColumn(BaseModel):
+class Exact(BaseModel):
+    """Something that a run folder stores, without unknown fields or numbers that are not finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class NumberColumn(Exact):
     """A column of numbers, booleans or dates, standardised as ``(value - mean) / std``; a missing value becomes 0.
 
     Attributes:
@@ -36,8 +43,6 @@ class NumberColumn(BaseModel):
         has_missing: whether values were missing, which a feature of 0 and 1 then marks.
     """
 
-    model_config = _EXACT
-
     name: str
     mean: float
     std: float = Field(ge=0)
@@ -46,7 +51,7 @@ class NumberColumn(BaseModel):
     has_missing: bool = False
 
 
-class CategoryColumn(BaseModel):
+class CategoryColumn(Exact):
     """A text column, one feature of 0 or 1 for every category; a blank and an unknown value have none.
 
     Attributes:
@@ -54,21 +59,17 @@ class CategoryColumn(BaseModel):
         categories: the values it has in the training graph, sorted; the most frequent ones where there are many.
     """
 
-    model_config = _EXACT
-
     name: str
     categories: tuple[str, ...]
 
 
-class TextColumn(BaseModel):
+class TextColumn(Exact):
     """A column of free text, one feature of 0 or 1 for every word, in small letters.
 
     Attributes:
         name: its name in the header.
         words: the words that occur in most rows of the training graph, sorted.
     """
-
-    model_config = _EXACT
 
     name: str
     words: tuple[str, ...]
@@ -77,7 +78,7 @@ class TextColumn(BaseModel):
 Encoder = NumberColumn | CategoryColumn | TextColumn
 
 
-class GraphColumns(BaseModel):
+class GraphColumns(Exact):
     """Which columns say of which graph a node is, where graphs are predicted, and how one output comes from its nodes'.
 
     Attributes:
@@ -88,15 +89,13 @@ class GraphColumns(BaseModel):
         pooling: see `graphjoule.tasks.pooling.Pooling`.
     """
 
-    model_config = _EXACT
-
     id: str
     node: str
     edge: str | None = None
     pooling: PoolingName = "mean"
 
 
-class TableColumns(BaseModel):
+class TableColumns(Exact):
     """How the columns of a table of nodes and a table of edges become a graph with features.
 
     Attributes:
@@ -114,8 +113,6 @@ class TableColumns(BaseModel):
         knn: neighbours per node where the graph is built from the features; None if there is a table of edges.
         graphs: of a task about many graphs, whose table has the columns of `label`; None if nodes are predicted.
     """
-
-    model_config = _EXACT
 
     id: str | None
     label: str | Annotated[tuple[str, ...], Field(min_length=1)]

@@ -1,37 +1,31 @@
-"""What a run folder remembers of its data: enough to read new files the same way and to tell whether they changed."""
+"""What a run folder stores about its data: how to read new files the same way, and hashes that show a change."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, field_serializer, field_validator, model_validator
+from pydantic import ConfigDict, field_serializer, field_validator, model_validator
 
-from graphjoule.tasks.encoders import TableColumns
+from graphjoule.tasks.encoders import Exact, TableColumns
 from graphjoule.tasks.objective import Classification, Objective, read_objective
 
-_EXACT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-
-class SourceFile(BaseModel):
+class SourceFile(Exact):
     """A file of the user's that a task was read from, and the hash of what it held then."""
-
-    model_config = _EXACT
 
     role: Literal["nodes", "edges", "npz", "graphs"]
     path: str
     sha256: str
 
 
-class Source(BaseModel):
+class Source(Exact):
     """The files of a task that is the user's own.
 
     Attributes:
         files: the files.
         columns: how tables were read; None for an ``.npz`` archive, which needs no reading rule.
     """
-
-    model_config = _EXACT
 
     files: tuple[SourceFile, ...]
     columns: TableColumns | None = None
@@ -47,7 +41,7 @@ class Source(BaseModel):
         return next((file for file in self.files if file.role == role), None)
 
 
-class TaskFacts(BaseModel):
+class TaskFacts(Exact):
     """A task in numbers.
 
     Attributes:
@@ -65,7 +59,7 @@ class TaskFacts(BaseModel):
         num_edge_types: how many types of edges have operators of their own; 1 where all are one.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True)  # beside what `Exact` has
 
     name: str
     num_nodes: int

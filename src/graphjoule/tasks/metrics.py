@@ -55,6 +55,38 @@ class Metric:
             return f"{100 * value:.2f}{f' ± {100 * spread:.2f}' if spread is not None else ''} %"
         return f"{value:.4g}{f' ± {spread:.2g}' if spread is not None else ''}"
 
+    @property
+    def label(self) -> str:
+        """Its name in words."""
+        return self.name.replace("_", " ")
+
+    @property
+    def unit(self) -> str:
+        """What follows its numbers."""
+        return " %" if self.is_share else ""
+
+    def heading(self, name: str) -> str:
+        """A name with the unit, for an axis or the head of a table.
+
+        >>> ACCURACY.heading("test accuracy"), MAE.heading("test mae")
+        ('test accuracy, %', 'test mae')
+        """
+        return f"{name}, %" if self.is_share else name
+
+    def scaled(self, value: float) -> float:
+        """A value in the unit that it is written in."""
+        return 100 * value if self.is_share else value
+
+    def number(self, value: float | None, spread: float | None = None) -> str:
+        """A value as `text` writes it but without the unit, which stands in the head of its column."""
+        return self.text(value, spread).removesuffix(self.unit)
+
+    def is_better(self, value: float | None, other: float | None) -> bool:
+        """Whether a value beats another; any beats None."""
+        if value is None or other is None:
+            return value is not None
+        return value > other if self.is_higher_better else value < other
+
 
 def _mean_where(values: Tensor, is_defined: Tensor) -> Tensor:
     """The mean over the last axis where something is defined; NaN where nothing is."""

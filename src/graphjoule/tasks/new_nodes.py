@@ -17,9 +17,9 @@ from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.tasks.columns import encode, positions
 from graphjoule.tasks.digits import nearest_rows
 from graphjoule.tasks.facts import Source
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import Objective
-from graphjoule.tasks.own_graph import EdgeTable, NodeTable, edge_columns, read_edges, read_nodes_like
+from graphjoule.tasks.own_edges import EdgeTable, edge_columns, read_edges
+from graphjoule.tasks.own_graph import NodeTable, read_nodes_like
 from graphjoule.tasks.reading import Table, file_sha256
 from graphjoule.tasks.tables import (
     DEFAULT_NEIGHBORS,
@@ -30,7 +30,7 @@ from graphjoule.tasks.tables import (
     targets_like,
     unchanged,
 )
-from graphjoule.tasks.task import pack_features
+from graphjoule.tasks.task import ModelInput, pack_features
 
 logger = logging.getLogger("graphjoule")
 

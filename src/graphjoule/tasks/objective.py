@@ -26,6 +26,11 @@ LOSS = "loss"
 
 ClassWeights = Literal["balanced"] | tuple[float, ...] | None
 Error = Literal["squared", "absolute"]
+OfTensor = Callable[[Tensor], Tensor]
+
+
+def _as_it_is(values: Tensor) -> Tensor:
+    return values
 
 
 class Objective(ABC):
@@ -59,9 +64,12 @@ class Objective(ABC):
         """What a model's outputs ``[num_nodes, out_channels]`` say to people; the mean over runs makes sense."""
         return output
 
-    def scored(
-        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
-    ) -> tuple[Tensor, Tensor]:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name of every class, label or target: its number without one, and nothing for a single target."""
+        return ("",) if self.out_channels == 1 else tuple(map(str, range(self.out_channels)))
+
+    def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """Predictions and targets as metrics take them, float64.
 
         Args:
@@ -87,9 +95,7 @@ class Objective(ABC):
         """The group of every node, -1 without a target, and the groups' names: a random split divides each alike."""
         return self.is_known(targets).long() - 1, ("all",)
 
-    def prepare(  # noqa: B027 - nothing is right for most
-        self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]
-    ) -> None:
+    def prepare(self, model: nn.Module, targets: Tensor, count: int, total: OfTensor) -> None:  # noqa: B027
         """Set what a model must know of its training targets before it trains; by default nothing.
 
         Args:
@@ -99,7 +105,7 @@ class Objective(ABC):
             total: adds a tensor up over all places.
         """
 
-    def class_factors(self, targets: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+    def class_factors(self, targets: Tensor, total: OfTensor) -> Tensor:
         """What the loss of a class is multiplied with, from the training targets; empty if by nothing.
 
         Args:
@@ -153,32 +159,6 @@ class Objective(ABC):
         return place, place > 0 and watched[place - 1].is_higher_better
 
 
-def _check_labels(
-    targets: Tensor, num_nodes: int, num_classes: int, names: tuple[str, ...] | None, task: str, unit: str
-) -> Tensor:
-    """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
-    if targets.shape != (num_nodes,):
-        raise GraphjouleError(
-            f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per {unit}."
-        )
-    labels = as_int64(targets, f"The labels of task {task!r} have")
-    if bool((labels == -1).all()):
-        raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
-    if num_classes < 2:
-        raise GraphjouleError(f"Task {task!r} has {counted(num_classes, 'class', 'classes')}; at least two are needed.")
-    if names is not None and len(names) != num_classes:
-        raise GraphjouleError(f"Task {task!r} has {num_classes} classes but {len(names)} class names.")
-    _check_names("classes", names, task)
-    wrong = ((labels < -1) | (labels >= num_classes)).nonzero().view(-1)
-    if wrong.numel():
-        node = int(wrong[0])
-        raise GraphjouleError(
-            f"The label of {unit} {node} in task {task!r} is {int(labels[node])}; "
-            f"expected 0 to {num_classes - 1}, or -1 where it is unknown."
-        )
-    return labels
-
-
 def _check_names(what: str, names: Sequence[str] | None, task: str) -> None:
     first: dict[str, int] = {}
     for number, name in enumerate(map(str, names or ())):
@@ -187,24 +167,6 @@ def _check_names(what: str, names: Sequence[str] | None, task: str) -> None:
                 f"The {what} {first[name]} and {number} of task {task!r} are both called {name!r}; names must "
                 "differ, because predictions have a column for each."
             )
-
-
-def _check_columns(
-    targets: Tensor, num_nodes: int, num_columns: int, names: tuple[str, ...] | None, task: str, what: str
-) -> None:
-    """A floating-point row per node."""
-    shape = (num_nodes,) if targets.dim() == 1 and num_columns == 1 else (num_nodes, num_columns)
-    if targets.shape != shape:
-        raise GraphjouleError(f"The {what}s of task {task!r} have shape {list(targets.shape)}; expected {list(shape)}.")
-    if not targets.is_floating_point():
-        raise GraphjouleError(
-            f"The {what}s of task {task!r} have dtype {targets.dtype}; expected a floating-point dtype."
-        )
-    if names is not None and len(names) != num_columns:
-        raise GraphjouleError(f"Task {task!r} has {num_columns} {what}s but {len(names)} {what} names.")
-    _check_names(f"{what}s", names, task)
-    if bool(targets.isnan().all()):
-        raise GraphjouleError(f"Task {task!r} has no {what}: all {num_nodes} are NaN, at least one is needed.")
 
 
 def _check_weights(weights: ClassWeights, focal_gamma: float, expected: int, each: str) -> None:
@@ -224,6 +186,12 @@ def _focal(log_probability: Tensor, gamma: float) -> Tensor:
     return (-torch.expm1(log_probability)).clamp(min=tiny).pow(gamma)
 
 
+def _balanced(counts: Tensor) -> Tensor:
+    """What makes all classes that are there weigh the same, from how often each is; 1 for one that is not there."""
+    factors = counts.sum(dim=0) / ((counts > 0).sum(dim=0) * counts)
+    return torch.where(counts > 0, factors, 1.0).to(torch.get_default_dtype())
+
+
 def _columns(values: Tensor) -> Tensor:
     return values if values.dim() == 2 else values[:, None]
 
@@ -233,8 +201,123 @@ def _mean_of_known(values: Tensor, is_known: Tensor) -> Tensor:
     return torch.where(is_known, values, 0.0).sum(dim=1) / is_known.sum(dim=1).clamp(min=1)
 
 
+# What targets look like: one class per node, or columns of numbers; and numbers that are learnt in their own unit.
+
+
 @dataclass(frozen=True)
-class Classification(Objective):
+class _ClassPerNode(Objective):
+    """Targets are int64 from 0 to the number of classes less 1, -1 where unknown."""
+
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Name of every class: its number where the source has no names."""
+        return self.class_names or tuple(map(str, range(self.num_classes)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes."""
+        return self.classes
+
+    def is_known(self, targets: Tensor) -> Tensor:
+        """Which nodes have a class."""
+        return targets >= 0
+
+    def unknown(self, num_nodes: int) -> Tensor:
+        """-1 for every node."""
+        return torch.full((num_nodes,), -1)
+
+    def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+        """Every class is a group."""
+        return targets, self.classes
+
+    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
+        """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
+        number, names = self.num_classes, self.class_names
+        if targets.shape != (num_nodes,):
+            raise GraphjouleError(
+                f"The labels of task {task!r} have shape {list(targets.shape)}; expected [{num_nodes}], one per {unit}."
+            )
+        labels = as_int64(targets, f"The labels of task {task!r} have")
+        if bool((labels == -1).all()):
+            raise GraphjouleError(f"Task {task!r} has no label: all {num_nodes} are -1, at least one is needed.")
+        if number < 2:
+            raise GraphjouleError(f"Task {task!r} has {counted(number, 'class', 'classes')}; at least two are needed.")
+        if names is not None and len(names) != number:
+            raise GraphjouleError(f"Task {task!r} has {number} classes but {len(names)} class names.")
+        _check_names("classes", names, task)
+        wrong = ((labels < -1) | (labels >= number)).nonzero().view(-1)
+        if wrong.numel():
+            node = int(wrong[0])
+            raise GraphjouleError(
+                f"The label of {unit} {node} in task {task!r} is {int(labels[node])}; "
+                f"expected 0 to {number - 1}, or -1 where it is unknown."
+            )
+        return labels
+
+
+class _ColumnsPerNode(Objective):
+    """Targets are floating-point, NaN where unknown, a column for each output."""
+
+    def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
+        """See `Objective.scored`."""
+        return prediction.double(), _columns(target).double()
+
+    def is_known(self, targets: Tensor) -> Tensor:
+        """Which nodes have a known target."""
+        return ~_columns(targets).isnan().all(dim=1)
+
+    def _check_columns(
+        self, targets: Tensor, num_nodes: int, names: tuple[str, ...] | None, task: str, what: str
+    ) -> None:
+        """A floating-point row per node."""
+        number = self.out_channels
+        shape = (num_nodes,) if targets.dim() == 1 and number == 1 else (num_nodes, number)
+        if targets.shape != shape:
+            raise GraphjouleError(
+                f"The {what}s of task {task!r} have shape {list(targets.shape)}; expected {list(shape)}."
+            )
+        if not targets.is_floating_point():
+            raise GraphjouleError(
+                f"The {what}s of task {task!r} have dtype {targets.dtype}; expected a floating-point dtype."
+            )
+        if names is not None and len(names) != number:
+            raise GraphjouleError(f"Task {task!r} has {number} {what}s but {len(names)} {what} names.")
+        _check_names(f"{what}s", names, task)
+        if bool(targets.isnan().all()):
+            raise GraphjouleError(f"Task {task!r} has no {what}: all {num_nodes} are NaN, at least one is needed.")
+
+
+class _Scaled(Objective):
+    """Numbers that are learnt in standard deviations of the training targets, by their squared or absolute error."""
+
+    error: Error
+    is_scaled: ClassVar[bool] = True
+
+    def prepare(self, model: nn.Module, targets: Tensor, count: int, total: OfTensor) -> None:
+        """Give a model mean and standard deviation of the known targets, see `graphjoule.nn.OutputScale`."""
+        values = _columns(targets).double()
+        is_known = ~values.isnan()
+        values = torch.where(is_known, values, 0.0)
+        num_known, value = total(torch.stack([is_known.sum(dim=0).double(), values.sum(dim=0)]))
+        num_known = num_known.clamp(min=1)
+        mean = value / num_known
+        std = (total(torch.where(is_known, values - mean, 0.0).square().sum(dim=0)) / num_known).sqrt()
+        is_flat = std <= 1e-12 * mean.abs()
+        model.set_scale(mean, torch.where(is_flat, 1.0, std))  # type: ignore[operator]
+
+    def _distance(self, output: Tensor, target: Tensor) -> Tensor:
+        distance = _columns(output) - target
+        return distance.square() if self.error == "squared" else distance.abs()
+
+
+# The objectives.
+
+
+@dataclass(frozen=True)
+class Classification(_ClassPerNode):
     """One class per node: cross entropy, and the share of nodes whose class is found.
 
     Targets are int64, -1 where unknown.
@@ -248,8 +331,6 @@ class Classification(Objective):
         label_smoothing: the share of every target that is spread over all classes; 0 is cross entropy.
     """
 
-    num_classes: int
-    class_names: tuple[str, ...] | None = None
     class_weights: ClassWeights = None
     focal_gamma: float = 0.0
     label_smoothing: float = 0.0
@@ -271,11 +352,6 @@ class Classification(Objective):
         """One score per class."""
         return self.num_classes
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Name of every class: its number where the source has no names."""
-        return self.class_names or tuple(map(str, range(self.num_classes)))
-
     def loss(self, output: Tensor, target: Tensor, factors: Tensor | None = None) -> Tensor:
         """Cross entropy of every node, times the factor of its class; 0 where the class is unknown."""
         losses = F.cross_entropy(
@@ -289,32 +365,18 @@ class Classification(Objective):
         """The probability of every class."""
         return output.softmax(dim=-1)
 
-    def is_known(self, targets: Tensor) -> Tensor:
-        """Which nodes have a label."""
-        return targets >= 0
-
-    def unknown(self, num_nodes: int) -> Tensor:
-        """-1 for every node."""
-        return torch.full((num_nodes,), -1)
-
-    def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-        """Every class is a group."""
-        return targets, self.classes
-
-    def class_factors(self, targets: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+    def class_factors(self, targets: Tensor, total: OfTensor) -> Tensor:
         """One factor per class; 1 for a class that no training node has."""
         if self.class_weights is None:
             return super().class_factors(targets, total)
         if isinstance(self.class_weights, tuple):
             return torch.tensor(self.class_weights, device=targets.device)
         classes = torch.arange(self.num_classes, device=targets.device)
-        counts = total((targets[:, None] == classes).sum(dim=0).double())
-        factors = counts.sum() / ((counts > 0).sum() * counts)
-        return torch.where(counts > 0, factors, 1.0).to(torch.get_default_dtype())
+        return _balanced(total((targets[:, None] == classes).sum(dim=0).double()))
 
     def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
-        """Integer labels from 0 to the number of classes less 1, or -1, one per node."""
-        labels = _check_labels(targets, num_nodes, self.num_classes, self.class_names, task, unit)
+        """See `_ClassPerNode.check`; weights and smoothing that fit the classes."""
+        labels = super().check(targets, num_nodes, task, unit)
         _check_weights(self.class_weights, self.focal_gamma, self.num_classes, "class")
         if not 0 <= self.label_smoothing < 1:
             raise GraphjouleError(f"`label_smoothing` is {self.label_smoothing}; it must be from 0 to below 1.")
@@ -350,9 +412,7 @@ class Binary(Classification):
     )
     tabled: ClassVar[tuple[Metric, ...]] = (m.ACCURACY, m.F1)
 
-    def scored(
-        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
-    ) -> tuple[Tensor, Tensor]:
+    def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """With the positive class as the second of the two."""
         if self.positive == 0:
             prediction, target = prediction.flip(-1), torch.where(target >= 0, 1 - target, target)
@@ -369,7 +429,7 @@ class Binary(Classification):
 
 
 @dataclass(frozen=True)
-class MultiLabel(Objective):
+class MultiLabel(_ColumnsPerNode):
     """Several labels per node, each there or not: binary cross entropy, the mean over the known labels of a node.
 
     Targets are floating-point, 1, 0 or NaN where a label is unknown, shape ``[num_nodes, num_labels]``.
@@ -408,6 +468,11 @@ class MultiLabel(Objective):
         """Name of every label: its number where the source has no names."""
         return self.label_names or tuple(map(str, range(self.num_labels)))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels."""
+        return self.labels
+
     def loss(self, output: Tensor, target: Tensor, factors: Tensor | None = None) -> Tensor:
         """Binary cross entropy of every node, the mean over its known labels, each times its factor."""
         target, is_known = _columns(target), ~_columns(target).isnan()
@@ -423,21 +488,11 @@ class MultiLabel(Objective):
         """The probability of every label."""
         return output.sigmoid()
 
-    def scored(
-        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
-    ) -> tuple[Tensor, Tensor]:
-        """See `Objective.scored`."""
-        return prediction.double(), _columns(target).double()
-
-    def is_known(self, targets: Tensor) -> Tensor:
-        """Which nodes have a known label."""
-        return ~_columns(targets).isnan().all(dim=1)
-
     def unknown(self, num_nodes: int) -> Tensor:
         """NaN for every node and label."""
         return torch.full((num_nodes, self.num_labels), torch.nan)
 
-    def class_factors(self, targets: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+    def class_factors(self, targets: Tensor, total: OfTensor) -> Tensor:
         """Factors of labels that are not there and of those that are, shape ``[2, num_labels]``."""
         if self.class_weights is None:
             return super().class_factors(targets, total)
@@ -445,13 +500,11 @@ class MultiLabel(Objective):
             there = torch.tensor(self.class_weights, device=targets.device)
             return torch.stack([torch.ones_like(there), there])
         targets = _columns(targets)
-        counts = total(torch.stack([(targets == 0).sum(dim=0), (targets == 1).sum(dim=0)]).double())
-        factors = counts.sum(dim=0) / ((counts > 0).sum(dim=0) * counts)
-        return torch.where(counts > 0, factors, 1.0).to(torch.get_default_dtype())
+        return _balanced(total(torch.stack([(targets == 0).sum(dim=0), (targets == 1).sum(dim=0)]).double()))
 
     def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
         """A row of 1, 0 and NaN per node."""
-        _check_columns(targets, num_nodes, self.num_labels, self.label_names, task, "label")
+        self._check_columns(targets, num_nodes, self.label_names, task, "label")
         _check_weights(self.class_weights, self.focal_gamma, self.num_labels, "label")
         rows = _columns(targets)
         wrong = ~((rows == 0) | (rows == 1) | rows.isnan())
@@ -465,7 +518,7 @@ class MultiLabel(Objective):
 
 
 @dataclass(frozen=True)
-class Regression(Objective):
+class Regression(_ColumnsPerNode, _Scaled):
     """One or several numbers per node: the mean squared or absolute error, and how much of the variance is explained.
 
     Targets are floating-point, NaN where unknown, shape ``[num_nodes]`` or ``[num_nodes, num_targets]``; a node with
@@ -485,40 +538,34 @@ class Regression(Objective):
     name: ClassVar[str] = "regression"
     metrics: ClassVar[tuple[Metric, ...]] = (m.R2, m.MAE, m.RMSE)
     tabled: ClassVar[tuple[Metric, ...]] = (m.R2, m.MAE, m.RMSE)
-    is_scaled: ClassVar[bool] = True
 
     @property
     def out_channels(self) -> int:
         """One number per target."""
         return self.num_targets
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The targets."""
+        return self.target_names or super().names
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Squared or absolute error of every node, the mean over its known targets."""
         target = _columns(target)
         is_known = ~target.isnan()
-        return _mean_of_known(_distance(output, torch.where(is_known, target, 0.0), self.error), is_known)
+        return _mean_of_known(self._distance(output, torch.where(is_known, target, 0.0)), is_known)
 
-    def scored(
-        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
-    ) -> tuple[Tensor, Tensor]:
+    def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """Less the number that they have in common: squares are smaller, and more exact."""
         return centered(prediction.double()), centered(_columns(target).double())
-
-    def is_known(self, targets: Tensor) -> Tensor:
-        """Which nodes have a known target."""
-        return ~_columns(targets).isnan().all(dim=1)
 
     def unknown(self, num_nodes: int) -> Tensor:
         """NaN for every node and target."""
         return torch.full((num_nodes,) if self.num_targets == 1 else (num_nodes, self.num_targets), torch.nan)
 
-    def prepare(self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]) -> None:
-        """Give a model mean and standard deviation of the training targets, see `graphjoule.nn.OutputScale`."""
-        _set_scale(model, _columns(targets).double(), total)
-
     def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
         """Floating-point numbers, finite or NaN, a row per node."""
-        _check_columns(targets, num_nodes, self.num_targets, self.target_names, task, "target")
+        self._check_columns(targets, num_nodes, self.target_names, task, "target")
         if targets.isinf().any():
             node = int(targets.isinf().nonzero()[0, 0])
             raise GraphjouleError(
@@ -528,7 +575,7 @@ class Regression(Objective):
 
 
 @dataclass(frozen=True)
-class Ordinal(Objective):
+class Ordinal(_ClassPerNode, _Scaled):
     """One of several ordered classes per node, learnt as a number: the rank of the class.
 
     Targets are int64 ranks from 0, -1 where unknown. A model has one output, the rank; its prediction is cut to the
@@ -540,75 +587,28 @@ class Ordinal(Objective):
         error: "squared" or "absolute" error of the ranks.
     """
 
-    num_classes: int
-    class_names: tuple[str, ...] | None = None
     error: Error = "squared"
 
     name: ClassVar[str] = "ordinal"
     metrics: ClassVar[tuple[Metric, ...]] = (m.MAE, m.ROUNDED_ACCURACY, m.RMSE, m.R2)
     tabled: ClassVar[tuple[Metric, ...]] = (m.MAE, m.ROUNDED_ACCURACY)
-    is_scaled: ClassVar[bool] = True
 
     @property
     def out_channels(self) -> int:
         """One: the rank."""
         return 1
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Name of every class in their order: its rank where the source has no names."""
-        return self.class_names or tuple(map(str, range(self.num_classes)))
-
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Squared or absolute error of every rank."""
-        return _distance(output, _columns(target), self.error).squeeze(1)
+        return self._distance(output, _columns(target)).squeeze(1)
 
     def prediction(self, output: Tensor) -> Tensor:
         """The rank, from 0 to the number of classes less 1."""
         return output.clamp(0, self.num_classes - 1)
 
-    def scored(
-        self, prediction: Tensor, target: Tensor, centered: Callable[[Tensor], Tensor] = lambda values: values
-    ) -> tuple[Tensor, Tensor]:
+    def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """Ranks as numbers, NaN where unknown."""
         return prediction.double(), torch.where(target >= 0, target.double(), torch.nan)[:, None]
-
-    def is_known(self, targets: Tensor) -> Tensor:
-        """Which nodes have a class."""
-        return targets >= 0
-
-    def unknown(self, num_nodes: int) -> Tensor:
-        """-1 for every node."""
-        return torch.full((num_nodes,), -1)
-
-    def strata(self, targets: Tensor) -> tuple[Tensor, tuple[str, ...]]:
-        """Every class is a group."""
-        return targets, self.classes
-
-    def prepare(self, model: nn.Module, targets: Tensor, count: int, total: Callable[[Tensor], Tensor]) -> None:
-        """Give a model mean and standard deviation of the training ranks."""
-        _set_scale(model, _columns(targets).double(), total)
-
-    def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
-        """Ranks from 0 to the number of classes less 1, or -1, one per node."""
-        return _check_labels(targets, num_nodes, self.num_classes, self.class_names, task, unit)
-
-
-def _distance(output: Tensor, target: Tensor, error: Error) -> Tensor:
-    distance = _columns(output) - target
-    return distance.square() if error == "squared" else distance.abs()
-
-
-def _set_scale(model: nn.Module, values: Tensor, total: Callable[[Tensor], Tensor]) -> None:
-    """Mean and standard deviation of every column, by the entries that are known."""
-    is_known = ~values.isnan()
-    values = torch.where(is_known, values, 0.0)
-    count, value = total(torch.stack([is_known.sum(dim=0).double(), values.sum(dim=0)]))
-    count = count.clamp(min=1)
-    mean = value / count
-    std = (total(torch.where(is_known, values - mean, 0.0).square().sum(dim=0)) / count).sqrt()
-    is_flat = std <= 1e-12 * mean.abs()
-    model.set_scale(mean, torch.where(is_flat, 1.0, std))  # type: ignore[operator]
 
 
 OBJECTIVES: dict[str, type[Objective]] = {

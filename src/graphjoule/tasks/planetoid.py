@@ -42,14 +42,9 @@ _NAMES = {
 
 
 def read_checked(expected: Mapping[str, str | None], folder: Path, shown: str) -> dict[str, bytes]:
-    """The content of every file by name, refusing one that is not the one that was hashed.
+    """The content of every file by name, refusing one that does not have the expected SHA-256.
 
     A file is read once, and what was hashed is what is returned: its path may name another file a moment later.
-
-    Args:
-        expected: SHA-256 of every file, by name.
-        folder: where the files are.
-        shown: how to call the folder in the sentence.
     """
     contents = {}
     for file, sha256 in expected.items():
@@ -122,9 +117,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 def unpickle_arrays(content: bytes, shown: str) -> Any:
     """What a pickle of arrays, CSR matrices, lists and dictionaries holds; one that asks for more is refused.
 
-    Args:
-        content: the pickle itself and no path, so that what was checked is what is read.
-        shown: how to call it in the sentence.
+    It takes the content and no path, so that what was checked is what is read; `shown` is how sentences call it.
     """
     try:
         return _ArrayUnpickler(content, shown).load()

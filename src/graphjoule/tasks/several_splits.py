@@ -97,12 +97,7 @@ def _edges(content: dict[str, Any], path: Path) -> torch.Tensor:
 
 
 def _read_wikics(path: Path, shown: str) -> dict[str, Any]:
-    """The lists of a Wiki-CS file, refusing one that is no JSON object with all of them.
-
-    Args:
-        path: the file.
-        shown: how to call it in the sentence.
-    """
+    """The lists of a Wiki-CS file; one that is no JSON object with all of them is refused, and called `shown`."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

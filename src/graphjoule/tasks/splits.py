@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
+from graphjoule.graph.nodes import moved
 
 PARTS = ("train", "val", "test")
 _PER_CLASS = re.compile(r"per-class-(\d+)-(\d+)")
@@ -64,9 +66,9 @@ class Split:
             digest.update(f"{part}:{index.size}:".encode() + index.tobytes())
         return digest.hexdigest()
 
-    def to(self, device: torch.device | str | None) -> Split:
+    def to(self, device: torch.device | str | None) -> Self:
         """The same split on another device."""
-        return Split(self.name, self.seed, self.train.to(device), self.val.to(device), self.test.to(device))
+        return replace(self, **moved(self, device))
 
 
 def fixed_split(name: str, train: Tensor, val: Tensor, test: Tensor) -> Split:
@@ -120,7 +122,7 @@ def check_labelled(split: Split, is_known: Tensor) -> None:
 
 
 def _check_index(index: Tensor, what: str) -> Tensor:
-    """The indices, sorted; refused if they are no list of node numbers."""
+    """The indices, sorted; anything but a list of node numbers is refused."""
     if index.dtype != torch.int64 or index.dim() != 1:
         raise GraphjouleError(
             f"The {what} has dtype {index.dtype} and shape {list(index.shape)}; expected a list of int64 node numbers."

@@ -13,20 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from graphjoule.errors import GraphjouleError, counted
-from graphjoule.tasks.columns import Finding, alike
-from graphjoule.tasks.own_graph import (
-    NodeTable,
-    TableOptions,
-    check_one_graph,
-    read_edges,
-    read_graphs,
-    read_nodes,
-    split_parts,
-)
+from graphjoule.tasks.columns import Finding
+from graphjoule.tasks.labels import alike
+from graphjoule.tasks.own_edges import read_edges
+from graphjoule.tasks.own_graph import NodeTable, TableOptions, check_one_graph, read_graphs, read_nodes, split_parts
 from graphjoule.tasks.reading import shorten
 
 OTHER_OPERATORS = (
-    "energies will be those of the merged undirected graph; directions are for all models but egnn and dropedge, "
+    "energies will be those of the merged undirected graph; directions are for all models but egnn, dropedge and wave, "
     "separate types for all but dropedge, and neither for audits, the constraint, clusters and processes"
 )
 UNBALANCED = 0.95
@@ -61,15 +55,7 @@ def check_tables(
     graphs: str | Path | None = None,
     test_fraction: float = 0.0,
 ) -> TableReport:
-    """Read two tables, or three, as a training would, and say what becomes of them.
-
-    Args:
-        nodes: the table of nodes.
-        edges: the table of edges; None if nearest neighbours are to be linked.
-        options: which column is what.
-        graphs: the table of graphs, if these are predicted.
-        test_fraction: share of the labels to hold back.
-    """
+    """Read two tables, or three with `graphs`, as a training would, and say what becomes of them."""
     check_one_graph(edges, options.knn)
     units = None
     if graphs is not None:

@@ -14,18 +14,16 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation, RelationPropagation
-from graphjoule.tasks.columns import LossName, ObjectiveName, encode
+from graphjoule.tasks.columns import encode
 from graphjoule.tasks.digits import knn_edge_index
-from graphjoule.tasks.encoders import Direction, EdgeTypes, PoolingName, TableColumns
+from graphjoule.tasks.encoders import Direction, EdgeTypes, LossName, ObjectiveName, PoolingName, TableColumns
 from graphjoule.tasks.facts import Source, SourceFile
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import OBJECTIVES, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
+from graphjoule.tasks.own_edges import EdgeTable, read_edges
 from graphjoule.tasks.own_graph import (
-    EdgeTable,
     NodeTable,
     TableOptions,
     check_one_graph,
-    read_edges,
     read_graphs,
     read_graphs_like,
     read_ids,
@@ -37,7 +35,7 @@ from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
 from graphjoule.tasks.splits import PARTS, Split, stratified_rule
 from graphjoule.tasks.table_report import about_graphs, unused_columns, warnings_of, warnings_of_names
-from graphjoule.tasks.task import Task, pack_features
+from graphjoule.tasks.task import ModelInput, Task, pack_features
 
 DEFAULT_NEIGHBORS = 10
 _MANY_NODES = 20_000  # from here on a neighbour graph is minutes of work on two cores
@@ -148,7 +146,7 @@ def load_tables(
         pooling=_pooling(read),
     )
     _log_columns(read)
-    for said in warnings_of_names(getattr(asked, "classes", getattr(asked, "labels", ()))):
+    for said in warnings_of_names(asked.names):
         logger.warning("%s: %s", labelled.table.path, said)
     if units is not None:
         logger.info("%s: %s %s", nodes, counted(made.num_nodes, "node"), about_graphs(units, read))
@@ -245,12 +243,13 @@ def unchanged(file: SourceFile) -> Path:
     path = Path(file.path)
     if not path.exists():
         raise GraphjouleError(
-            f"The {file.role} of the training graph, {path}, are not there any more; name the file with `{file.role}`."
+            f"The {file.role} of the training graph, {path}, are not there any more; put the file back, or predict on "
+            f"another with `{file.role}`."
         )
     if file_sha256(check_file(path)) != file.sha256:
         raise GraphjouleError(
-            f"{path} has changed since the model was trained; to predict on it as it is now, name it with "
-            f"`{file.role}`."
+            f"{path} has changed since the model was trained; put the old file back, or, to predict on this one as it "
+            f"is now, name it with `{file.role}`."
         )
     return path
 
@@ -276,8 +275,7 @@ def _objective(read: NodeTable, options: TableOptions) -> Objective:
 
 def _targets(read: NodeTable, objective: Objective) -> torch.Tensor:
     """Every node's target, in the form of the objective."""
-    names: Sequence[str] = getattr(objective, "classes", getattr(objective, "labels", ()))
-    values = read.targets(objective.name, names)
+    values = read.targets(objective.name, objective.names)
     targets = torch.from_numpy(values)
     if not targets.is_floating_point():
         return targets

@@ -1,4 +1,4 @@
-"""The one shape in which every source of data arrives: features, graph, targets and the splits it offers."""
+"""The one shape in which every source of data arrives, `Task`; and what a trained model is applied to, `ModelInput`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
+from graphjoule.graph.nodes import moved
 from graphjoule.graph.relations import MixedPropagation, RelationPropagation
 from graphjoule.tasks.encoders import PoolingName
 from graphjoule.tasks.facts import Source, TaskFacts
@@ -213,7 +214,7 @@ class Task:
         return split.to(self.targets.device)
 
     def facts(self) -> TaskFacts:
-        """What is worth knowing about the task once it is gone, with a hash that tells whether another is the same."""
+        """The facts that a run folder stores about the task, with a hash by which the same task is known again."""
         return TaskFacts(
             name=self.name,
             num_nodes=self.num_nodes,
@@ -248,9 +249,8 @@ class Task:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Task:
         """The same task on another device, or with features and graph of another dtype."""
-        features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
-        pooling = None if self.pooling is None else self.pooling.to(device)
-        return replace(self, features=features, graph=graph, targets=self.targets.to(device), pooling=pooling)
+        numbers = {"features": self.features.to(device=device, dtype=dtype), "graph": self.graph.to(device, dtype)}
+        return replace(self, **moved(self, device) | numbers)
 
     def _several(self, name: str) -> list[Split]:
         """The fixed splits that a name without a number stands for."""
@@ -261,6 +261,42 @@ class Task:
         if name not in fixed and not self._several(name) and not is_rule(name):
             offered = choices([*fixed, *(f"{rule} ({meaning})" for rule, meaning in RULES.items())])
             raise GraphjouleError(f"Unknown split {name!r} for task {self.name!r}; expected one of: {offered}.")
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInput:
+    """A graph to predict on.
+
+    Attributes:
+        features: finite floating-point matrix, one row per node.
+        graph: the normalised operator.
+        targets: what is known to be right for every node, see `Task`.
+        node_ids: what the source calls every node, or graph where these are predicted.
+        pooling: which graph every node is of, where graphs are predicted.
+        num_old: how many of the nodes, the first ones, are those of the training graph, beside which new ones stand.
+    """
+
+    features: Features
+    graph: Propagation
+    targets: Tensor
+    node_ids: tuple[str, ...]
+    pooling: Pooling | None = None
+    num_old: int = 0
+
+    @property
+    def unit(self) -> str:
+        """What is predicted: "node" or "graph"."""
+        return "node" if self.pooling is None else "graph"
+
+    @classmethod
+    def of(cls, task: Task) -> ModelInput:
+        """The input that a task is; nodes without names are called by their number from 0."""
+        ids = task.node_ids or tuple(str(number) for number in range(task.num_units))
+        return cls(task.features, task.graph, task.targets, ids, task.pooling)
+
+    def to(self, device: torch.device | str) -> ModelInput:
+        """The same input on another device."""
+        return replace(self, **moved(self, device))
 
 
 def pack_features(x: Tensor | sp.sparray | sp.spmatrix) -> Features:

@@ -4,12 +4,12 @@ from .energy import ConstraintReport as ConstraintReport
 from .energy import EnergyConstraint as EnergyConstraint
 from .energy import LayerState as LayerState
 from .energy import Method as Method
-from .orthogonal import OrthogonalPenalty as OrthogonalPenalty
 from .settings import TERMS as TERMS
 from .settings import ConsistencySettings as ConsistencySettings
 from .settings import EnergySettings as EnergySettings
 from .settings import OrthogonalSettings as OrthogonalSettings
 from .settings import SpectralSettings as SpectralSettings
-from .spectral import SpectralLimit as SpectralLimit
 from .term import ModelPenalty as ModelPenalty
 from .term import Term as Term
+from .weights import OrthogonalPenalty as OrthogonalPenalty
+from .weights import SpectralLimit as SpectralLimit

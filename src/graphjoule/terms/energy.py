@@ -21,8 +21,9 @@ from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
 from graphjoule.terms.settings import check_settings
 from graphjoule.terms.term import Term
-from graphjoule.trace.compiled import as_written, compile_anew, not_compiled
+from graphjoule.trace.compiled import as_written, compile_anew
 from graphjoule.trace.graphs import GraphReader, Measured
+from graphjoule.trace.hooks import uncompiled_hook
 from graphjoule.trace.operators import Operator
 from graphjoule.trace.outputs import as_matrix
 from graphjoule.trace.watch import Watch, is_in_backward, watched_modules
@@ -54,11 +55,18 @@ def _augmented_lagrangian(gaps: Tensor, multipliers: Tensor, rho: float) -> Tens
     return (shifted.square() - multipliers.square()).sum(dim=(-2, -1)) / (2 * rho)
 
 
-METHODS = {
-    "penalty": Method(_penalty, lambda gaps, multipliers, rho: multipliers),
-    "augmented_lagrangian": Method(
-        _augmented_lagrangian, lambda gaps, multipliers, rho: torch.relu(multipliers + rho * gaps)
-    ),
+def _unmoved(gaps: Tensor, multipliers: Tensor, rho: float) -> Tensor:
+    return multipliers
+
+
+def _moved(gaps: Tensor, multipliers: Tensor, rho: float) -> Tensor:
+    """``relu(lambda + rho g)``."""
+    return torch.relu(multipliers + rho * gaps)
+
+
+METHODS = {  # of functions with a name: a module that has a constraint can be saved as a whole
+    "penalty": Method(_penalty, _unmoved),
+    "augmented_lagrangian": Method(_augmented_lagrangian, _moved),
 }
 
 
@@ -191,23 +199,31 @@ class EmbeddingHooks:
         operator: str | None = None,
     ) -> None:
         model = as_written(model)
+        self._given = model, graph, layers, num_nodes, operator
+        self._is_default = layers is None
         self._graphs = GraphReader(model, graph, num_nodes, operator)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
         self._has_grad, self._has_input, self._has_warned = False, False, False
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
+        self._handles: list[RemovableHandle] = []
         watched = watched_modules(model, layers)
-        self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(not_compiled(self._begin), prepend=True, with_kwargs=True),
+        self._handles += [
+            model.register_forward_pre_hook(uncompiled_hook(self._begin), prepend=True, with_kwargs=True),
             *self._graphs.attach(),
             *(
-                module.register_forward_hook(not_compiled(partial(self._measure, name)), with_kwargs=True)
+                module.register_forward_hook(uncompiled_hook(partial(self._measure, name)), with_kwargs=True)
                 for name, module in watched.items()
             ),
-            model.register_forward_hook(not_compiled(self._end)),
+            *self._graphs.attach_last(),
+            model.register_forward_hook(uncompiled_hook(self._end), always_call=True),
         ]
         compile_anew()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy watches the copy of the model."""
+        return _hooks_on, self._given
 
     def remove(self) -> None:
         """Take all hooks off; what was measured last stays."""
@@ -240,7 +256,7 @@ class EmbeddingHooks:
         return seen
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_in_backward():
+        if is_in_backward() or not self._graphs.claim():
             return
         self._seen.clear()
         self._num_calls += 1
@@ -249,9 +265,13 @@ class EmbeddingHooks:
         self._graphs.begin(args, kwargs)
 
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        self._last, self._is_called = None, False  # activations belong to autograd, not to a hook
+        if self._graphs.is_ours:
+            self._last, self._is_called = None, False  # activations belong to autograd, not to a hook
+            self._graphs.release()
 
     def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self._graphs.is_ours or (self._is_default and self._graphs.is_inside_layer):
+            return
         found = [
             each for each in self._graphs.measured(name, module, args, kwargs, output) if each.operator is not None
         ]
@@ -287,12 +307,17 @@ class EmbeddingHooks:
         return next((x for x in plain if x.shape == output.shape and x is not output), None)
 
     def _add(self, name: str, found: Sequence[Measured]) -> None:
-        """One embedding: of relations, the energies add up."""
+        """One embedding: of relations, the energies add up, also where a layer of its own is called for each."""
         logarithms, nil = zip(*(self._log_energy(each) for each in found), strict=True)
+        layer = name.rpartition(".")[0]
+        if len(found) == 1 and found[0].part and layer and self._seen and self._seen[-1].name == layer:
+            last = self._seen.pop()
+            logarithms, nil = (last.log_energy, *logarithms), (last.is_nil, *nil)
+        name = layer if found[0].part and len(found) == 1 and layer else name
         x = found[0].features
         dtype = x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
         channels = as_matrix(x, found[0].num_nodes).size(-1)
-        if len(found) == 1:
+        if len(logarithms) == 1:
             self._seen.append(Embedding(name, logarithms[0], nil[0], channels, dtype))
         else:
             total = torch.logsumexp(torch.stack(logarithms), dim=0)
@@ -307,6 +332,11 @@ class EmbeddingHooks:
         if x.dtype not in graphs:
             graphs[x.dtype] = SmoothingGraph.of(operator.graph, x.dtype, normalised=operator.is_scaled)
         return log_energy(x, graphs[x.dtype])
+
+
+def _hooks_on(model: nn.Module, *given: Any) -> EmbeddingHooks | None:
+    """Hooks on a copy of a model; None where that is not ready, because the constraint is a part of it."""
+    return EmbeddingHooks(model, *given) if "_forward_hooks" in vars(model) else None
 
 
 class EnergyConstraint(Term, nn.Module):
@@ -376,7 +406,7 @@ class EnergyConstraint(Term, nn.Module):
         self.register_buffer("multipliers", None)
         self._latest: list[Tensor] = []  # the gaps of every `constraint()` for the next update
         self._is_updated = False
-        self._hooks = EmbeddingHooks(model, graph, layers, num_nodes, operator)
+        self._hooks: EmbeddingHooks | None = EmbeddingHooks(model, graph, layers, num_nodes, operator)
 
     def forward(self) -> Tensor:
         """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.
@@ -405,7 +435,7 @@ class EnergyConstraint(Term, nn.Module):
 
     def gaps(self) -> Tensor:
         """All ``g`` of the last forward pass, differentiable, shape ``[..., 2, layers]``: lower limits, then upper."""
-        layers = self._hooks.chain()
+        layers = self._chain()
         energy = torch.stack([x.log_energy for x in layers], dim=-1)
         is_nil = torch.stack([x.is_nil for x in layers], dim=-1)
         lower = math.log(self.c_min) + energy[..., :-1] - energy[..., 1:]
@@ -417,7 +447,7 @@ class EnergyConstraint(Term, nn.Module):
 
     def term(self, gaps: Tensor, multipliers: Tensor) -> Tensor:
         """The term of the loss for given gaps and multipliers, in the dtype of the features: a pure function."""
-        return self.method.term(gaps, multipliers, self.rho).to(self._hooks.chain()[0].dtype)
+        return self.method.term(gaps, multipliers, self.rho).to(self._chain()[0].dtype)
 
     def initial(self) -> Tensor:
         """Multipliers of zero for every limit of the last forward pass."""
@@ -434,7 +464,7 @@ class EnergyConstraint(Term, nn.Module):
 
     def names(self) -> list[str]:
         """Names of ``X_0`` and of the layers that are held, as of the last forward pass."""
-        return [x.name for x in self._hooks.chain()]
+        return [x.name for x in self._chain()]
 
     @torch.no_grad()
     def violations(self) -> dict[str, Tensor]:
@@ -476,11 +506,13 @@ class EnergyConstraint(Term, nn.Module):
 
     def detach(self) -> None:
         """Take all hooks off the model; what was measured last can still be read."""
-        self._hooks.remove()
+        if self._hooks is not None:
+            self._hooks.remove()
 
     def forget(self) -> None:
         """Drop what was measured last, with its part of autograd's graph."""
-        self._hooks.clear()
+        if self._hooks is not None:
+            self._hooks.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -489,6 +521,14 @@ class EnergyConstraint(Term, nn.Module):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.detach()
+
+    def _chain(self) -> list[Embedding]:
+        if self._hooks is None:
+            raise GraphjouleError(
+                "This constraint is a copy of one that is a part of its own model, and watches nothing: make a new one "
+                "on the copy of the model, and load the state of this one."
+            )
+        return self._hooks.chain()
 
     def _multipliers_like(self, gaps: Tensor) -> Tensor:
         if self.multipliers is None:

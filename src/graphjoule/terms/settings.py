@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from graphjoule.graph import Propagation
     from graphjoule.terms.consistency import Consistency
     from graphjoule.terms.energy import EnergyConstraint
-    from graphjoule.terms.orthogonal import OrthogonalPenalty
-    from graphjoule.terms.spectral import SpectralLimit
+    from graphjoule.terms.weights import OrthogonalPenalty, SpectralLimit
 
 MethodName = Literal["penalty", "augmented_lagrangian"]
 METHOD_NAMES: tuple[str, ...] = get_args(MethodName)
 
 
-class EnergySettings(BaseModel):
+class Strict(BaseModel):
+    """Settings without unknown names, numbers in quotes or numbers that are not finite; an int is a float too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class EnergySettings(Strict):
     """An `EnergyConstraint` on every graph layer, as a recipe or `fit` takes it.
 
     Attributes:
@@ -31,8 +36,6 @@ class EnergySettings(BaseModel):
         rho: how hard a broken limit pushes back.
         every: epochs between two updates of the multipliers.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     method: MethodName = "augmented_lagrangian"
     c_min: float = 0.2
@@ -52,15 +55,13 @@ class EnergySettings(BaseModel):
         return EnergyConstraint(model, graph, layers=graph_layers(model), **self.model_dump())
 
 
-class OrthogonalSettings(BaseModel):
+class OrthogonalSettings(Strict):
     """An `OrthogonalPenalty` on every graph layer, as a recipe or `fit` takes it.
 
     Attributes:
         gamma: factor of the penalty.
         c_max: factor of the upper limit.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     gamma: float = Field(default=20.0, ge=0)
     c_max: float = Field(default=1.0, gt=0)
@@ -72,7 +73,7 @@ class OrthogonalSettings(BaseModel):
             GraphjouleError: no graph layer has a square weight. One or two layers with weights may have none because
                 they lead in and out; of them the penalty is zero.
         """
-        from graphjoule.terms.orthogonal import OrthogonalPenalty
+        from graphjoule.terms.weights import OrthogonalPenalty
         from graphjoule.trace.watch import watched_modules
 
         penalty = OrthogonalPenalty(model, layers=graph_layers(model), gamma=self.gamma, c_max=self.c_max)
@@ -86,14 +87,12 @@ class OrthogonalSettings(BaseModel):
         return penalty
 
 
-class SpectralSettings(BaseModel):
+class SpectralSettings(Strict):
     """A `SpectralLimit` on every graph layer, as a recipe or `fit` takes it.
 
     Attributes:
         limit: the largest spectral norm of a square weight.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     limit: float = Field(default=1.0, gt=0)
 
@@ -103,7 +102,7 @@ class SpectralSettings(BaseModel):
         Raises:
             GraphjouleError: no graph layer has a square weight to hold.
         """
-        from graphjoule.terms.spectral import SpectralLimit
+        from graphjoule.terms.weights import SpectralLimit
 
         term = SpectralLimit(model, layers=graph_layers(model), limit=self.limit)
         if not term.names:
@@ -114,7 +113,7 @@ class SpectralSettings(BaseModel):
         return term
 
 
-class ConsistencySettings(BaseModel):
+class ConsistencySettings(Strict):
     """A `Consistency` of the whole model, as a recipe or `fit` takes it.
 
     Attributes:
@@ -125,8 +124,6 @@ class ConsistencySettings(BaseModel):
         weight: factor of the term.
         warmup: epochs over which the weight grows from 0.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     views: int = 4
     drop: Literal["nodes", "features"] = "nodes"

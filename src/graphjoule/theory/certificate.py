@@ -16,6 +16,8 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.graph.propagation import exact_propagation
 from graphjoule.measures import Spectrum, dirichlet_energy
+from graphjoule.nn.base import Onlooker, is_as_written
+from graphjoule.ops.propagate import check_rows
 from graphjoule.theory.layers import Enclosure, Verdict
 from graphjoule.theory.weights import energy_intervals
 from graphjoule.trace.view import TraceView
@@ -186,13 +188,33 @@ def certify(
         raise GraphjouleError(
             "The layers have a batch norm, which rescales every channel: their weights limit nothing."
         )
+    modules = [each for conv in convs for each in (conv, getattr(conv, "activation", None)) if each is not None]
+    if changed := next((module for module in modules if not is_as_written(module)), None):
+        raise GraphjouleError(
+            f"A layer or its activation, of type {type(changed).__name__}, was replaced or changed: its weight proves "
+            "nothing; expected the layers of EGNN or GCNII as they are written."
+        )
+    if any(_may_be_changed(module) for module in modules):
+        raise GraphjouleError(
+            "A hook on a layer may change what it computes, and its weight proves nothing; remove it."
+        )
     if len({(conv.c_min, conv.beta) for conv in convs}) > 1:
         raise GraphjouleError("The layers differ in c_min or beta; expected the same in all of them.")
     c_min, beta = float(convs[0].c_min), float(convs[0].beta)
     weights = torch.stack([conv.effective_weight().detach().double() for conv in convs])
     shifts = [None if (shift := conv.shift()) is None else shift.detach().double() for conv in convs]
     x0 = None if x is None else _encoded(model, x)
+    read: dict[str, Sequence[Tensor | None]] = {
+        "The weights hold": [weights],
+        "The shifts hold": shifts,
+        "X_0 holds": [x0],
+    }
+    for what, found in read.items():
+        if not all(each is None or bool(each.isfinite().all()) for each in found):
+            raise GraphjouleError(f"{what} a number that is not finite; it proves nothing.")
     graph = exact_propagation(graph, None if x0 is None else len(x0)).to(weights.device, torch.float64)
+    if x0 is not None:
+        check_rows(x0, graph)
     sigmas = spectral_norms(weights).tolist()
     sigma = max(1.0, *sigmas) if max(sigmas) > 1 + _ROUNDING else 1.0
     rows = None if x0 is None else _Rows.of(x0, graph, sigmas, shifts, c_min, beta, sigma)
@@ -209,8 +231,9 @@ def certify(
         effects.append(sizes.effect(shift, None if rows is None else rows.before[k]))
         norm = _times(sigmas[k], (1 - beta) * norm + beta) + effects[-1].norm
         root = _times(sigmas[k], (1 - beta) * root + beta) + effects[-1].root
-        layers.append(CertifiedLayer(k + 1, sigmas[k], norm, root**2, None if rows is None else rows.after[k]))
+        layers.append(CertifiedLayer(k + 1, sigmas[k], norm, root * root, None if rows is None else rows.after[k]))
     further = sizes.effect(_highest(shifts), None if rows is None else rows.before[-1], or_lower=True)
+    settled = _settled(root, sigma, beta, further.root)
     norms, energies = [layer.norm for layer in layers], [layer.energy for layer in layers]
     limit = max(1.0, float(getattr(convs[0], "scale", 1.0)))
     why = _why(sigmas, beta)
@@ -228,7 +251,7 @@ def certify(
             f"E(X_k) <= {limit**2:.4g} E(X_0)",
             limit**2,
             max(energies),
-            _settled(root, sigma, beta, further.root) ** 2,
+            settled * settled,
             why + _about_srelu(effects, has_features=rows is not None),
         ),
     ]
@@ -241,6 +264,12 @@ def certify(
     if spectrum is not None:
         limits.append(_lower(spectrum, list(weights.cpu()), c_min, beta, any(effect.acts for effect in effects)))
     return Certificate(tuple(limits), tuple(layers), sigma)
+
+
+def _may_be_changed(module: nn.Module) -> bool:
+    """Whether there is a forward hook that could put something else in the place of input or output."""
+    hooks = module._forward_hooks.values()
+    return bool(module._forward_pre_hooks) or not all(isinstance(hook, Onlooker) for hook in hooks)
 
 
 @torch.no_grad()
@@ -334,10 +363,11 @@ class _Rows:
 
         def mixed(u: Tensor) -> Tensor:
             around = graph.product(u[:, None])[:, 0]
-            return (1 - c_min) * around + (c_min - beta) * u + beta * start
+            found = (1 - c_min) * around + (c_min - beta) * u + beta * start
+            return found.nan_to_num(nan=math.inf, posinf=math.inf)  # 0 times a length that is not bounded
 
         for own, shift in zip(sigmas, shifts, strict=True):
-            z = own * mixed(u)
+            z = own * mixed(u) if own else torch.zeros_like(u)
             u = z + (0.0 if shift is None else shift.clamp(min=0).norm())
             before.append(z.max())
             after.append(u.max())

@@ -90,10 +90,14 @@ class StepLaw:
 
     def layers_in_use(self, share: float = 0.95) -> int:
         """The fewest layers that make this share of the steps of all; the layers after them add hardly any."""
-        made = 1 - (1 - self.beta) ** self.num_layers if self.beta else 0.0
-        if not made or self.beta == 1:
-            return self.num_layers if not made else 1
-        return min(self.num_layers, math.ceil(math.log1p(-share * made) / math.log1p(-self.beta) - 1e-9))
+        if not 0 < share <= 1:
+            raise GraphjouleError(f"share is {share}; it must be in (0, 1].")
+        if self.beta == 1:
+            return 1
+        rate = math.log1p(-self.beta)
+        made = math.expm1(self.num_layers * rate)
+        layers = math.log1p(share * made) / rate if made else share * self.num_layers  # without beta all make as many
+        return min(self.num_layers, math.ceil(layers - 1e-9))
 
     def steps(self) -> Floats:
         """The probabilities ``a_0 .. a_K`` of the numbers of steps."""

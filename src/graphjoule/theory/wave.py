@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features
 from graphjoule.nn.wave import Wave
@@ -58,6 +59,8 @@ def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> Wave
         >>> wave_energies(model, torch.eye(3, 2).double(), edge_index).drift < 1e-13
         True
     """
+    if not isinstance(model, Wave):
+        raise GraphjouleError(f"{type(model).__name__} is not a Wave, and the balance of energies is about no other.")
     graph = as_propagation(graph, x.size(0), like=next(model.parameters()))
     graph.require_whole("wave_energies")
     was_training = model.training

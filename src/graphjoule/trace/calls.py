@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from graphjoule.graph import Propagation
-from graphjoule.trace.operators import Edges, Operator, attention_weights, passes_messages
-from graphjoule.trace.outputs import tensors_in
+from graphjoule.trace.hooks import Hook, OneThread, uncompiled_hook
+from graphjoule.trace.operators import Edges, Loops, Operator, attention_weights, loops_of, passes_messages
+from graphjoule.trace.outputs import count_nodes, tensors_in
+from graphjoule.trace.watch import modules_around_layers
 
 Relation = tuple[str, str, str]
 _EDGES = ("edge_index", "adj_t", "adj", "hyperedge_index")
@@ -30,7 +32,8 @@ class CallInputs:
         batch: the graph of every node.
         num_nodes: number of nodes, where something states it.
         relations: edges by relation, ``(source type, name, target type)``.
-        other: edges that were found by their shape, and are as likely as `edges`.
+        other: edges of a second graph, as likely as `edges`.
+        edge_features: tensors with a row for every edge.
     """
 
     graph: Propagation | None = None
@@ -40,6 +43,7 @@ class CallInputs:
     num_nodes: int | None = None
     relations: dict[Relation, Any] = field(default_factory=dict)
     other: Any = None
+    edge_features: list[Tensor] = field(default_factory=list)
 
     @property
     def has_graph(self) -> bool:
@@ -82,16 +86,29 @@ def read_inputs(inputs: Sequence[tuple[str, Any]]) -> CallInputs:
         elif isinstance(value, Tensor) or _is_sparse_tensor(value):
             if name in _EDGES and is_edges(value):
                 found.edges = value
-            elif name == "edge_weight" and isinstance(value, Tensor) and value.dim() == 1:
-                found.weight = value
+            elif name == "edge_weight" and (weight := as_weights(value)) is not None:
+                found.weight = weight
             elif name == "batch" and isinstance(value, Tensor) and value.dim() == 1:
                 found.batch, found.num_nodes = value, value.numel()
             elif is_edges(value) and name != "x" and "label" not in name:
                 by_shape.append(value)
+            elif name.startswith("edge_") and isinstance(value, Tensor) and value.is_floating_point():
+                found.edge_features.append(value)
         elif not isinstance(value, str | int | float | tuple | list | None):
             _read_data(value, found)
     if found.edges is None and not found.has_graph and by_shape:
         found.edges, found.other = by_shape[0], by_shape[1] if len(by_shape) > 1 else None
+    return found
+
+
+def read_call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallInputs:
+    """The graph in a call of a module that holds layers, and how many nodes it has by the rows of its features."""
+    inputs = list(named_inputs(module, args, kwargs))
+    found = read_inputs(inputs)
+    if found.num_nodes is None and is_matrix(found.edges):
+        found.num_nodes = found.edges.size(0)
+    elif found.num_nodes is None and found.edges is not None:
+        found.num_nodes = count_nodes((value for _, value in inputs), found.edges)
     return found
 
 
@@ -107,10 +124,13 @@ def _read_data(data: Any, found: CallInputs) -> None:
     edges = next((e for e in (getattr(data, name, None) for name in _EDGES) if is_edges(e)), None)
     if edges is None:
         return
-    found.edges = edges
-    weight, batch, number = (getattr(data, name, None) for name in ("edge_weight", "batch", "num_nodes"))
-    if isinstance(weight, Tensor) and weight.dim() == 1:
-        found.weight = weight
+    if found.edges is not None:  # two graphs at once, as pairs that are compared
+        found.other = edges
+        return
+    found.edges, found.weight = edges, as_weights(getattr(data, "edge_weight", None))
+    features, batch, number = (getattr(data, name, None) for name in ("edge_attr", "batch", "num_nodes"))
+    if isinstance(features, Tensor):
+        found.edge_features.append(features)
     if isinstance(batch, Tensor):
         found.batch = batch
     if isinstance(number, int):
@@ -125,6 +145,18 @@ def is_edges(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.dim() == 2 and value.size(0) == value.size(1)
     return _is_sparse_tensor(value)
+
+
+def is_matrix(value: Any) -> bool:
+    """Whether edges came as a sparse matrix."""
+    return _is_sparse_tensor(value) or (isinstance(value, Tensor) and value.layout != torch.strided)
+
+
+def as_weights(value: Any) -> Tensor | None:
+    """Weights ``[num_edges]``, where it can be some: they may come as one column."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return None
+    return value if value.dim() == 1 else value.squeeze(1) if value.dim() == 2 and value.size(1) == 1 else None
 
 
 def edges_of(value: Any, weight: Tensor | None = None, *, is_reversed: bool = False) -> Edges:
@@ -189,11 +221,12 @@ class LayerCall:
     Attributes:
         operator: the kind of its operator.
         inputs: what it was called with.
+        layer: the layer; None for what stands in for one.
         num_sources: rows of the features that messages come from.
         num_targets: rows of the features that they go to.
         is_pair: whether these are two sets of nodes.
         is_reversed: whether messages go from ``edge_index[1]`` to ``edge_index[0]``.
-        fill: weight of the self-loops that the layer adds; None for a model without such layers.
+        loops: the self-loops that the layer adds; None for a model without such layers.
         passed: edges, maybe weights, and the stated number of targets of each distinct ``propagate``.
         attention: the weights of this call.
         made: the operator, once it was asked for.
@@ -201,57 +234,114 @@ class LayerCall:
 
     operator: str
     inputs: CallInputs = field(default_factory=CallInputs)
+    layer: nn.Module | None = None
     num_sources: int | None = None
     num_targets: int | None = None
     is_pair: bool = False
     is_reversed: bool = False
-    fill: float | None = None
+    loops: Loops | None = None
     passed: list[tuple[Any, Tensor | None, int | None]] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
     made: Operator | None = None
 
 
+@dataclass(eq=False)
+class Scope:
+    """A call that layers are called in: of the model, or of a module in it that is called with a graph.
+
+    Attributes:
+        inputs: what it was called with.
+        latest: the last layer's call in it.
+        module: the module; None for the model.
+    """
+
+    inputs: CallInputs = field(default_factory=CallInputs)
+    latest: LayerCall | None = None
+    module: nn.Module | None = None
+
+
 class LayerCalls:
-    """The calls of all message-passing layers of a model, read by hooks.
+    """The calls of all message-passing layers of a model and of the modules around them, read by hooks.
 
     Args:
+        model: the whole model.
         operators: the kind of operator of each layer; what is not such a layer is left alone.
+        thread: which thread is watched.
 
     Attributes:
         finished: the last call of each layer.
-        latest: the last of all.
     """
 
-    def __init__(self, operators: Mapping[nn.Module, str]) -> None:
+    def __init__(self, model: nn.Module, operators: Mapping[nn.Module, str], thread: OneThread) -> None:
         self._operators = {layer: operator for layer, operator in operators.items() if passes_messages(layer)}
+        self._around = modules_around_layers(model)
+        self._thread = thread
         self._open: dict[nn.Module, LayerCall] = {}
+        self._scopes = [Scope()]
         self.finished: dict[nn.Module, LayerCall] = {}
-        self.latest: LayerCall | None = None
 
-    def clear(self) -> None:
-        """Forget all calls."""
+    @property
+    def scope(self) -> Scope:
+        """The innermost call that is running."""
+        return self._scopes[-1]
+
+    @property
+    def latest(self) -> LayerCall | None:
+        """The last layer's call in it."""
+        return self.scope.latest
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a layer is at work, so that whatever is called is a part of it."""
+        return bool(self._open)
+
+    def begin(self, inputs: CallInputs) -> None:
+        """A call of the model begins; all others are forgotten."""
         self._open.clear()
         self.finished.clear()
-        self.latest = None
+        self._scopes = [Scope(inputs)]
 
     def attach(self) -> list[RemovableHandle]:
-        """Hooks on all layers."""
+        """Hooks on all layers and modules around them; what `attach_last` returns must come after all others."""
         handles: list[RemovableHandle] = []
         for layer, operator in self._operators.items():
-            handles.append(layer.register_forward_hook(self._finish, prepend=True, with_kwargs=True))
-            handles.append(layer.register_propagate_forward_pre_hook(self._pass))  # type: ignore[operator]
+            finish = self._hook(self._finish)
+            handles.append(layer.register_forward_hook(finish, prepend=True, with_kwargs=True, always_call=True))
+            handles.append(layer.register_propagate_forward_pre_hook(self._hook(self._pass)))  # type: ignore[operator]
             if operator == "attention":
-                handles.append(layer.register_message_forward_hook(self._read_attention))  # type: ignore[operator]
-        return handles
+                read = self._hook(self._read_attention)
+                handles.append(layer.register_message_forward_hook(read))  # type: ignore[operator]
+        enter = self._hook(self._enter)
+        return handles + [module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._around]
+
+    def attach_last(self) -> list[RemovableHandle]:
+        """Hooks that end the scope of a module, also after an error in it."""
+        leave = self._hook(self._leave)
+        return [module.register_forward_hook(leave, always_call=True) for module in self._around]
+
+    def _hook(self, see: Callable[..., None]) -> Hook:
+        def seen(*args: Any) -> None:
+            if self._thread.is_here:
+                see(*args)
+
+        return uncompiled_hook(seen)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inputs = read_call(module, args, kwargs)
+        if inputs.has_graph:
+            self._scopes.append(Scope(inputs, module=module))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self.scope.module is module:
+            scope = self._scopes.pop()
+            self.scope.latest = scope.latest or self.scope.latest
 
     def _pass(self, layer: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
         edges, size, values = inputs
         call = self._open.setdefault(layer, LayerCall(self._operators[layer]))
         if any(edges is known for known, _, _ in call.passed) or not is_edges(edges):
             return
-        weight = values.get("edge_weight")
-        weight = weight if isinstance(weight, Tensor) and weight.dim() == 1 else None
-        call.passed.append((edges, weight, None if size is None else size[1]))
+        call.passed.append((edges, as_weights(values.get("edge_weight")), None if size is None else size[1]))
 
     def _read_attention(self, layer: nn.Module, inputs: tuple[dict[str, Any]], message: Any) -> None:
         call = self._open.get(layer)
@@ -263,11 +353,13 @@ class LayerCalls:
 
     def _finish(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         call = self._open.pop(layer, None) or LayerCall(self._operators[layer])
+        if output is None:  # it ended in an error
+            return
         inputs = list(named_inputs(layer, args, kwargs))
-        call.inputs = read_inputs(inputs)
+        call.inputs, call.layer = read_inputs(inputs), layer
         call.num_sources, call.num_targets, call.is_pair = rows_of(inputs)
         call.is_reversed = getattr(layer, "flow", "") == "target_to_source"
-        call.fill = self_loop_weight(layer)
+        call.loops = loops_of(layer)
         if "hyperedge_index" in (name for name, _ in inputs) and call.passed:
             # Nodes pass to hyperedges and these back to nodes: neighbours are nodes that share a hyperedge.
             call.passed, call.is_pair = call.passed[-1:], True
@@ -277,9 +369,4 @@ class LayerCalls:
             stated = [count for _, _, count in call.passed if count is not None]
             first = next((x for x in tensors_in(output) if x.is_floating_point() and x.dim() >= 2), None)
             call.num_targets = stated[0] if stated else None if first is None else first.size(0)
-        self.finished[layer] = self.latest = call
-
-
-def self_loop_weight(layer: nn.Module) -> float:
-    """The weight of the self-loops that a layer with GCN's normalisation adds."""
-    return 2.0 if getattr(layer, "improved", False) is True else 1.0
+        self.finished[layer] = self.scope.latest = call

@@ -6,7 +6,8 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -23,15 +24,20 @@ from graphjoule.trace.calls import (
     LayerCalls,
     Relation,
     edges_of,
+    is_matrix,
     named_inputs,
+    read_call,
     read_inputs,
-    self_loop_weight,
 )
+from graphjoule.trace.hooks import OneThread
 from graphjoule.trace.operators import (
     AttentionOperator,
+    Loops,
     Operator,
+    loops_of,
     operators_in,
     pair_operator,
+    passes_as_called,
     passes_messages,
     square_operator,
 )
@@ -91,9 +97,11 @@ class GraphReader:
         self._given, self._num_nodes = graph, num_nodes
         self._model, self._by_graph = model, by_graph
         self._operators = operators_in(model, operator)
-        self._fill = next((self_loop_weight(layer) for layer in self._operators if passes_messages(layer)), None)
+        self._loops = next((loops_of(layer) for layer in self._operators if passes_messages(layer)), None)
         self._call = CallInputs()
-        self._layers = LayerCalls(self._operators)
+        self._thread = OneThread()
+        self._layers = LayerCalls(model, self._operators, self._thread)
+        self._of_edges: dict[int, weakref.ref[Tensor]] = {}  # tensors of this call with a row for every edge, by id
         self._kept: OrderedDict[tuple[Any, ...], tuple[list[weakref.ref[Any]], Operator]] = OrderedDict()
         self._splits: weakref.WeakKeyDictionary[Operator, list[Split]] = weakref.WeakKeyDictionary()
         self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
@@ -107,38 +115,56 @@ class GraphReader:
         return None if self._fixed is None else self._fixed.num_nodes
 
     def attach(self) -> list[RemovableHandle]:
-        """Hooks on all message-passing layers."""
+        """Hooks on all message-passing layers and around them."""
         return self._layers.attach()
+
+    def attach_last(self) -> list[RemovableHandle]:
+        """Hooks that must come after all others."""
+        return self._layers.attach_last()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether no call of the model runs in another thread."""
+        return self._thread.is_here
+
+    @property
+    def is_inside_layer(self) -> bool:
+        """Whether what is called is a part of a layer, such as an activation that an MLP in it shares with others."""
+        return self._layers.is_inside
+
+    def claim(self) -> bool:
+        """Watch the call of the model that begins in this thread, if none runs in another."""
+        if self._thread.begin():
+            return True
+        self._warn(
+            "thread",
+            f"{type(self._model).__name__} is called from two threads at once; the calls of the second are left out.",
+        )
+        return False
+
+    def release(self) -> None:
+        """The call of the model is over, or ended in an error."""
+        self._thread.end()
 
     def begin(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """A call of the model begins."""
         self._num_rows = 0
-        inputs = list(named_inputs(self._model, args, kwargs))
-        self._call = read_inputs(inputs)
+        self._call = read_call(self._model, args, kwargs)
+        if self._num_nodes is not None and self._call.edges is not None:
+            self._call.num_nodes = self._num_nodes
+        self._layers.begin(self._call)
+        self._of_edges = {id(x): weakref.ref(x) for x in self._call.edge_features}
         if self._fixed is not None:
             self._fixed.read_inputs(chain(args, kwargs.values()))
             self._compare()
-        elif self._call.other is not None:
-            self._warn(
-                "ambiguous",
-                f"{type(self._model).__name__} is called with two tensors that can be edges, and neither is called "
-                "edge_index; the first is taken. Pass the graph as graph=... to say which.",
-            )
-        if self._call.num_nodes is None and self._call.edges is not None:
-            self._call.num_nodes = self._num_nodes
-            if self._call.num_nodes is None:
-                index = edges_of(self._call.edges)[0]
-                is_matrix = not isinstance(self._call.edges, Tensor) or self._call.edges.layout != torch.strided
-                self._call.num_nodes = (
-                    self._call.edges.size(0) if is_matrix else count_nodes((value for _, value in inputs), index)
-                )
 
     def end(self, *, has_rows: bool) -> None:
         """The last call of the model ended, if there was one; `has_rows` says whether there are rows of others."""
         if self._num_rows == 0 and has_rows:
             self._warn("call", f"A call of {type(self._model).__name__} gave no row: no output fits its graph.")
-        self._layers.clear()
         self._call, self._num_rows = CallInputs(), None
+        self._layers.begin(self._call)
+        self._of_edges = {}
 
     def measured(
         self, name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
@@ -149,6 +175,8 @@ class GraphReader:
         """
         why = "its output is not node features of the graph"
         is_wrong = False
+        if self._is_of_edges(args, output):
+            return []
         try:
             found = self._find(module, args, kwargs, output)
         except GraphjouleError as error:
@@ -167,9 +195,20 @@ class GraphReader:
             )
         return found
 
+    def _is_of_edges(self, args: Sequence[Any], output: Any) -> bool:
+        """Whether a module maps features of edges, of which there may be as many as nodes; then so is its output."""
+        if not self._of_edges or len(args) != 1:
+            return False
+        found = self._of_edges.get(id(args[0]))
+        if found is None or found() is not args[0]:
+            return False
+        self._of_edges.update((id(x), weakref.ref(x)) for x in tensors_in(output))
+        return True
+
     def _is_too_early(self, output: Any) -> bool:
         """Whether an output might be node features, but no graph is known yet."""
-        if self._fixed is not None or self._call.has_graph or self._layers.latest is not None:
+        scope = self._layers.scope
+        if self._fixed is not None or scope.inputs.has_graph or scope.latest is not None:
             return False
         return any(x.is_floating_point() and x.dim() >= 2 for x in tensors_in(output))
 
@@ -183,10 +222,12 @@ class GraphReader:
             graph = self._fixed.on(features.device)
             return self._split(self._on_graph(features, graph, self._layers.finished.get(module, self._layers.latest)))
         is_layer, is_mapping = passes_messages(module), isinstance(output, Mapping)
-        own = CallInputs()
-        if (is_mapping or not is_layer) and (len(args) > 1 or kwargs):
+        scope, own = self._layers.scope, CallInputs()
+        if scope.module is module:
+            own = scope.inputs
+        elif (is_mapping or not is_layer) and (len(args) > 1 or kwargs):
             own = read_inputs(list(named_inputs(module, args, kwargs)))
-        relations = own.relations or self._call.relations
+        relations = own.relations or scope.inputs.relations
         if relations and (is_mapping or not is_layer):
             return list(self._hetero(module, relations, args, output)) if is_mapping else []
         call = self._layers.finished.get(module)
@@ -195,11 +236,25 @@ class GraphReader:
             call = self._layers.latest
             if call is None or own.edges is not call.inputs.edges:  # else it is a block around that layer
                 found = self._on_inputs(own, output)
+        is_own = found is not None or is_layer
         if found is None and call is not None:
             found = self._on_layer(call, output)
         if found is None and not is_layer:
-            found = self._on_inputs(self._call, output)
-        return [] if found is None else self._split(found)
+            found = self._on_inputs(scope.inputs, output)
+        if found is not None and not is_own and scope.inputs.other is not None:
+            self._warn(
+                "ambiguous",
+                f"{type(scope.module or self._model).__name__} is called with two tensors that can be edges, and "
+                "neither is called edge_index; what is not called with one of them is measured on that of the last "
+                "layer, or else on the first. Pass the graph as graph=... to say which.",
+            )
+        if found is None:
+            return []
+        if is_layer and scope.inputs.relations and call is not None:  # as `to_hetero` makes one for each relation
+            edges = call.inputs.edges
+            part = next((" ".join(key) for key, known in scope.inputs.relations.items() if known is edges), None)
+            return [replace(found, part=part)]
+        return self._split(found)
 
     def _on_graph(self, features: Tensor, graph: Propagation, call: LayerCall | None) -> Measured:
         """Features on a graph that was given as a whole."""
@@ -238,7 +293,8 @@ class GraphReader:
             return None
         if inputs.num_nodes is None:  # the first output that has enough rows tells
             inputs.num_nodes = count_nodes([x for x in tensors_in(output) if x.dim() == 2], edges_of(inputs.edges)[0])
-        call = LayerCall(self._before_layers(), inputs, inputs.num_nodes, inputs.num_nodes, fill=self._fill)
+        nodes = inputs.num_nodes
+        call = LayerCall(self._before_layers(), inputs, num_sources=nodes, num_targets=nodes, loops=self._loops)
         return self._on_layer(call, output)
 
     def _hetero(
@@ -258,7 +314,9 @@ class GraphReader:
         for count, (relation, edges) in enumerate((key, edges) for key, edges in relations.items() if key[2] in types):
             source, _, target = relation
             x = types[target]
-            call = calls.get(relation) or LayerCall(self._before_layers(), CallInputs(edges=edges), fill=1.0)
+            call = calls.get(relation)
+            if call is None or call.inputs.edges is not edges:  # of a shared layer the last call alone is kept
+                call = LayerCall(self._before_layers(), CallInputs(edges=edges), loops=Loops())
             if source not in rows:
                 index = edges_of(edges)[0]
                 rows[source] = int(index[0].max()) + 1 if index.numel() else 1
@@ -276,7 +334,9 @@ class GraphReader:
 
     def _split(self, found: Measured) -> list[Measured]:
         """Each graph of a batch by itself, where that was asked for."""
-        batch = self._call.batch
+        batch = self._layers.scope.inputs.batch
+        if batch is None and self._call.other is None:
+            batch = self._call.batch
         if not self._by_graph or found.operator is None:
             return [found]
         if batch is None or batch.numel() != found.num_nodes or not isinstance(found.graph, Propagation):
@@ -291,8 +351,7 @@ class GraphReader:
             ids, splits = batch.to(found.graph.device), []
             for k in torch.unique(ids).tolist():
                 nodes = (ids == k).nonzero().flatten()
-                operator = Operator(found.operator.name, found.operator.graph.induced(nodes))
-                splits.append((f"graph {k}", nodes, operator, found.graph.induced(nodes)))
+                splits.append((f"graph {k}", nodes, found.operator.induced(nodes), found.graph.induced(nodes)))
             self._splits[found.operator] = splits
         axis = -2 if found.features.size(-2) == found.num_nodes else 0
         return [
@@ -314,9 +373,17 @@ class GraphReader:
         assert call.num_targets is not None
         name, targets, raw = call.operator, call.num_targets, [(edges, weight) for edges, weight, _ in call.passed]
         can_read = len(call.attention) == len(call.passed) > 0
-        if (name == "attention" and not can_read) or (name == "symmetric" and call.is_pair):
-            name = "random_walk"
-        if (name == "symmetric" or not raw) and call.inputs.edges is not None:  # before the layer normalised them
+        is_normalised = name in ("symmetric", "loopless")
+        if call.layer is not None and not call.passed and not is_normalised and not passes_as_called(call.layer):
+            kind = type(call.layer).__name__
+            self._warn(
+                f"unseen {kind}",
+                f"The messages of {kind} cannot be seen, as in compiled code; its energy is that of the edges that it "
+                "is called with, with equal weights in place of attention.",
+            )
+        if (name == "attention" and not can_read) or (is_normalised and call.is_pair):
+            name, is_normalised = "random_walk", False
+        if (is_normalised or not raw) and call.inputs.edges is not None:  # before the layer normalised them
             raw = [(call.inputs.edges, call.inputs.weight)]
         elif call.operator == "attention":
             raw = [(edges, None) for edges, _ in raw]
@@ -332,8 +399,9 @@ class GraphReader:
             for stated in (count for _, _, count in call.passed if count is not None):
                 if stated != targets:
                     raise GraphjouleError(f"its edges lead to {stated} nodes, but its features have {targets} rows")
-            key = name, targets, call.fill, call.is_reversed
-            call.made = self._keep(key, list(chain(*raw)), lambda: square_operator(name, parts, targets, call.fill))
+            key = name, targets, call.loops, call.is_reversed
+            make = partial(square_operator, name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
+            call.made = self._keep(key, list(chain(*raw)), make)
         return call.made
 
     def _plain_graph(self, call: LayerCall, operator: Operator) -> Propagation:
@@ -358,7 +426,7 @@ class GraphReader:
     def _keep(self, key: tuple[Any, ...], things: Sequence[Any], make: Callable[[], Operator]) -> Operator:
         """An operator made of some tensors, kept as long as they are the same ones, unchanged."""
         things = [thing for thing in things if thing is not None]
-        key = (*key, *((id(thing), _version(thing)) for thing in things))
+        key = (*key, *((id(thing), version(thing)) for thing in things))
         found = self._kept.get(key)
         if found is not None and all(ref() is thing for ref, thing in zip(found[0], things, strict=True)):
             self._kept.move_to_end(key)
@@ -384,7 +452,7 @@ class GraphReader:
         try:
             is_graph = isinstance(called, Propagation)
             graph = called if is_graph else square_operator("symmetric", [edges_of(called)], fixed.num_nodes).graph
-            is_same = graph.col.numel() == fixed.col.numel() and graph.col.cpu().equal(fixed.col.cpu())
+            is_same = all(a.cpu().equal(b.cpu()) for a, b in ((graph.rowptr, fixed.rowptr), (graph.col, fixed.col)))
         except GraphjouleError:  # more nodes than the fixed one has
             is_same = False
         if not is_same:
@@ -401,5 +469,6 @@ class GraphReader:
             warnings.warn(message, stacklevel=3)
 
 
-def _version(thing: Any) -> int | None:
+def version(thing: Any) -> int | None:
+    """How often a tensor was changed in place; tensors of inference mode, and other things, do not count it."""
     return thing._version if isinstance(thing, Tensor) and not thing.is_inference() else None

@@ -15,7 +15,9 @@ class LightningTrace:
     """Logs measures of every layer during training: ``Trainer(callbacks=[LightningTrace(every=50)])``.
 
     Each `every`-th training batch is traced, and ``module.log_dict`` gets ``energy/convs.0`` and so on, from where they
-    go to TensorBoard or any other logger; the other batches cost nothing. Hooks that it does not need do nothing.
+    go to TensorBoard or any other logger; the other batches cost nothing. Where a batch takes several calls of the
+    model, the mean is logged, and a node type, relation or graph stands behind the layer: ``energy/convs.0/paper``.
+    Hooks that it does not need do nothing.
 
     Args:
         model: name of the attribute of the ``LightningModule`` to trace; by default the whole module.
@@ -28,13 +30,13 @@ class LightningTrace:
         >>> callback.on_fit_start(None, None)  # one of the hooks that do nothing
     """
 
-    state_key = "graphjoule.LightningTrace"  # it has no state of its own
-
     def __init__(self, model: str = "", *, every: int = 1, log: tuple[str, ...] = ("energy",), **options: Any) -> None:
         if every < 1:
             raise GraphjouleError(f"every is {every}; it must be at least 1.")
         self._name, self._every, self._log, self._options = model, every, log, options
         self._trace: Trace | None = None
+        # It has no state of its own, but Lightning asks for both names, which must differ from those of a second one.
+        self.state_key = self._legacy_state_key = f"graphjoule.LightningTrace({model!r})"
 
     def on_train_batch_start(self, trainer: Any, module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Begin a trace where one is due."""
@@ -48,8 +50,8 @@ class LightningTrace:
         trace = self._close()
         if trace is not None:
             numbers = {
-                f"{name}/{row.name}": row.values[name]
-                for row in trace.layers
+                "/".join(filter(None, (name, row.name, row.part))): row.values[name]
+                for row in trace.averaged().layers
                 for name in self._log
                 if name in row.values
             }

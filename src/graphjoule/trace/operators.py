@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
-from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy, ratio, rayleigh_quotient
+from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy, frobenius_norm, ratio, rayleigh_quotient
 
 OPERATORS = {
     "symmetric": "GCN's P = D~^-1/2 (A + I) D~^-1/2: E = tr(X^T (I - P) X)",
+    "loopless": "P = D^-1/2 A D^-1/2, GCN's without self-loops: E = 1/2 sum a_ij ||x_i / d_i^1/2 - x_j / d_j^1/2||^2",
     "random_walk": "the mean over neighbours, w_ij = a_ij / d_i: E = 1/2 sum w_ij ||x_i - x_j||^2",
     "attention": "the weights of this very call, the mean over heads: E = 1/2 sum w_ij ||x_i - x_j||^2",
     "sum": "the sum over neighbours, w_ij = a_ij: E = 1/2 sum w_ij ||x_i - x_j||^2",
@@ -25,9 +26,17 @@ OPERATORS = {
 # By the names of PyG's classes, for importing PyG takes seconds. What is in neither list is judged by its aggregation.
 _SYMMETRIC = {
     *("GCNConv", "GCN2Conv", "SGConv", "SSGConv", "TAGConv", "APPNP", "ARMAConv", "ChebConv", "LGConv", "MixHopConv"),
+    "DNAConv",
     "FAConv",  # its weights have signs, and what they are multiplied with is P
 }
-_ATTENTION = {"GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "AGNNConv", "RGATConv", "HGTConv", "HANConv"}
+_LOOPLESS = {"TAGConv", "ARMAConv", "ChebConv", "LGConv"}  # they add no self-loops, and cannot be told to
+_ATTENTION = {
+    *("GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "AGNNConv", "RGATConv", "HGTConv", "HANConv"),
+    *("HEATConv", "PointTransformerConv"),
+    "PDNConv",  # weights that it learns from the features of edges
+}
+_WALKS = {"ClusterGCNConv"}  # they sum, with weights that they have divided by the degree
+_AS_CALLED = {"SAGEConv", "GINConv", "GINEConv", "GraphConv", "EdgeConv"}
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences
 _STOCHASTIC = {"random_walk", "attention"}  # rows of both add up to one, so their energies can be compared
 
@@ -37,17 +46,46 @@ def passes_messages(module: nn.Module) -> bool:
     return all(callable(getattr(module, method, None)) for method in ("propagate", "message", "aggregate"))
 
 
+def passes_as_called(layer: nn.Module) -> bool:
+    """Whether it is known to pass messages along the very edges, with the very weights, that it is called with."""
+    return any(kind.__name__ in _AS_CALLED for kind in type(layer).__mro__)
+
+
 def operator_of(layer: nn.Module) -> str:
     """The operator of a message-passing layer of PyG.
 
     The mean, and whatever else leaves equal neighbours as they are (max, softmax, several at once), is "random_walk".
     """
     names = {kind.__name__ for kind in type(layer).__mro__}
+    if "ChebConv" in names and layer.normalization != "sym":
+        return "sum" if layer.normalization is None else "random_walk"
     if names & _SYMMETRIC and getattr(layer, "normalize", True):
-        return "symmetric"
-    if names & _ATTENTION:
+        return "symmetric" if loops_of(layer).added else "loopless"
+    if names & _ATTENTION or ("GeneralConv" in names and layer.attention):
         return "attention"
+    if names & _WALKS:
+        return "random_walk"
     return "sum" if getattr(layer, "aggr", "sum") in ("sum", "add") else "random_walk"
+
+
+class Loops(NamedTuple):
+    """The self-loops in a normalisation like GCN's.
+
+    Attributes:
+        added: weight of those that are added to nodes without one; 0 where none are.
+        kept: whether those that the graph has count.
+    """
+
+    added: float = 1.0
+    kept: bool = True
+
+
+def loops_of(layer: nn.Module) -> Loops:
+    """The self-loops of a layer with a normalisation like GCN's."""
+    names = {kind.__name__ for kind in type(layer).__mro__}
+    if names & _LOOPLESS or getattr(layer, "add_self_loops", True) is False:
+        return Loops(0.0, "ChebConv" not in names)
+    return Loops(2.0 if getattr(layer, "improved", False) is True else 1.0)
 
 
 def operators_in(model: nn.Module, wanted: str | None) -> dict[nn.Module, str]:
@@ -87,16 +125,31 @@ class Operator:
         graph: for "symmetric" the graph itself, else the weights ``(W + W^T) / 2``, which have the energy of ``W``.
         mean: where the output is of targets alone, the edges from sources and their shares: a source has the mean of
             its targets. The energy is then that between targets that share a source.
+        scale: what every node's features are multiplied by, where that is not ``1 / sqrt(1 + d)``.
     """
 
-    def __init__(self, name: str, graph: Propagation, mean: tuple[Tensor, Tensor] | None = None) -> None:
-        self.name, self.graph, self._mean = name, graph, mean
+    def __init__(
+        self,
+        name: str,
+        graph: Propagation,
+        mean: tuple[Tensor, Tensor] | None = None,
+        *,
+        scale: Tensor | None = None,
+    ) -> None:
+        self.name, self.graph, self._mean, self._scale = name, graph, mean, scale
         self._elsewhere: dict[torch.device, Operator] = {}
 
     @property
     def is_scaled(self) -> bool:
         """Whether features are divided by ``sqrt(1 + d)``."""
-        return self.name == "symmetric"
+        return self.name == "symmetric" and self._scale is None
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether any two nodes are neighbours; of targets alone, whether two share a source."""
+        if self._mean is not None:
+            return self._mean[0].size(1) > 0 and int(self._mean[0][0].bincount().max()) > 1
+        return self.graph.num_edges > 0
 
     def to(self, device: torch.device) -> Operator:
         """The same on a device, moved once."""
@@ -104,11 +157,18 @@ class Operator:
             return self
         if device not in self._elsewhere:
             mean = None if self._mean is None else (self._mean[0].to(device), self._mean[1].to(device))
-            self._elsewhere[device] = Operator(self.name, self.graph.to(device), mean)
+            scale = None if self._scale is None else self._scale.to(device)
+            self._elsewhere[device] = Operator(self.name, self.graph.to(device), mean, scale=scale)
         return self._elsewhere[device]
 
+    def induced(self, nodes: Tensor) -> Operator:
+        """That of some of the nodes, which have no neighbours among the others."""
+        return Operator(self.name, self.graph.induced(nodes), scale=None if self._scale is None else self._scale[nodes])
+
     def nodes_of(self, x: Tensor) -> Tensor:
-        """Features of all nodes of the graph: `x` itself, or the sources' means and `x`."""
+        """Features of all nodes of the graph: `x` itself, scaled `x`, or the sources' means and `x`."""
+        if self._scale is not None:
+            return x * self._scale.to(x.dtype)[:, None]
         if self._mean is None:
             return x
         (source, target), share = self._mean
@@ -119,12 +179,15 @@ class Operator:
     def energy(self, x: Tensor) -> Tensor:
         """The energy of features ``[..., num_nodes, channels]`` by this operator, in float64."""
         energy = dirichlet_energy if self.is_scaled else combinatorial_energy
-        return energy(self.nodes_of(x.double() if self._mean is not None else x), self.graph)
+        is_plain = self._mean is None and self._scale is None
+        return energy(x if is_plain else self.nodes_of(x.double()), self.graph)
 
     def rayleigh(self, x: Tensor) -> Tensor:
-        """``E / ||X||^2``, from 0 to 2; but for "symmetric", nodes weigh what their neighbours' weights add up to."""
+        """``E / ||X||^2``, from 0 to 2; without GCN's normalisation, nodes weigh what their edges add up to."""
         if self.is_scaled:
             return rayleigh_quotient(x, self.graph)
+        if self._scale is not None:
+            return ratio(self.energy(x), frobenius_norm(x, self.graph).square())
         squares = self.nodes_of(x.double()).square().sum(dim=-1)
         return ratio(self.energy(x), (self.graph.degree * squares).sum(dim=-1))
 
@@ -140,7 +203,12 @@ class AttentionOperator(Operator):
 
     def __init__(self, index: Tensor, weight: Tensor, num_nodes: int) -> None:
         self.name, self._index, self._weight, self._num_nodes = "attention", index, weight.double(), num_nodes
-        self._mean = None
+        self._mean = self._scale = None
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether any two nodes are neighbours."""
+        return bool((self._index[0] != self._index[1]).any())
 
     @cached_property
     def graph(self) -> Propagation:  # type: ignore[override]
@@ -177,24 +245,49 @@ Edges = tuple[Tensor, Tensor | None]
 """Both ends of every edge, from its source to its target, ``[2, num_edges]``, and maybe its weight."""
 
 
-def square_operator(name: str, parts: Iterable[Edges], num_nodes: int, fill: float | None = None) -> Operator:
+def square_operator(
+    name: str, parts: Iterable[Edges], num_nodes: int, loops: Loops | None = None, *, is_matrix: bool = False
+) -> Operator:
     """The operator of edges among one set of nodes.
 
     Args:
         name: a key of `OPERATORS`; for "attention" the weights of the edges are its own.
         parts: edges that are normalised each by itself, such as those of the relations of one layer.
         num_nodes: number of nodes.
-        fill: of "symmetric", the weight of its self-loops if edges that stand there twice add up, as in PyG; None if
-            they count once.
+        loops: of "symmetric", how its self-loops are made if edges that stand there twice add up, as in PyG; None if
+            edges count once and every node has one loop, as in this package.
+        is_matrix: whether the edges are those of a sparse matrix.
     """
-    if name == "symmetric":
-        index, weight = _joined(parts)
-        if fill is not None:  # A + f I and A / f + I have the same P
-            weight = (torch.ones(index.size(1)) if weight is None else weight) / fill
-        return Operator(
-            name, Propagation.from_edge_index(index, weight, num_nodes, symmetrize=True, dtype=torch.float64)
-        )
-    return Operator(name, _averaged(*_weighed(name, parts, num_nodes), num_nodes))
+    if name not in ("symmetric", "loopless"):
+        return Operator(name, _averaged(*_weighed(name, parts, num_nodes), num_nodes))
+    index, weight = _joined(parts)
+    make = partial(Propagation.from_edge_index, num_nodes=num_nodes, symmetrize=True, dtype=torch.float64)
+    if name == "symmetric" and loops is None:
+        return Operator(name, make(index, weight))
+    loops = Loops(0.0 if name == "loopless" else loops.added or 1.0 if loops else 1.0, loops is None or loops.kept)
+    own = _loop_weights(index, weight, num_nodes, loops, is_matrix=is_matrix)
+    weight = torch.ones(index.size(1), dtype=torch.float64) if weight is None else weight.double()
+    if name == "symmetric" and num_nodes and bool((own == own[0]).all()):  # A + f I and A / f + I have the same P
+        return Operator(name, make(index, weight / own[0]))
+    graph = make(index, weight)
+    degree = graph.degree + own
+    return Operator(name, graph, scale=torch.where(degree > 0, degree.rsqrt(), 0.0))
+
+
+def _loop_weights(index: Tensor, weight: Tensor | None, num_nodes: int, loops: Loops, *, is_matrix: bool) -> Tensor:
+    """The self-loop of every node, as PyG's `gcn_norm` makes it."""
+    is_loop = index[0] == index[1]
+    nodes = index[0][is_loop]
+    own = (torch.ones(index.size(1)) if weight is None else weight).double()[is_loop]
+    added = torch.full((num_nodes,), loops.added, dtype=torch.float64)
+    if not loops.kept:
+        return added
+    if not loops.added or is_matrix:
+        return added.index_add(0, nodes, own)
+    if weight is None:  # then `improved` does nothing
+        return torch.ones_like(added)
+    added[nodes] = own
+    return added
 
 
 def pair_operator(name: str, parts: Iterable[Edges], num_sources: int, num_targets: int, *, both: bool) -> Operator:

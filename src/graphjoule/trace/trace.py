@@ -7,8 +7,8 @@ import warnings
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -19,23 +19,29 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import full_precision, is_plain, with_signature
+from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.product import Product
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES, Measure, measure_names
 from graphjoule.measures.energy import ratio
+from graphjoule.nn.base import Onlooker
 from graphjoule.trace.compiled import as_written, uncompiled
-from graphjoule.trace.graphs import GraphReader, Measured
+from graphjoule.trace.graphs import GraphReader, Measured, version
+from graphjoule.trace.hooks import Hook
+from graphjoule.trace.measuring import Number, Waiting, measure_features
 from graphjoule.trace.outputs import as_matrix, describe_output
 from graphjoule.trace.view import LayerTrace, TraceView, some
 from graphjoule.trace.watch import Watch, is_in_backward, watched_modules
 
+_EMPTY = torch.empty(0)
 _MOST_WAITING = 4096  # entries on a device: each number takes a block of 512 bytes there until it is read back
 
 
 class Trace(TraceView):
     """Record measures of node features at every layer of any torch model.
 
-    Numbers are computed inside the forward hooks and stay on the device until they are read; no activation is kept,
-    outputs and random numbers stay as they are without it. Hooks are gone when the block ends, also after an error.
+    Numbers are computed inside the forward hooks and stay on the device until they are read; no activation is kept, but
+    on a GPU copies of at most 256 MB wait until many are measured at once. Outputs and random numbers stay as they are
+    without it. Hooks are gone when the block ends, also after an error.
 
     A batch of runs is recorded run by run: from outputs ``[runs, num_nodes, channels]``, and inside `torch.vmap`.
 
@@ -109,6 +115,9 @@ class Trace(TraceView):
             raise GraphjouleError(f"on_collapse needs the measures norm and rayleigh; {missing[0]} is missing.")
         self._alarm, self._num_looked = None if on_collapse is None else Alarm(on_collapse), 0
         self._is_open = False
+        self._waiting = Waiting()
+        self._shown: tuple[Any, Any, Any] = (None, None, None)  # a fused stack's kwargs, its shape, what is measured
+        self._can_wait = all(measure is MEASURES.get(measure.name) for measure in self._measures)
         self._uncompiled = ExitStack()
         self._call = -1
         self._part_call, self._first_part = -1, ""
@@ -160,10 +169,12 @@ class Trace(TraceView):
         """Start watching."""
         self._is_open = True
         self._uncompiled.enter_context(uncompiled())
-        self._handles.append(self._model.register_forward_pre_hook(self._begin_call, prepend=True, with_kwargs=True))
+        begin, end = Hook(self._begin_call), Hook(self._end_call)
+        self._handles.append(self._model.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
         self._attach()
         if self._alarm is not None:
-            self._handles.append(self._model.register_forward_hook(self._look))
+            self._handles.append(self._model.register_forward_hook(Hook(self._look)))
+        self._handles.append(self._model.register_forward_hook(end, always_call=True))
         if self._gradients:  # where several watched modules have a parameter, it counts for each
             for name, module in self._watched.items():
                 for key, parameter in module.named_parameters():
@@ -177,12 +188,14 @@ class Trace(TraceView):
     ) -> None:
         """Stop watching."""
         self._is_open = False
+        self._waiting.measure(self._measures)
         self._uncompiled.close()
         self._detach()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._seen.clear()
+        self._shown = None, None, None
         self._latest.clear()
         if kind is None:
             self._graphs.end(has_rows=bool(self._entries))
@@ -201,11 +214,12 @@ class Trace(TraceView):
     @property
     def layers(self) -> list[LayerTrace]:
         """All rows in the order of the calls; reading them waits for the device."""
+        self._waiting.measure(self._measures)
         settle(self._entries)
         return [row for entry in self._entries for row in entry.rows()]
 
     def _begin_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_in_backward():
+        if is_in_backward() or not self._graphs.claim():
             return  # a checkpoint around the whole model computes it again
         self._call += 1
         self._seen.clear()
@@ -219,29 +233,50 @@ class Trace(TraceView):
         elif not is_due:
             self._detach()
         if len(self._entries) - self._num_settled >= _MOST_WAITING:
+            self._waiting.measure(self._measures)
             settle(self._entries[self._num_settled :])
             self._num_settled = len(self._entries)
+
+    def _end_call(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        self._graphs.release()
 
     def _attach(self) -> None:
         self._layer_handles += self._graphs.attach()
         for name, module in self._watched.items():
-            hook = partial(self._record, name)
+            see = partial(self._record, name)
+            hook = Hook(see) if self._gradients else Onlooker(see)  # a gradient needs outputs that autograd knows
             self._layer_handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        self._layer_handles += self._graphs.attach_last()
 
     def _detach(self) -> None:
         for handle in self._layer_handles:
             handle.remove()
         self._layer_handles.clear()
 
-    def _record(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if is_in_backward():
-            return  # a checkpoint computes the layer again
+    def _record(
+        self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any, product: Product | None = None
+    ) -> None:
+        if is_in_backward() or not self._graphs.is_ours:
+            return  # a checkpoint computes the layer again, or another thread calls it
+        stack, shape, measured = self._shown
+        if stack is kwargs and shape == output.shape and self._call >= 0:
+            # By the fused stack that showed the layer before, on the same graph: of a short network on a GPU each
+            # microsecond counts, and nobody else has this tensor.
+            kind, times = type(module).__name__, self._times(name)
+            entry = Entry(name, kind, self._call, self._mark, module.training, times)
+            self._entries.append(entry)
+            self._measure(entry, output, measured, product, is_ours=True)
+            return
+        if self._is_default and self._graphs.is_inside_layer:
+            return
         found = self._graphs.measured(name, module, args, kwargs, output)
         if not found:
             if not self._entries:
                 self._missed.setdefault(name, describe_output(output))
             return
         origin = found[0].origin
+        if not args and kwargs.keys() == {"graph"} and found[0].features is output:
+            self._shown = kwargs, output.shape, replace(found[0], features=_EMPTY, origin=_EMPTY)
         if self._is_default and self._is_seen(name, module, origin):
             return
         call = self._call
@@ -252,20 +287,28 @@ class Trace(TraceView):
         times, kind, mode = self._times(name), type(module).__name__, module.training
         entries = [Entry(name, kind, call, self._mark, mode, times, part=each.part) for each in found]
         self._entries += entries
-        self._seen[id(origin)] = weakref.ref(origin), _version(origin), entries
+        self._seen[id(origin)] = weakref.ref(origin), version(origin), entries
         if torch.is_grad_enabled():
             self._latest[name] = entries[0]
         for each, entry in zip(found, entries, strict=True):
-            _show(each.features, self, entry, each)
+            if product is None or each.features is not output:
+                _show(each.features, self, entry, each)
+            else:
+                self._measure(entry, output, each, product, is_ours=True)
             if each.operator is None:
-                entry.add_up([entries[k] for k in each.adds], self.measures)
+                leading = [entries[k] for k in each.adds]
+                entry.add_up(leading, self.measures)
+                entry.has_edges = any(other.has_edges for other in leading)
 
     def _look(self, model: nn.Module, inputs: Any, output: Any) -> None:
         """Sound the alarm for the dead layers of this call."""
+        if not self._graphs.is_ours:
+            return
         entries, self._num_looked = self._entries[self._num_looked :], len(self._entries)
+        self._waiting.measure(self._measures)
         settle(entries)
         assert self._alarm is not None
-        for row in (row for entry in entries for row in entry.rows()):
+        for row in (row for entry in entries if entry.has_edges for row in entry.rows()):
             self._alarm.check(row, f"call {row.call}")
 
     def _is_seen(self, name: str, module: nn.Module, features: Tensor) -> bool:
@@ -277,8 +320,8 @@ class Trace(TraceView):
         found = self._seen.get(id(features))
         if found is None or found[0]() is not features:
             return False
-        _, version, entries = found
-        if version != _version(features) or (version is None and getattr(module, "inplace", False)):
+        _, before, entries = found
+        if before != version(features) or (before is None and getattr(module, "inplace", False)):
             return False
         if entries[0].name.startswith(f"{name}."):
             times = self._times(name)
@@ -297,22 +340,27 @@ class Trace(TraceView):
 
     @torch.no_grad()
     def _fill(self, entry: Entry, x: Tensor, measured: Measured) -> None:
-        """Compute the measures of `x`, which has the axes of all vmaps in front; it is not kept."""
+        """Compute the measures of `x`, whatever autograd does around."""
+        self._measure(entry, x, measured)
+
+    def _measure(
+        self, entry: Entry, x: Tensor, measured: Measured, product: Product | None = None, *, is_ours: bool = False
+    ) -> None:
+        """Compute the measures of `x`, which has the axes of all vmaps in front; it is not kept.
+
+        On a GPU, where many small operations cost more than their arithmetic, outputs wait for others of their kind, as
+        copies unless nobody else will change them (`is_ours`), and all are measured at once.
+        """
         x = as_matrix(x, measured.num_nodes)
         entry.channels, entry.num_nodes = x.size(-1), measured.num_nodes
         entry.num_runs = x.size(0) if x.dim() == 3 else None
-        operator = measured.operator
-        entry.operator = "symmetric" if operator is None else operator.name
-        own = {} if operator is None else {"energy": operator.energy, "rayleigh": operator.rayleigh}
-        with full_precision(x):
-            for measure in self._measures:
-                if measure.name in own and measure is MEASURES.get(measure.name):
-                    entry.values[measure.name] = own[measure.name](x)
-                elif isinstance(measured.graph, Propagation):
-                    entry.values[measure.name] = measure.function(x, measured.graph)
-                elif measure.name not in ("energy", "rayleigh"):
-                    with suppress(GraphjouleError):  # it needs edges among these nodes, and there are none
-                        entry.values[measure.name] = measure.function(x, measured.graph)  # type: ignore[arg-type]
+        entry.operator = "symmetric" if measured.operator is None else measured.operator.name
+        if self._alarm is not None and measured.operator is not None:
+            entry.has_edges = measured.operator.has_edges
+        if x.device.type == "cuda" and not measured.part and self._can_wait:
+            self._waiting.add(entry, x if is_ours else x.clone(), measured, self._measures)
+        else:
+            entry.values.update(measure_features(x, measured, self._measures, product))
 
     def _await_gradient(self, entry: Entry, x: Tensor, num_nodes: int, to_front: Callable[[Tensor], Tensor]) -> None:
         """Hang a hook on `x` that computes ``||dL/dX||``; `to_front` moves the run axis to the front.
@@ -369,24 +417,24 @@ class Alarm:
         """Sound it if the layer of a row, which has a norm and a rayleigh, is dead.
 
         Args:
-            row: of a layer; parts of one are not looked at.
+            row: of a layer; those of one graph of a batch are not looked at, for the nodes of a small one may be alike.
             when: the row's call or epoch in words.
         """
-        norm, rayleigh = row.values["norm"], row.values["rayleigh"]
-        if row.part or (math.isfinite(norm) and norm > 0 and rayleigh >= _DEAD_RAYLEIGH):
+        norm, rayleigh = row.values["norm"], row.values.get("rayleigh")
+        if rayleigh is None or (row.part or "").startswith("graph "):
+            return
+        if math.isfinite(norm) and norm > 0 and rayleigh >= _DEAD_RAYLEIGH:
             return
         if callable(self._on_collapse):
             self._on_collapse(row)
             return
-        says = f"{row.name} has collapsed in {when}: norm {norm:.3g}, rayleigh {rayleigh:.3g}"
+        name = f"{row.name} ({row.part})" if row.part else row.name
+        says = f"{name} has collapsed in {when}: norm {norm:.3g}, rayleigh {rayleigh:.3g}"
         if self._on_collapse == "stop":
             raise LayerCollapse(f"{says}; the training is stopped as `on_collapse='stop'` asks.")
-        if row.name not in self._dead:
-            self._dead.add(row.name)
+        if name not in self._dead:
+            self._dead.add(name)
             warnings.warn(f"{says}.", stacklevel=3)
-
-
-Number = Tensor | list[float]  # one per run: on the device, or read back
 
 
 @dataclass(eq=False)
@@ -407,6 +455,7 @@ class Entry:
     num_nodes: int = 0
     channels: int = 0
     num_runs: int | None = None
+    has_edges: bool = True  # without any, no two nodes can differ and none has collapsed
     values: dict[str, Number] = field(default_factory=dict)
     gradient: dict[str, Number] = field(default_factory=dict)  # its "norm", once there was a backward pass
     weight_squares: dict[str, Number] = field(default_factory=dict)  # by the parameter's name
@@ -466,11 +515,6 @@ def _number(number: Number, run: int) -> float:
     """A run's number; one that all runs share is stored once."""
     assert isinstance(number, list)
     return number[run] if len(number) > 1 else number[0]
-
-
-def _version(x: Tensor) -> int | None:
-    """How often a tensor was changed in place; tensors of inference mode do not count it."""
-    return None if x.is_inference() else x._version
 
 
 def _show(x: Tensor, trace: Trace, entry: Entry, measured: Measured) -> None:

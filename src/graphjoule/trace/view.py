@@ -103,6 +103,15 @@ class TraceView:
         """Names of the recorded measures."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        """How much is there, and how to see it."""
+        rows = self.layers
+        if not rows:
+            return f"<{type(self).__name__}: nothing recorded>"
+        calls = len({row.call for row in rows})
+        of = f"{len(rows)} rows of {calls} call{'s' * (calls > 1)}"
+        return f"<{type(self).__name__}: {of}; .table() and .plot() show them>"
+
     def columns(self) -> list[str]:
         """The measures, and the gradients' norms where some row has one."""
         found = {name for row in self.layers for name in row.numbers()}
@@ -168,8 +177,8 @@ class TraceView:
         """One row per module and mark, such as the epoch: the mean over all calls, in which every node counts the same.
 
         Energies are sums over nodes: their mean is that of the calls, and norms are roots of such. Other measures are
-        weighted by the number of nodes, and ``E / ||X||^2`` of the paper's operator by ``||X||^2``. `num_nodes` is the
-        number of all nodes together.
+        weighted by the number of nodes, and ``E / ||X||^2`` of "symmetric" and "loopless" by ``||X||^2``. `num_nodes`
+        is the number of all nodes together.
 
         Example:
             >>> rows = [LayerTrace("convs.0", {"energy": 2.0, "mad": 0.5}, num_nodes=10, call=0, mark=1)]
@@ -320,7 +329,7 @@ def _average(name: str, rows: Sequence[LayerTrace]) -> float:
     if name in _SUMS:
         return float(statistics.fmean(value ** _SUMS[name] for value in values) ** (1 / _SUMS[name]))
     weights: list[float] = [row.num_nodes for row in rows]
-    if name == "rayleigh" and all(row.operator == "symmetric" and "norm" in row for row in rows):
+    if name == "rayleigh" and all(row.operator in ("symmetric", "loopless") and "norm" in row for row in rows):
         weights = [row.norm**2 for row in rows]
     return statistics.fmean(values, weights if sum(weights) > 0 else None)
 

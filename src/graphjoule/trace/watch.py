@@ -24,7 +24,8 @@ def watched_modules(model: nn.Module, watch: Watch | Sequence[Watch] | None) -> 
             but the parts of a layer, see `layer_modules`.
     """
     if watch is None:
-        return dict(layer_modules(model)) or {type(model).__name__: model}
+        found_layers = {} if _is_layer(model) else dict(layer_modules(model))
+        return found_layers or {type(model).__name__: model}
     modules = {name: module for name, module in model.named_modules() if name}
     found: set[str] = set()
     for wanted in [watch] if isinstance(watch, str | type) else watch:
@@ -75,6 +76,25 @@ def layer_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 yield from descend(child, f"{prefix}{name}.")
 
     return descend(model, "")
+
+
+def modules_around_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules below `model` that hold layers, or what a trace watches: they may be called with other graphs."""
+    found: list[nn.Module] = []
+
+    def descend(parent: nn.Module) -> None:
+        for child in parent.children():
+            if child in found or _is_layer(child) or next(child.children(), None) is None:
+                continue
+            inside = list(_down_to_layers(child))
+            is_part = isinstance(parent, _LISTS) and not any(isinstance(module, _LISTS) for module in inside)
+            if not is_part or any(map(_is_layer, inside)):
+                if not isinstance(child, nn.ModuleList | nn.ModuleDict):  # which are never called
+                    found.append(child)
+                descend(child)
+
+    descend(model)
+    return found
 
 
 def is_in_backward() -> bool:

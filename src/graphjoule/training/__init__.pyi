@@ -1,5 +1,6 @@
 from .budget import Budget as Budget
 from .budget import in_words as in_words
+from .budget import parse_seconds as parse_seconds
 from .build import architecture_of as architecture_of
 from .build import build_model as build_model
 from .calibration import Calibration as Calibration

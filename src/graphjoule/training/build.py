@@ -22,7 +22,8 @@ from graphjoule.graph.features import Features, SparseFeatures
 from graphjoule.nn import MODELS, GraphModel, OutputScale
 from graphjoule.tasks.objective import Objective
 from graphjoule.tasks.task import Task
-from graphjoule.training.recipe import ModelSettings, Recipe, checked
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.settings import ModelSettings, checked
 
 Builder = Callable[..., nn.Module]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import printable
+from graphjoule.files import printable, reason
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.trace import LayerTrace
 from graphjoule.trace.trace import Alarm
@@ -83,10 +83,7 @@ class Callback:
 class Listeners:
     """The callbacks of one call of `fit`; what one of them raises waits until the state is saved.
 
-    Args:
-        callbacks: what listens.
-        on_progress: one more that listens to epochs.
-        should_stop: whether somebody else asks the training to stop.
+    `on_progress` listens to epochs too, and `should_stop` asks the training to stop for somebody else.
     """
 
     def __init__(
@@ -143,7 +140,8 @@ class LayerWatch(Callback):
     """Looks at every layer while a training runs: its energy, norm and their quotient, of the first run that trains.
 
     A look is one more pass in evaluation mode. It is taken every so many epochs, but never before looks would take more
-    than `most` of the time, so that is what watching costs. There is none where the graph is trained in parts.
+    than `most` of the time, so that is what watching costs beyond the first look, which is always taken. There is none
+    where the graph is trained in parts.
 
     Args:
         show: called with the epoch and the rows of all layers; None shows nothing.
@@ -234,8 +232,23 @@ class TensorBoard(Callback):
         if self._watch is not None:
             self._watch.on_begin(job)
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say in words that the disk is full or broken."""
+        try:
+            yield
+        except OSError as error:
+            raise GraphjouleError(
+                f"Cannot write for TensorBoard into {self.folder}: {reason(error)}; without it the training goes on "
+                "with `resume=True`."
+            ) from error
+
     def on_epoch(self, progress: Progress) -> None:
         """Write the means, of seeds that train after others as a curve of their own."""
+        with self._writing():
+            self._write_means(progress)
+
+    def _write_means(self, progress: Progress) -> None:
         if progress.epoch <= self._epoch:
             self._close()
             self._group += 1
@@ -257,16 +270,18 @@ class TensorBoard(Callback):
 
     def on_run_end(self, record: Record) -> None:
         """Write the whole curve of a run."""
-        writer = self._writer(f"seed-{record.seed}")
-        for name, values in record.curve.items():
-            for epoch, value in enumerate(values, start=1):
-                if value is not None:  # was not finite, or not validated
-                    writer.add_scalar(name, value, epoch)
-        writer.close()
+        with self._writing():
+            writer = self._writer(f"seed-{record.seed}")
+            for name, values in record.curve.items():
+                for epoch, value in enumerate(values, start=1):
+                    if value is not None:  # was not finite, or not validated
+                        writer.add_scalar(name, value, epoch)
+            writer.close()
 
     def on_end(self, result: FitResult) -> None:
         """Close the files."""
-        self._close()
+        with self._writing():
+            self._close()
 
     def _close(self) -> None:
         if self._mean is not None:

@@ -7,9 +7,8 @@ the test nodes are read once, for all contenders together.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, Self
 
 import torch
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import write_json
+from graphjoule.files import read_bytes, write_json
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import LOSS, OBJECTIVES, Objective
 from graphjoule.training.evaluation import Predicted
@@ -154,7 +153,7 @@ class Comparison(BaseModel):
         metric = OBJECTIVES[self.objective].metric(self.metrics[0])
         said = [_answered(question, gain, metric, self._nodes) for question, gain in self.answers.items()]
         if self.advice == self.best:
-            end = "it is the best by validation, and everything simpler is significantly worse"
+            end = "it is the best by validation, and everything simpler here is significantly worse"
             said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else 'nothing beats it'}.")
         else:
             end = ""
@@ -175,7 +174,7 @@ class Comparison(BaseModel):
         """Head and rows of a table: names, and the scores on the nodes that judge, as people read them."""
         metrics = [OBJECTIVES[self.objective].metric(name) for name in self.metrics]
         part = "test" if self.part == "test" else "validation"
-        head = ["model", *(f"{part} {metric.name.replace('_', ' ')}" for metric in metrics)]
+        head = ["model", *(f"{part} {metric.label}" for metric in metrics)]
         rows = [
             [row.name, *(metric.text(getattr(row, self.part).get(metric.name)) or "–" for metric in metrics)]
             for row in self.rows
@@ -206,11 +205,10 @@ def _amount(metric: Metric, gain: float) -> str:
 
 def _signed(metric: Metric, gain: float, *, unit: bool = True) -> str:
     """A gain in the metric's own direction: a lower error is a negative number."""
-    label = metric.name.replace("_", " ")
     if metric.is_share:
         shown = round(100 * gain if metric.is_higher_better else -100 * gain, 1) + 0.0
-        return f"{shown:+.1f}{f' points of {label}' if unit else ''}"
-    return f"{gain if metric.is_higher_better else -gain:+.3g}{f' {label}' if unit else ''}"
+        return f"{shown:+.1f}{f' points of {metric.label}' if unit else ''}"
+    return f"{gain if metric.is_higher_better else -gain:+.3g}{f' {metric.label}' if unit else ''}"
 
 
 # Judging.
@@ -224,6 +222,7 @@ def compare(
     run_ids: Sequence[str],
     part: Literal["val", "test"],
     notes: Sequence[str] = (),
+    unanswered: Collection[Question] = (),
 ) -> Comparison:
     """Score all contenders and say what follows.
 
@@ -238,6 +237,7 @@ def compare(
         run_ids: of the runs that are compared.
         part: what the nodes that judge are called.
         notes: what was left out or shortened, as sentences.
+        unanswered: questions that these contenders cannot answer.
     """
     names = dict.fromkeys([*([] if select_on == LOSS else [select_on]), *SHOWN[objective.name]])
     metrics = [objective.metric(name) for name in names]
@@ -291,6 +291,8 @@ def compare(
         "depth": (best(lambda c: (c.num_layers or 0) > 2), best(lambda c: c.num_layers in (1, 2))),
     }
     for question, (with_it, without) in questions.items():
+        if question in unanswered:
+            continue
         if with_it is not None and without is not None and (found := gain(with_it, without, first)) is not None:
             answers[question] = found
     advice = next(c.name for c in contenders if c.name == winner or not is_worse(c.name))
@@ -388,7 +390,7 @@ def write_comparison(path: str | os.PathLike[str], comparison: Comparison) -> No
 def read_comparison(path: str | os.PathLike[str]) -> Comparison:
     """The comparison of a file; a damaged one is refused with a sentence."""
     try:
-        return Comparison.model_validate_json(Path(path).read_bytes())
+        return Comparison.model_validate_json(read_bytes(path))
     except (OSError, ValidationError, ValueError) as error:
         raise GraphjouleError(
             f"{path} is damaged or not a comparison; delete it, and the same call makes it again."

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
@@ -136,7 +137,7 @@ class Evaluation:
         where = f"{'validation' if part == 'val' else 'test'} {self.unit}s"
         has_weights = not isinstance(self.objective, Ordinal)
         is_labels = isinstance(self.objective, MultiLabel)
-        return class_warnings(names_of(self.objective), counts, where, is_labels=is_labels, has_weights=has_weights)
+        return class_warnings(self.objective.names, counts, where, is_labels=is_labels, has_weights=has_weights)
 
 
 def evaluate(
@@ -151,15 +152,7 @@ def evaluate(
 ) -> Evaluation:
     """The evaluation of a run whose test targets have just been read; no target is read here that is not in its inputs.
 
-    Args:
-        seed: of the run.
-        select_on: what chose its epoch.
-        score: its value.
-        task: what was trained on.
-        split: the run's own.
-        predicted: of the validation and the test nodes.
-        network: the trained network, whose layers are watched; None for no embeddings.
-        call: makes one pass of it in evaluation mode.
+    Without a `network`, whose layers are watched in one pass that `call` makes, there are no embeddings.
     """
     samples = {name: _sample(task.objective, part) for name, part in predicted.items()}
     parts = {name: _part(task.objective, predicted[name], *sample) for name, sample in samples.items()}
@@ -168,7 +161,7 @@ def evaluate(
     planes = None
     last = "test" if "test" in parts else "val"
     if network is not None and (index := predicted[last].index) is not None:
-        chosen = _spread_rows(len(parts[last].target), MOST_POINTS)
+        chosen = torch.tensor(spread(len(parts[last].target), MOST_POINTS), dtype=torch.int64)
         nodes = index[samples[last][0]][chosen]
         planes = planes_of(network(), call, task, nodes.cpu(), last, chosen)
     return Evaluation(seed, select_on, score, task.objective, task.unit, parts, planes)
@@ -234,29 +227,13 @@ def _part(objective: Objective, part: Predicted, rows: Tensor, weight: Tensor) -
 # Classes that a score hides.
 
 
-def names_of(objective: Objective) -> tuple[str, ...]:
-    """Names of classes, labels or targets."""
-    if isinstance(objective, Classification | Ordinal):
-        return objective.classes
-    if isinstance(objective, MultiLabel):
-        return objective.labels
-    names = objective.target_names if isinstance(objective, Regression) else None
-    return names or tuple(f"target {k}" if objective.out_channels > 1 else "" for k in range(objective.out_channels))
-
-
 def class_warnings(
     names: Sequence[str], counts: Tensor, where: str, *, is_labels: bool, has_weights: bool = True
 ) -> list[str]:
     """Sentences on classes that are never predicted though there, rare and hardly found, or never there.
 
-    A class is rare with less than half its even share, and hardly found where less than half of it is.
-
-    Args:
-        names: of the classes or labels.
-        counts: see `PartEvaluation`.
-        where: which nodes, in words.
-        is_labels: whether a node may have several.
-        has_weights: whether classes may have weights.
+    A class is rare with less than half its even share, and hardly found where less than half of it is. `counts` are
+    those of a `PartEvaluation`, and `where` says in words which nodes are counted.
     """
     word, rows = "label" if is_labels else "class", list(zip(names, *counts.tolist(), strict=True))
     total, words = sum(there for _, _, _, there, _ in rows), []
@@ -357,15 +334,7 @@ def planes_of(
     """The embeddings of some nodes, layer by layer, in the plane of their two main directions.
 
     A layer's plane is turned to the one before, so that nodes move as little as they can. None if no layer gives a
-    row of finite numbers per node.
-
-    Args:
-        network: the module whose layers are watched.
-        call: makes one pass of it.
-        task: the graph, or graphs, whose nodes are pooled.
-        nodes: the nodes, or graphs.
-        part: which part they are of.
-        rows: their places in the sample of that part.
+    row of finite numbers per node. `rows` are the places of the nodes in the sample of their part.
     """
     seen: list[tuple[str, Tensor]] = []
 
@@ -373,14 +342,12 @@ def planes_of(
         if isinstance(output, Tensor) and output.dim() == 2 and output.size(0) == task.num_nodes:
             seen.append((name, task.readout(output)[nodes.to(output.device)].cpu().double()))
 
-    handles = [module.register_forward_hook(partial(note, name)) for name, module in layer_modules(network)]
-    try:
+    with ExitStack() as hooks:
+        for name, module in layer_modules(network):
+            hooks.enter_context(module.register_forward_hook(partial(note, name)))
         call(network)
-    finally:
-        for handle in handles:
-            handle.remove()
     layers = [(name, x) for name, x in _graph_layers(seen) if bool(x.isfinite().all())]
-    layers = [layers[k] for k in _spread_rows(len(layers), MOST_LAYERS).tolist()]
+    layers = [layers[k] for k in spread(len(layers), MOST_LAYERS)]
     if not layers or not len(nodes):
         return None
     points, shares, sizes = [], [], []
@@ -418,15 +385,15 @@ def _graph_layers(seen: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]
     return named
 
 
-def _spread_rows(count: int, most: int) -> Tensor:
-    """At most so many of the numbers below `count`, evenly, with the first and the last.
+def spread(count: int, most: int) -> list[int]:
+    """At most so many of the numbers from 0 below `count`, evenly, with the first and the last.
 
-    >>> _spread_rows(5, 3).tolist(), _spread_rows(2, 3).tolist()
-    ([0, 2, 4], [0, 1])
+    >>> spread(10, 4), spread(3, 4), spread(0, 4)
+    ([0, 3, 6, 9], [0, 1, 2], [])
     """
     if count <= most:
-        return torch.arange(count)
-    return torch.linspace(0, count - 1, most, dtype=torch.float64).round().long()
+        return list(range(count))
+    return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
 
 
 # The file.
@@ -504,7 +471,7 @@ def read_evaluation(path: str | os.PathLike[str]) -> Evaluation:
 
 def _check_part(part: PartEvaluation, objective: Objective) -> None:
     """Refuse tensors that do not belong together, before anything is drawn by them."""
-    n, classes = len(part.weight), len(names_of(objective))
+    n, classes = len(part.weight), len(objective.names)
     has_classes = isinstance(objective, Classification | Ordinal)
     shapes: dict[str, Sequence[tuple[int, ...]]] = {
         "prediction": [(n, objective.out_channels)],
@@ -525,6 +492,8 @@ def _check_part(part: PartEvaluation, objective: Objective) -> None:
         may_be = {"distance": ~values.isnan(), "agreement": ~values.isinf(), "target": ~values.isinf()}
         if not bool((may_be.get(each.name, values.isfinite()) & (is_signed | ~(values < 0))).all()):
             raise ValueError(f"{each.name} has a value that cannot be")
+    if n and not bool(part.weight.any()):
+        raise ValueError("weight is 0 for all rows")
     if has_classes and n and int(part.target.max()) >= classes:
         raise ValueError(f"target has class {int(part.target.max())} of {classes}")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graphjoule.graph.features import normalize_rows
 from graphjoule.measures import DEFAULT_MEASURES, Reach
-from graphjoule.tasks.inputs import ModelInput
+from graphjoule.tasks.task import ModelInput
 from graphjoule.theory import LAWS, StepLaw
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView, reach, with_reach
 from graphjoule.trace.diagnosis import Diagnosis, diagnose
@@ -60,7 +60,7 @@ class Examination:
 def examine(
     model: nn.Module,
     recipe: Recipe,
-    given: ModelInput,
+    inputs: ModelInput,
     *,
     measures: Sequence[str] = DEFAULT_MEASURES,
     watch: Sequence[str] | None = None,
@@ -74,7 +74,7 @@ def examine(
         model: the network; it is moved to the device, its mode is as before afterwards. Of a regression the network
             within, before its numbers get the unit of the targets.
         recipe: says whether rows of features are normalised, and holds ``c_min`` and ``c_max`` where there are any.
-        given: the graph and the features.
+        inputs: the graph and the features.
         measures: what to record.
         watch: names of modules to record, with ``*`` as a wildcard; by default see `Trace`.
         gradients: record gradients too, of a random sum of the outputs: how far a gradient reaches does not depend on
@@ -83,12 +83,12 @@ def examine(
         device: "auto", "cpu" or "cuda".
     """
     where = resolve_device(device)
-    given, model = given.to(where), inner_network(model.to(where))
-    x = normalize_rows(given.features) if recipe.data.normalize_features else given.features
+    inputs, model = inputs.to(where), inner_network(model.to(where))
+    x = normalize_rows(inputs.features) if recipe.data.normalize_features else inputs.features
     if gradients:
-        trace: TraceView = _with_gradients(model, x, given, measures, watch)
+        trace: TraceView = _with_gradients(model, x, inputs, measures, watch)
     else:
-        trace = Trace.of(model, given.graph, (x, given.graph), measures, watch)
+        trace = Trace.of(model, inputs.graph, (x, inputs.graph), measures, watch)
     layers = graph_layers(trace)
     settings = recipe.model
     law = StepLaw.of(settings.name, settings.options, settings.num_layers) if settings.name in LAWS else None
@@ -97,8 +97,8 @@ def examine(
     if reaches:
         first = layers.layers[:1]
         source = first[0].name if first and first[0].name != _FIRST_LAYER else None  # X_0, where it has a row
-        measured = reach(model, given.graph, (x, given.graph), source=source)
-        expected = None if law is None else law.reach(given.graph)
+        measured = reach(model, inputs.graph, (x, inputs.graph), source=source)
+        expected = None if law is None else law.reach(inputs.graph)
         trace = with_reach(trace, measured)
         layers = graph_layers(trace)
     rows: list[LayerTrace] = layers.layers or trace.layers
@@ -123,13 +123,13 @@ def graph_layers(trace: TraceView) -> RecordedTrace:
 
 
 def _with_gradients(
-    model: nn.Module, x: Any, given: ModelInput, measures: Sequence[str], watch: Sequence[str] | None
+    model: nn.Module, x: Any, inputs: ModelInput, measures: Sequence[str], watch: Sequence[str] | None
 ) -> Trace:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with Trace(model, given.graph, measures, watch, gradients=True) as trace:
-            scores: Tensor = model(x, given.graph)
+        with Trace(model, inputs.graph, measures, watch, gradients=True) as trace:
+            scores: Tensor = model(x, inputs.graph)
             drawn = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)) / len(scores)
             scores.backward(drawn.to(scores))  # type: ignore[no-untyped-call]
     finally:

@@ -18,6 +18,7 @@ from graphjoule.files import (
     ensure_folder,
     folder_lock,
     foreign_names,
+    read_bytes,
     remove_temporaries,
     write_json,
     write_text,
@@ -72,7 +73,12 @@ class RunFolder:
 
     Args:
         path: the folder; created by `open`.
+
+    Attributes:
+        checkpoint_threads: how many threads the group of runs began with whose checkpoint this is; None is unknown.
     """
+
+    checkpoint_threads: int | None = None
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -153,7 +159,7 @@ class RunFolder:
     def about(self) -> About:
         """What ``run.json`` says."""
         try:
-            return About.model_validate_json(self._about_path.read_bytes())
+            return About.model_validate_json(read_bytes(self._about_path))
         except (OSError, ValueError) as error:
             raise GraphjouleError(
                 f"{self._about_path} is missing or damaged, so this folder cannot be read; train in another one."
@@ -278,6 +284,7 @@ class RunFolder:
         """Replace the checkpoint by the state of a group of runs."""
         self._check_in_place()
         about = {"recipe": recipe.fingerprint(), "group": list(group), "seconds": seconds}
+        about |= {} if self.checkpoint_threads is None else {"threads": self.checkpoint_threads}
         write_tensors(self._checkpoint_path, "checkpoint", state, about)
 
     def load_checkpoint(self, recipe: Recipe, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
@@ -287,7 +294,8 @@ class RunFolder:
         try:
             state, about = read_tensors(self._checkpoint_path, "checkpoint")
             of, seeds, seconds = about["recipe"], about["group"], float(about["seconds"])
-            if not 0 <= seconds < math.inf:
+            threads = about.get("threads")  # older checkpoints do not say
+            if not 0 <= seconds < math.inf or not (threads is None or (type(threads) is int and threads > 0)):
                 raise ValueError
             state = _state_of_any_format(state)
         except (GraphjouleError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -295,6 +303,7 @@ class RunFolder:
             raise GraphjouleError(f"{why}{self._without_checkpoint}") from error
         if of != recipe.fingerprint():
             raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with `out`.")
+        self.checkpoint_threads = threads
         return (state, seconds) if seeds == list(group) else None
 
     def check_state(self, state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:

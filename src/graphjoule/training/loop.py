@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -282,13 +282,11 @@ def _first_bad_output(batch: SeedBatch, run: int, model: nn.Module, epoch: int) 
             seen.append((name, isinstance(output, Tensor) and not bool(torch.isfinite(output).all())))
 
         model.train(training)
-        handles = [m.register_forward_hook(partial(note, name)) for name, m in model.named_modules() if name]
-        try:
-            with batch._random_numbers():
-                model(batch.features, batch.task.graph, key=key)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as hooks, batch._random_numbers():
+            for name, module in model.named_modules():
+                if name:
+                    hooks.enter_context(module.register_forward_hook(partial(note, name)))
+            model(batch.features, batch.task.graph, key=key)
         # Modules finish in the same order on every part of a graph; rows that are not finite may be on one part alone.
         flags = torch.tensor([bad for _, bad in seen], dtype=torch.float64, device=batch.task.targets.device)
         is_bad = batch._total(flags).tolist()

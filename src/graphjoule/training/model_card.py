@@ -77,12 +77,11 @@ def _asked(data: TaskFacts | None) -> str:
     if data is None:
         return ""
     unit = data.unit
+    names: Sequence[str] = data.objective.names
     if isinstance(data.objective, Classification | Ordinal):
-        names: Sequence[str] = data.objective.classes
         known = f"{counted(data.num_labels, f'labelled {unit}')} of {counted(len(names), 'class', 'classes')}"
         known += " in this order" if isinstance(data.objective, Ordinal) else ""
     elif isinstance(data.objective, MultiLabel):
-        names = data.objective.labels
         known = f"{counted(data.num_labels, unit)} with known ones of {counted(len(names), 'label')}"
     else:
         names = getattr(data.objective, "target_names", None) or ()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import write_text
-from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal, Regression
+from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal
 from graphjoule.training.calibration import has_sets, prediction_intervals, prediction_sets
 
 logger = logging.getLogger("graphjoule")
@@ -48,7 +48,7 @@ def write_predictions(
         more: columns to write behind these, such as `coverage_columns`.
     """
     write_text(path, predictions_csv(ids, predictions, targets, objective, more))
-    names: Sequence[str] = getattr(objective, "classes", getattr(objective, "labels", ()))
+    names = objective.names if has_sets(objective) else ()
     if formulas := [text for text in (*ids, *names) if _is_formula(text)]:
         logger.warning(
             "%s: %s such as %r would be run as a formula by a spreadsheet; import its columns as text there.",
@@ -85,6 +85,7 @@ def coverage_columns(predictions: Tensor, objective: Objective, threshold: Tenso
         threshold: see `graphjoule.training.calibration.Calibration.threshold`.
 
     >>> import torch
+    >>> from graphjoule.tasks import Regression
     >>> pets = Classification(2, ("cat", "dog"))
     >>> coverage_columns(torch.tensor([[0.25, 0.75], [0.5, 0.5]]), pets, torch.tensor([0.5]))
     {'set': ['dog', 'cat;dog']}
@@ -93,13 +94,12 @@ def coverage_columns(predictions: Tensor, objective: Objective, threshold: Tenso
     """
     if not has_sets(objective):
         ends = zip(("lower", "upper"), prediction_intervals(predictions, threshold), strict=True)
-        names = _target_names(objective)
         return {
             f"{end}{name}": [f"{value:.9g}" for value in values[:, place].tolist()]
             for end, values in ends
-            for place, name in enumerate(names)
+            for place, name in enumerate(_target_names(objective))
         }
-    classes = objective.labels if isinstance(objective, MultiLabel) else objective.classes  # type: ignore[attr-defined]
+    classes = objective.names
     if divided := next((name for name in classes if ";" in name), None):
         raise GraphjouleError(
             f"The class {divided!r} has a semicolon, which stands between the classes of a set; rename it in the table."
@@ -118,6 +118,7 @@ def predictions_csv(
     """The text of the table; see `write_predictions`.
 
     >>> import torch
+    >>> from graphjoule.tasks import Regression
     >>> pets, sizes = Classification(2, ("cat", "dog")), Regression()
     >>> print(predictions_csv(["a"], torch.tensor([[0.25, 0.75]]), torch.tensor([-1]), pets), end="")
     id,label,given,probability_cat,probability_dog
@@ -136,25 +137,23 @@ def predictions_csv(
     # Nine digits: more than a float32 network means, and enough to tell two of its numbers apart.
     numbers = [[f"{value:.9g}" for value in row] for row in predictions.tolist()]
     known = [str(is_given).lower() for is_given in objective.is_known(targets).tolist()]
+    names = objective.names
     if isinstance(objective, Classification):
-        names: Sequence[str] = objective.classes
         head = ["id", "label", "given", *(f"probability_{name}" for name in names)]
         labels = [names[winner] for winner in predictions.argmax(dim=1).tolist()]
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, MultiLabel):
-        names = objective.labels
         head = ["id", "labels", "given", *(f"probability_{name}" for name in names)]
         sign = next((sign for sign in ";|," if not any(sign in name for name in names)), ";")
         found = (predictions > 0.5).tolist()  # as the metrics count them
         labels = [sign.join(name for name, is_there in zip(names, row, strict=True) if is_there) for row in found]
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, Ordinal):
-        names, head = objective.classes, ["id", "label", "prediction", "given"]
+        head = ["id", "label", "prediction", "given"]
         labels = [names[rank] for rank in predictions[:, 0].round().int().tolist()]
         rows = [[*row[:2], *row[2], row[3]] for row in zip(ids, labels, numbers, known, strict=True)]
     else:
-        names = _target_names(objective)
-        head = ["id", *(f"prediction{name}" for name in names), "given"]
+        head = ["id", *(f"prediction{name}" for name in _target_names(objective)), "given"]
         rows = [[row[0], *row[1], row[2]] for row in zip(ids, numbers, known, strict=True)]
     # Python quotes a line break only if it is the one between its rows, so a name with another needs quotes everywhere.
     needs_quotes = any("\r" in name for name in (*ids, *names))
@@ -166,7 +165,4 @@ def predictions_csv(
 
 def _target_names(objective: Objective) -> list[str]:
     """What follows "prediction" in the head: nothing for a single target without a name."""
-    names = objective.target_names if isinstance(objective, Regression) else None
-    if names is None:
-        names = () if objective.out_channels == 1 else tuple(map(str, range(objective.out_channels)))
-    return [f"_{name}" for name in names] or [""]
+    return [f"_{name}" if name else "" for name in objective.names]

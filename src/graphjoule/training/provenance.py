@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import re
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -62,7 +63,12 @@ def source_sha256() -> str:
 
 @cache
 def source_of_commit(name: str) -> str | None:
-    """The hash that the package's files have in a commit of this checkout; None where git does not know it."""
+    """The hash that the package's files have in a commit of this checkout; None where git does not know it.
+
+    The name may be out of somebody's record: one that begins with ``--output=`` would be an option of git.
+    """
+    if not re.fullmatch(r"[0-9a-f]{4,64}", name):
+        return None
     command = ["git", "archive", "--format=tar", name, "--", "."]  # of the folder that it runs in
     try:
         found = subprocess.run(command, cwd=_package(), capture_output=True, timeout=60, check=True)

@@ -1,6 +1,5 @@
 """Records: one JSON line per run, appended once and never changed. Tables are views of them."""
 
-import gzip
 import hashlib
 import json
 import math
@@ -21,7 +20,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from graphjoule.errors import GraphjouleError, choices
-from graphjoule.files import json_text, lock_itself, reason, sync_folder, without_nan
+from graphjoule.files import json_text, lock_itself, open_file, reason, sync_folder, without_nan
 from graphjoule.tasks.metrics import Metric
 from graphjoule.tasks.objective import OBJECTIVES, Classification
 from graphjoule.training.provenance import versions
@@ -268,7 +267,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """
     path = Path(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        with open_file(path) as lines:
             for number, line in enumerate(iter(partial(lines.readline, MOST_BYTES_OF_LINE), b""), start=1):
                 if len(line) == MOST_BYTES_OF_LINE:  # a few bytes of a compressed file may be gigabytes
                     raise GraphjouleError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features, SparseFeatures, normalize_rows
 from graphjoule.nn import GraphModel
-from graphjoule.ops import fold_in, limit_spectral_norm, make_key
+from graphjoule.ops import Memory, fold_in, limit_spectral_norm, make_key, using_memory
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
@@ -26,12 +25,10 @@ from graphjoule.training.build import Architecture, Draws, inner_network
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.evaluation import Evaluation, Predicted, evaluate
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.run_axis import Layout, adam_step, each_run, nested
 from graphjoule.training.selection import Selection
 
 TermBuilder = Callable[[nn.Module, Propagation], Term]
-
-_ALIGN = 16  # elements; every parameter starts on a 64-byte boundary, which matrix kernels like
-_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
 class TrainingLoss(nn.Module):
@@ -170,6 +167,7 @@ class SeedBatch:
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
         self.states = self._initial_states(device)
         self._held = self._held_weights()
+        self._memory = Memory()  # of activations, from one epoch to the next
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.watched = self.objective.watched(recipe.train.select_on)
@@ -213,7 +211,7 @@ class SeedBatch:
 
     @torch.no_grad()
     def _initial_states(self, device: torch.device) -> dict[str, Tensor]:
-        """The state of every term and run; how large one is only a call of the model can tell."""
+        """The state of every term and run; its size is known after one call of the model."""
         if len(self.terms) > 1:
             with self._random_numbers():
                 self.model.eval()(self.features, self.task.graph)
@@ -238,7 +236,7 @@ class SeedBatch:
     def train_epoch(self) -> None:
         """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
         self.parameters.requires_grad_(True)
-        with self._random_numbers():
+        with self._random_numbers(), using_memory(self._memory):
             train_loss, seen = self._train_losses()
         (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
         self.parameters.requires_grad_(False)
@@ -254,7 +252,8 @@ class SeedBatch:
             if state.numel():  # of a run that has stopped it stays as it is
                 updated = self.terms[name].updated(state, seen[name].detach(), step)
                 state.copy_(torch.where(active.view(-1, *[1] * (state.dim() - 1)), updated, state))
-        scores = self._validate()
+        with using_memory(self._memory):
+            scores = self._validate()
         improved = self.selection.update(self.epoch, train_loss, scores)
         self._keep_best(improved)
         self.curve.index_copy_(1, self.epoch[None], torch.cat([train_loss[:, None], scores], dim=1)[:, None])
@@ -312,37 +311,28 @@ class SeedBatch:
 
         rows = self.parameters, self.buffers, self.factors, self.train_index, keys, self.states
         result: tuple[Tensor, dict[str, Tensor]]
-        result = _each_run(loss, *rows) if self._views == 1 else self._of_views(loss, *rows)
+        result = each_run(loss, *rows) if self._views == 1 else self._of_views(loss, *rows)
         return result
 
     def _of_views(self, loss: Callable[..., Any], *rows: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean loss over several views of every run, with what they add together."""
         *before, keys, states = rows
         keys = fold_in(keys[:, None], torch.arange(self._views, dtype=torch.int32, device=keys.device))
-        if self.model.is_stackable:  # the views of a run are runs with the same parameters
-            repeated, states_of = [_nested(self._per_view, each) for each in before], _nested(self._per_view, states)
-            found = _each_run(loss, *repeated, keys.flatten(0, 1), states_of)
-            losses, seen = _nested(self._by_run, found)
+        if self.model.is_stackable:  # the views of a run are runs with the same parameters, one after the other
+            repeated, states_of = nested(lambda x: x.repeat_interleave(self._views, dim=0), (tuple(before), states))
+            found = each_run(loss, *repeated, keys.flatten(0, 1), states_of)
+            losses, seen, moved = nested(lambda x: torch.unflatten(x, 0, (-1, self._views)), (*found, repeated[1]))
             for name, buffer in self.buffers.items():  # each view has moved its copy of a batch norm's statistics
-                moved = self._by_run(repeated[1][name])
-                buffer.copy_(moved.mean(dim=1) if buffer.is_floating_point() else moved[:, 0])
+                buffer.copy_(moved[name].mean(dim=1) if buffer.is_floating_point() else moved[name][:, 0])
         else:
-            found = [_each_run(loss, *before, keys[:, view], states) for view in range(self._views)]
+            found = [each_run(loss, *before, keys[:, view], states) for view in range(self._views)]
             losses = torch.stack([each for each, _ in found], dim=1)
             seen = {name: torch.stack([each[name] for _, each in found], dim=1) for name in states}
         added = losses.mean(dim=1)
         for name, term in self.terms.items():
-            value, seen[name] = _each_run(term.joined, states[name], seen[name])
+            value, seen[name] = each_run(term.joined, states[name], seen[name])
             added = added + value.to(added.dtype)
         return added, seen
-
-    def _per_view(self, rows: Tensor) -> Tensor:
-        """Every row as often as there are views."""
-        return rows[:, None].expand(-1, self._views, *rows.shape[1:]).flatten(0, 1)
-
-    def _by_run(self, rows: Tensor) -> Tensor:
-        """The rows of `_per_view`, shape ``[runs, views, ...]``."""
-        return rows.reshape(len(rows) // self._views, self._views, *rows.shape[1:])
 
     def _mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
         return self._node_sums(losses[:, None], index)[0] / self._counts[0]
@@ -370,7 +360,7 @@ class SeedBatch:
             return loss, *self._pieces(self.watched, output, self._targets(index))
 
         with self._random_numbers():
-            found = _each_run(pieces, self._judged, self.buffers, self.factors, self.val_index)
+            found = each_run(pieces, self._judged, self.buffers, self.factors, self.val_index)
         return self._finish(self.watched, self._counts[1], *found).to(self.curve.dtype)
 
     def _pieces(
@@ -397,7 +387,7 @@ class SeedBatch:
         nodes = tuple(self._all_nodes(each) for each in nodes)
         scores = [loss[:, 0] / count]
         for metric in metrics:
-            ready = metric.finish(totals.pop(0)) if metric.finish is not None else _each_run(metric.of, *nodes)
+            ready = metric.finish(totals.pop(0)) if metric.finish is not None else each_run(metric.of, *nodes)
             scores.append(ready)
         return torch.stack(scores, dim=1)
 
@@ -480,7 +470,7 @@ class SeedBatch:
         loss = TrainingLoss(model, self.task, self.factors[run].to(output.device)).losses(output, target)
         sums, nodes = self._pieces(metrics, output, target)
         found = loss.double().sum()[None], sums, nodes
-        return self._finish(metrics, count, *_nested(lambda each: each[None], found))[0]
+        return self._finish(metrics, count, *nested(lambda each: each[None], found))[0]
 
     def _all_nodes(self, rows: Tensor) -> Tensor:
         """Rows of all nodes, shape ``[runs, n, ...]``."""
@@ -584,6 +574,7 @@ class SeedBatch:
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with only some of the runs."""
+        self._memory = Memory()
         index = torch.tensor(rows)
         self.restore({name: value[index.to(value.device)] for name, value in self.snapshot().items()})
 
@@ -605,96 +596,3 @@ class SeedBatch:
                 getattr(self, owner)[key] = value
             else:
                 setattr(self, owner, value)
-
-
-def _each_run(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function` of every run, by vmap over the leading axis; a single run is called as it is, which costs less."""
-    if len(next(a for a in arguments if isinstance(a, Tensor))) > 1:
-        return torch.vmap(function)(*arguments)
-    return _nested(lambda t: t[None], function(*(_nested(lambda t: t[0], a) for a in arguments)))
-
-
-def _nested(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _nested(function, one) for name, one in value.items()}
-    return tuple(_nested(function, one) for one in value) if isinstance(value, tuple) else function(value)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where each parameter of a model stands in the flat vector of length `size`."""
-
-    shapes: dict[str, torch.Size]
-    offsets: dict[str, int]
-    size: int
-
-    @classmethod
-    def of(cls, model: nn.Module) -> Layout:
-        """The layout of a model's parameters, in the order of ``named_parameters()``."""
-        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        offsets, size = {}, 0
-        for name, shape in shapes.items():
-            offsets[name] = size
-            size += -(-shape.numel() // _ALIGN) * _ALIGN
-        return cls(shapes, offsets, size)
-
-    def flatten(self, values: Mapping[str, Tensor]) -> Tensor:
-        """One vector from named tensors; the gaps between them are zero."""
-        like = next(iter(values.values()))
-        flat = torch.zeros(self.size, dtype=like.dtype, device=like.device)
-        for name, start in self.offsets.items():
-            flat[start : start + self.shapes[name].numel()] = values[name].detach().flatten()
-        return flat
-
-    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
-        """Named views into one vector; differentiable, and its gradient is one concatenation."""
-        ends = [*list(self.offsets.values())[1:], self.size]
-        pieces = torch.split(flat, [end - start for start, end in zip(self.offsets.values(), ends, strict=True)])
-        return {
-            name: (piece if len(piece) == shape.numel() else piece[: shape.numel()]).view(shape)
-            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
-        }
-
-    def spread(self, value_of: Mapping[str, float]) -> Tensor:
-        """A vector that repeats one number over each parameter: a setting per parameter, such as weight decay."""
-        flat = torch.zeros(self.size)
-        for name, start in self.offsets.items():
-            flat[start : start + self.shapes[name].numel()] = value_of[name]
-        return flat
-
-
-@torch.no_grad()
-def adam_step(
-    parameters: Tensor,
-    gradient: Tensor,
-    moment1: Tensor,
-    moment2: Tensor,
-    step: Tensor,
-    lr: Tensor,
-    weight_decay: Tensor,
-    active: Tensor,
-) -> None:
-    """One step in place for every active run, with L2 decay as in `torch.optim.Adam`; an inactive run does not change.
-
-    Plain tensor operations instead of an optimiser object: the whole state is two matrices, which checkpoints, drops
-    and resumes like the parameters themselves, and the step can be captured in a CUDA graph.
-
-    Args:
-        parameters: shape ``[runs, size]``.
-        gradient: shape ``[runs, size]``; not finite in a run that has failed.
-        moment1: running mean of the gradient.
-        moment2: running mean of its square.
-        step: number of this step, from 1, a scalar tensor.
-        lr: learning rate of every element, shape ``[size]``; zero freezes it.
-        weight_decay: L2 factor of every element, shape ``[size]``.
-        active: bool, shape ``[runs]``.
-    """
-    gradient = torch.where(active[:, None], gradient + weight_decay * parameters, 0.0)
-    moment1.lerp_(gradient, 1 - _BETA1)
-    moment2.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
-    step = step.double()  # in float32, 1 - 0.999 alone would be off by 6e-5
-    correction1 = 1 - _BETA1**step
-    correction2 = (1 - _BETA2**step).sqrt()
-    denominator = (moment2.sqrt() / correction2).add_(_EPS)
-    update = (moment1 / denominator).mul_(lr / correction1)
-    parameters.sub_(torch.where(active[:, None], update, 0.0))

@@ -23,6 +23,7 @@ from graphjoule.training.loop import Progress, RunResult, train
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.records import Record
 from graphjoule.training.seed_batch import SeedBatch, TermBuilder
+from graphjoule.training.threads import ThreadWatch
 
 logger = logging.getLogger("graphjoule")
 
@@ -81,6 +82,7 @@ class Trainer:
         self._check_selectable()
         self._built: dict[int, GraphModel] = {}
         self._next: SeedBatch | None = None
+        self._num_threads: int | None = None
 
     def check(self) -> None:
         """Refuse what cannot be trained together, and a term that does not fit the task."""
@@ -136,7 +138,7 @@ class Trainer:
         self.groups = [*self.groups, *(chunk for seeds in alike.values() for chunk in _chunks(seeds, at_once))]
         if (first := self._next_group()) is not None:
             self._next = self.make_batch(first)
-            if not (model := self._next.model).is_stackable:  # what a user's module returns only a call can tell
+            if not (model := self._next.model).is_stackable:  # only a call shows what a user's module returns
                 with torch.no_grad(), Draws(0):
                     model.eval()(self._next.features, self.task.graph)
                 model.train()
@@ -222,10 +224,11 @@ class Trainer:
         batch, self._next = self._next, None
         if batch is None or batch.seeds != group:
             batch = self.make_batch(group)
-        clock = _ShareClock()
+        clock, threads = _ShareClock(), None
         if checkpoint is not None:
             state, clock.share = checkpoint
             assert self.folder is not None
+            threads = self.folder.checkpoint_threads
             self.folder.check_state(state, batch.snapshot())
             batch.restore(state)
             logger.info("resuming at epoch %d", int(batch.epoch))
@@ -235,24 +238,34 @@ class Trainer:
             if self.folder is not None:
                 self.folder.save_checkpoint(batch.snapshot(), self.recipe, group, clock.share)
 
+        def should_stop() -> bool:
+            if not (is_asked := self.should_stop()):
+                watch.adapt()
+            return is_asked
+
         share: Budget | None = None
         if self.budget is not None:
             num_left = sum(not self.records.keys() >= set(planned) for planned in self.groups)
             share = self.budget.part(self.budget.left / num_left)
-        results = train(
-            batch,
-            {seed: self.split_of[seed] for seed in group},
-            should_stop=self.should_stop,
-            save=save,
-            save_every=self.checkpoint_every,
-            on_progress=self.on_progress,
-            is_time_up=None if share is None else lambda: share.is_up,
-        )
-        for result in results:
-            clock.tick(len(batch.seeds))
-            self._evaluate(result, batch)
-            clock.skip()  # the next run's time is its own
-            self._finish(result, len(group), clock.share)
+        with ThreadWatch(batch, threads, is_alone=self.can_halve) as watch:
+            watch.adapt()
+            self._num_threads = watch.number
+            if self.folder is not None:
+                self.folder.checkpoint_threads = watch.number
+            results = train(
+                batch,
+                {seed: self.split_of[seed] for seed in group},
+                should_stop=should_stop,
+                save=save,
+                save_every=self.checkpoint_every,
+                on_progress=self.on_progress,
+                is_time_up=None if share is None else lambda: share.is_up,
+            )
+            for result in results:
+                clock.tick(len(batch.seeds))
+                self._evaluate(result, batch)
+                clock.skip()  # the next run's time is its own
+                self._finish(result, len(group), clock.share)
 
     def adopt(self, runs: Sequence[tuple[Record, GraphModel]]) -> None:
         """Take over runs that were trained where no test target could be read: the test nodes are scored now, once.
@@ -340,7 +353,7 @@ class Trainer:
 
     def describe_device(self) -> str:
         """Where it was trained, in words."""
-        return describe_device(self.device)
+        return describe_device(self.device, self._num_threads)
 
     def peak_bytes(self) -> int:
         """The most memory used so far."""
@@ -379,12 +392,12 @@ def _chunks(seeds: list[int], size: int) -> list[list[int]]:
     return [seeds[start : start + size] for start in range(0, len(seeds), size)]
 
 
-def describe_device(device: torch.device) -> str:
-    """The device in words: the GPU's name, or "cpu (2 threads)"."""
+def describe_device(device: torch.device, num_threads: int | None = None) -> str:
+    """The device in words: the GPU's name, or "cpu (2 threads)", by default as many as torch has."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "cpu":
-        threads = torch.get_num_threads()
+        threads = num_threads or torch.get_num_threads()
         return f"cpu ({threads} thread{'s' if threads != 1 else ''})"
     return str(device)
 

@@ -20,11 +20,11 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import FLEETING, parse_json, reason, write_json
+from graphjoule.files import FLEETING, parse_json, read_bytes, reason, write_json
 from graphjoule.fitting import fit
-from graphjoule.graph.features import SparseFeatures
+from graphjoule.graph.features import has_negative
 from graphjoule.tasks import Task
-from graphjoule.tasks.metrics import Metric
+from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.tasks.objective import LOSS
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.budget import Budget
@@ -137,12 +137,11 @@ class Halving:
         self.budget, self.folder, self.device = budget, folder, device
         self.on_progress, self.should_stop = on_progress, should_stop
         self.options: dict[str, Any] = {}
+        self.own: dict[str, dict[str, Any]] = {}  # by candidate, settings that are not its model's own for this task
         self.work = folder / WORK_NAME
         self.trials: list[Trial] = []
         self._spent_before = 0.0
-        x = seen.features.value if isinstance(seen.features, SparseFeatures) else seen.features
-        # A row with negative features may sum to nearly 0, and divided by that it says nothing.
-        self._more_ranges = (_WIDTHS, _ROWS) if bool((x >= 0).all()) else (_WIDTHS,)
+        self._more_ranges = (_WIDTHS,) if has_negative(seen.features) else (_WIDTHS, _ROWS)
         self.metric = _ranking_metric(seen, list(recipes.values()))
 
     # What is known of a search, and of one that is to go on.
@@ -172,7 +171,7 @@ class Halving:
             )
         damaged = GraphjouleError(f"{path} is damaged; choose another folder with `out`.")
         try:
-            content = parse_json(path.read_bytes())
+            content = parse_json(read_bytes(path))
             begun, self.trials = dict(content["about"]), [Trial(**fields) for fields in content["trials"]]
         except OSError as error:
             raise GraphjouleError(f"Cannot read {path}: {reason(error)}.") from error
@@ -202,22 +201,41 @@ class Halving:
         return {trial.name: trial for trial in self.trials if _ORDER.index(trial.rung) < end}
 
     def ranked(self, before: str | None = None, of: str | None = None) -> list[Trial]:
-        """Candidates with a result, the best first; of equal ones the one that was tried first.
+        """Candidates with a result, the best first, see `_in_order`.
 
         Args:
             before: count the rungs before this one alone.
             of: candidates of this rung alone.
         """
-        sign = -1 if self.metric.is_higher_better else 1
         found = [trial for trial in self.latest(before).values() if trial.score is not None]
-        found = [trial for trial in found if of is None or trial.rung == of]
-        return sorted(found, key=lambda trial: (sign * (trial.score or 0.0), trial.loss or 0.0))
+        return self._in_order([trial for trial in found if of is None or trial.rung == of])
+
+    def _in_order(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those within a standard error of the best score by their validation loss, then the others by their score.
+
+        So close, few validation nodes cannot tell accuracies apart, and the loss still can. Of 16 random settings of
+        EGNN on 35 tasks with one seed, the chosen one was 0.85 points below the best on test nodes instead of 0.92, and
+        on the worst task 2.5 instead of 5.4. Of equal ones the first that was tried comes first.
+        """
+        sign = -1 if self.metric.is_higher_better else 1
+
+        def key(trial: Trial) -> tuple[float, ...]:
+            score, loss = sign * (trial.score or 0.0), math.inf if trial.loss is None else trial.loss
+            return (0.0, loss, score) if score <= best + margin else (1.0, score, loss)
+
+        best = min((sign * (trial.score or 0.0) for trial in trials), default=0.0)
+        num_val = len(next(iter(self.seen.splits.values())).val)
+        margin = standard_error(-best, num_val) if self.metric.name == ACCURACY.name else 0.0
+        return sorted(trials, key=key)
 
     # The rungs.
 
     def run(self) -> None:
         """Go through all rungs; what the list of trials has already is not repeated."""
-        first = [Trial(rung="first", name=n, model=r.model.name, num_layers=r.model.num_layers) for n, r in self._all()]
+        first = [
+            Trial(rung="first", name=n, model=r.model.name, num_layers=r.model.num_layers, changes=self.own.get(n, {}))
+            for n, r in self._all()
+        ]
         self._rung("first", first)
         kept = self.ranked(before="best")[: math.ceil(_KEPT * len(first))]
         self._rung("best", [trial for trial in kept if not trial.is_over])
@@ -406,16 +424,25 @@ class Halving:
         return near.epoch_seconds * (trial.num_layers + 2) / (near.num_layers + 2)
 
     def standings(self) -> list[Trial]:
-        """The last state of every candidate, the best first."""
-        return sorted(self.latest().values(), key=self._standing)
+        """The last state of every candidate: the later its last rung, the better, then see `_in_order`.
 
-    def _standing(self, trial: Trial) -> tuple[float, ...]:
-        """The later its last rung, the better; within a rung by score. Those without a result come last."""
-        sign = -1 if self.metric.is_higher_better else 1
-        if trial.score is None:
-            return (1.0, 0.0, 0.0, 0.0)
-        rung = max(_ORDER.index(trial.rung), _ORDER.index("variations"))  # more time alone is no merit
-        return (0.0, -rung, sign * trial.score, trial.loss or 0.0)
+        Those without a result come last.
+        """
+        latest = self.latest().values()
+        ranked = self._in_order([trial for trial in latest if trial.score is not None])
+        # Of the rungs before the finalists', more time alone is no merit.
+        ranked.sort(key=lambda trial: -max(_ORDER.index(trial.rung), _ORDER.index("variations")))
+        return ranked + [trial for trial in latest if trial.score is None]
+
+
+def standard_error(accuracy: float, num_nodes: int) -> float:
+    """Of an accuracy on so many nodes; one more right and one more wrong count, so that it is never 0.
+
+    >>> round(standard_error(0.9, 98), 3)
+    0.031
+    """
+    share = (accuracy * num_nodes + 1) / (num_nodes + 2)
+    return math.sqrt(share * (1 - share) / max(num_nodes, 1))
 
 
 def _ranking_metric(task: Task, recipes: Sequence[Recipe]) -> Metric:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import check_free, ensure_folder, parse_json, reason, without_nan, write_json, write_text
+from graphjoule.files import (
+    check_free,
+    ensure_folder,
+    parse_json,
+    read_bytes,
+    reason,
+    without_nan,
+    write_json,
+    write_text,
+)
 from graphjoule.trace.plots import MissingLibraryError, save_figure
 from graphjoule.training.recipe import Recipe, recipe_text
 from graphjoule.tuning.queue import attempts_of, is_over
@@ -154,7 +163,7 @@ def check_folder(folder: Path, name: str, about: Mapping[str, Any], journal: Col
     """
     path = folder / SEARCH_NAME
     try:
-        mark = parse_json(path.read_bytes())
+        mark = parse_json(read_bytes(path))
         owner, owned = str(mark["name"]), dict(mark["about"])
     except FileNotFoundError:
         check_free(folder, journal)

@@ -12,7 +12,8 @@ from typing import Any
 from graphjoule.errors import GraphjouleError, unknown
 from graphjoule.nn import MODELS
 from graphjoule.terms import TERMS
-from graphjoule.training.recipe import Recipe, parse_overrides, resolve, setting_names
+from graphjoule.training.recipe import Recipe
+from graphjoule.training.settings import parse_overrides, resolve, setting_names
 from graphjoule.tuning.storage import import_optuna
 
 # What the run is, and what it is judged by and on: a search that changed them would compare what cannot be compared.

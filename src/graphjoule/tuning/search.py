@@ -21,6 +21,7 @@ from graphjoule.tasks import Task
 from graphjoule.tasks.objective import LOSS
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.recipe import Recipe
+from graphjoule.training.threads import share_threads
 from graphjoule.tuning.outcome import Outcome, read_outcome
 from graphjoule.tuning.queue import TrialQueue, slot_of
 from graphjoule.tuning.ranges import Range, default_ranges, fit_ranges, own_values, with_settings
@@ -243,9 +244,9 @@ class Team:
     device: str
     timeout: float | None = None
 
-    def run_worker(self, num_threads: int, parent: int) -> None:
+    def run_worker(self, num_workers: int, parent: int) -> None:
         """Work until all is done; the exit code shows the parent how it ended."""
-        torch.set_num_threads(num_threads)
+        share_threads(num_workers)
         # Before a training there is nothing to save: SIGTERM then does what Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -273,9 +274,8 @@ def run_team(team: Team, num_workers: int, *, on_poll: Callable[[], None] = lamb
     Raises:
         KeyboardInterrupt: it was stopped; by then every worker has ended.
     """
-    num_threads = max(1, torch.get_num_threads() // num_workers)
     context = multiprocessing.get_context("spawn")  # a fork would copy locks of threads that do not exist in it
-    workers = [context.Process(target=team.run_worker, args=(num_threads, os.getpid())) for _ in range(num_workers)]
+    workers = [context.Process(target=team.run_worker, args=(num_workers, os.getpid())) for _ in range(num_workers)]
     before = signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # a parent that is killed by it could not end its workers

@@ -27,8 +27,8 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.fitting import FitResult, fit, mean_prediction
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.inputs import ModelInput
 from graphjoule.tasks.objective import LOSS, Classification, MultiLabel, Ordinal
+from graphjoule.tasks.task import ModelInput
 from graphjoule.training.budget import Budget
 from graphjoule.training.comparison import SHOWN, Comparison, Contender, compare
 from graphjoule.training.evaluation import Predicted
@@ -52,6 +52,7 @@ MOST_JUDGES = 20_000
 # quarter of the products that the training took is about its time; counts, not clocks, so that it is the same again.
 _LEAST_WORK, _MOST_WORK, _SHARE_OF_TRAINING = 1e9, 1e10, 0.25
 _MOST_LINEAR = 4e7  # numbers that the linear models of all seeds and classes read at each step
+_QUICK_LINEAR = 3e5  # up to so many they take less than a second, and are never left out
 _SPREAD = 0.2  # products of label propagation, as a share of the work of boosting
 _ITERATIONS, _LEAST_ITERATIONS, _LEAST_ROWS = 100, 25, 1000
 _LEAVES, _BINS = 15, 127
@@ -106,10 +107,12 @@ def assess(
 
     limit = None if budget is None else Budget.of(budget)
     contenders: list[Contender] = []
+    left_out: list[_Rival] = []
     with threadpool_limits(1):  # sums in the order of threads would differ in their last bits
         for rival in _rivals(table):
             if limit is not None and limit.is_up and not rival.is_quick:
                 table.note(f"{rival.name[0].upper()}{rival.name[1:]} is left out: the time was spent.")
+                left_out.append(rival)
             else:
                 contenders.append(_contender(table, rival))
     started, shallow = time.perf_counter(), _shallow(recipe, records)
@@ -132,9 +135,17 @@ def assess(
             table.note(f"A GCN of 2 layers is left out. {error}")
     layers = recipe.model.num_layers
     name = f"{recipe.model.name} with {counted(layers, 'layer')}"
-    chosen = _Rival(name, True, True, network([model for _, model in done], recipe), num_layers=layers)
+    # Of APPNP and GCNII this is the share of a node's own in every step: with all of it nothing comes from neighbours.
+    uses_graph = recipe.model.options.get("alpha") != 1.0
+    name += "" if uses_graph else " without the graph"
+    chosen = _Rival(name, uses_graph, True, network([model for _, model in done], recipe), num_layers=layers)
     contenders.append(_contender(table, chosen))
     contenders[-1] = replace(contenders[-1], seconds=sum(record.seconds for record in records))
+    is_unanswered = any(_is_features_alone(rival) for rival in left_out) and not any(
+        map(_is_features_alone, contenders)
+    )
+    if is_unanswered:  # better than a constant is what every model of the features may be
+        table.note("Whether the graph helps is not known: there was no time for a model of the features alone.")
     comparison = compare(
         task.objective,
         contenders,
@@ -142,6 +153,7 @@ def assess(
         run_ids=run_ids,
         part=table.part,
         notes=table.notes,
+        unanswered=["graph"] if is_unanswered else [],
     )
     if folder is not None:
         folder.write_comparison(comparison)
@@ -303,6 +315,10 @@ class _Rival:
     is_quick: bool = False  # so that it is never left out
 
 
+def _is_features_alone(model: _Rival | Contender) -> bool:
+    return model.uses_features and not model.uses_graph
+
+
 def _contender(table: _Table, rival: _Rival, started: float | None = None) -> Contender:
     started = time.perf_counter() if started is None else started
     parts = [fold.parts(rival.predict(fold)) for fold in table.folds]
@@ -324,7 +340,7 @@ def _rivals(table: _Table) -> list[_Rival]:
     linear = "logistic regression" if has_classes else "ridge regression"
     rivals = [
         _Rival("majority" if has_classes else "mean", False, False, partial(_constant, table), is_quick=True),
-        _Rival(linear, False, True, partial(_linear, table)),
+        _Rival(linear, False, True, partial(_linear, table), is_quick=_linear_work(table) <= _QUICK_LINEAR),
         _Rival("label propagation", True, False, partial(_propagated, table), is_quick=True),
     ]
     if not width:
@@ -346,6 +362,12 @@ def _rivals(table: _Table) -> list[_Rival]:
 def _constant(table: _Table, fold: _Fold) -> Tensor:
     """The training nodes' mean of every column: of classes how frequent each is."""
     return torch.nan_to_num(table.columns[fold.train].nanmean(dim=0)).expand(len(fold.rows), -1)
+
+
+def _linear_work(table: _Table) -> float:
+    """How many numbers the linear models of all seeds and classes would read at each step."""
+    stored = table.features.nnz if sp.issparse(table.features) else table.features.size
+    return float(stored / table.task.num_nodes * table.task.out_channels * sum(len(fold.train) for fold in table.folds))
 
 
 def _linear(table: _Table, fold: _Fold) -> Tensor:

@@ -30,8 +30,9 @@ def test_one_line_a_case_with_ours_the_peers_and_how_many_times_faster():
     line, *rest = result.out.splitlines()
     assert rest == []
     number = r"[\d,.]+ ms"
-    ratio = r"= [\d.]+x \([\d.]+ to [\d.]+, n = 5\)"
-    assert re.fullmatch(rf"digits-2 +ours {number}  pyg {number} {ratio}  pyg-csr {number} {ratio}", line)
+    ratio = r"= [\d.]+x \([\d.]+ to [\d.]+, n = 5; of medians [\d.]+x\)"
+    floor = rf"\(floor [\d.]+ GiB, {number}: \d+ % of ours\)"
+    assert re.fullmatch(rf"digits-2 +ours {number} {floor}  pyg {number} {ratio}  pyg-csr {number} {ratio}", line)
 
 
 def test_json_is_the_last_line_and_the_file_holds_the_same(tmp_path):
@@ -42,6 +43,10 @@ def test_json_is_the_last_line_and_the_file_holds_the_same(tmp_path):
     assert (record["case"], record["peer"], record["layers"], record["runs"]) == ("digits-2", "pyg-csr", 2, 2)
     assert (record["nodes"], record["edges"], record["width"]) == (1797, 9929, 64)
     assert record["ratio"] > 0
+    assert record["median_ratio"] == pytest.approx(2 * record["peer_ms"] / record["ours_ms"])
+    activation, entries = 1797 * 64 * 4, (1797 + 2 * 9929) * 8
+    assert record["floor_bytes"] == 2 * (2 * 12 * activation + 3 * entries + 2 * 7 * 64 * 64 * 4)
+    assert record["bytes_per_second"] > 1e8
     assert record["device"].startswith("cpu")
     assert record["body"]
     assert "torch_geometric" in record["versions"]

@@ -38,4 +38,11 @@ def test_auto_against_every_rival_and_against_the_best_of_each_task():
     assert "not yet" not in text
     assert "auto - gcn: mean +3.50 points over 2 tasks, median +3.50, worst -4.00 (a)" in text
     assert "auto - the best rival of each task: mean +3.50 points over 2 tasks, median +3.50, worst -4.00 (a)" in text
+    assert "| task | splits | auto | gcn | majority | best rival | difference |" in text
+    trained = [fitted("a", 8, DATA, 0.97), fitted("a", 8, FOUND, 1.0), rival("b", "egnn with 8 layers", 0.5)]
+    trained[0]["scores"]["test_accuracy"] = [0.97, 0.97, 0.0]  # auto had two splits
+    assert "| a | 2 | 91.00 | 95.00 | 50.00 | 97.00 | egnn with 8 layers | -6.00 |" in auto_ledger(records + trained)
+    but = "auto - the best rival of each task but EGNN: mean +3.50 points over 2 tasks, median +3.50, worst -4.00 (a)"
+    assert but in auto_ledger(records + trained)
+    assert "worst -4.00 (a); more than 1 below on 1: a" in text
     assert auto_ledger([]) == ""

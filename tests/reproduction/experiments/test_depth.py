@@ -33,6 +33,13 @@ def test_a_second_call_computes_only_what_is_missing(tmp_path, capsys):
     assert [json.loads(line)["key"] for line in file.read_text().splitlines()] == ["one"]
 
 
+def test_a_cell_with_fewer_runs_than_asked_is_made_anew(tmp_path, capsys):
+    cells = Cells(tmp_path / "cells.jsonl", 60, torch.device("cpu"))
+    cells.get("one", {}, lambda: {"epochs": [5] * 3}, runs=3)
+    assert len(cells.get("one", {}, lambda: pytest.fail("computed twice"), runs=3)["epochs"]) == 3
+    assert len(cells.get("one", {}, lambda: {"epochs": [5] * 10}, runs=10)["epochs"]) == 10
+
+
 @pytest.mark.parametrize("model", ["wave", "gcnii", "adgn", "graphcon", "gps"])
 def test_models_and_rivals_train_on_a_ring(model):
     settings = depth._RING | depth._SEARCHED[model][0] | {"lr": 0.01, "epochs": 1, "patience": 1}

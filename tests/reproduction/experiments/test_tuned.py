@@ -4,6 +4,8 @@ import time
 import pytest
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.studies.verify import check_protocols, read_placed
+from graphjoule.training import read_records
 from graphjoule.tuning import fit_ranges, parse_ranges
 from reproduction.experiments import tuned
 from reproduction.pages.tuned import ablation_table, cost_table, ranking_table, tuned_table
@@ -34,7 +36,7 @@ def test_every_part_goes_on_where_it_was_and_the_tables_say_what_came_of_it(tmp_
     later = time.time() + 60
 
     def part(name, model="egnn", end=later):
-        return tuned.PARTS[name]("cora", model, tmp_path, "cpu", end)
+        return tuned.PARTS[name]("cora", model, tmp_path, "cpu", end, tmp_path / "state")
 
     assert part("search", end=0) == "0 of 2 trials"
     with pytest.raises(GraphjouleError, match="egnn on cora: 0 of 2 trials are done"):
@@ -46,6 +48,16 @@ def test_every_part_goes_on_where_it_was_and_the_tables_say_what_came_of_it(tmp_
     trials = [json.loads(line) for line in (tmp_path / "cora-egnn.trials.jsonl").read_text().splitlines()]
     assert trials[0]["params"]["terms.consistency.weight"] == 0.8
     assert "test" not in (tmp_path / "cora-egnn.trials.jsonl").read_text()
+    assert all(trial["versions"]["source"] and trial["device"] for trial in trials)
+    (tmp_path / "cora-egnn.trials.jsonl").write_text(
+        "".join(json.dumps(trial | {"versions": {"source": "of before"}}) + "\n" for trial in trials)
+    )
+    part("search")  # finds nothing to do, and says of nothing that it made it
+    assert "of before" in (tmp_path / "cora-egnn.trials.jsonl").read_text()
+    for run in read_records(tmp_path / "cora-egnn.runs.jsonl.gz"):
+        assert run.protocol == tuned.PROTOCOL.cited("tuned", {})
+        assert len(run.curve["val_accuracy"]) == run.epochs_run
+    assert check_protocols([tmp_path], read_placed([tmp_path])[0], {}).problems == []
     best = tuned.winner(tmp_path, "cora", "egnn").settings()
     chosen = max(trials, key=lambda trial: trial["value"])["params"]
     assert {name: best[name] for name in chosen} == chosen

@@ -11,7 +11,8 @@ from reproduction.pages import wave
 def record(tmp_path, monkeypatch):
     """Lines of a made-up record."""
     path = tmp_path / "wave.jsonl"
-    monkeypatch.setattr(wave, "FILE", path)
+    for name in ("FILE", "SUITE"):
+        monkeypatch.setattr(wave, name, path)
     return lambda *rows: path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -30,14 +31,25 @@ def test_memory_is_that_of_one_run_and_what_was_not_trained_is_left_out(record):
     ]
 
 
+def test_errors_are_the_latest_and_costs_those_of_a_gpu(record):
+    row = {"key": "shortest-paths-40 wave", "layers": 40, "failed": 0, "seconds_per_run": 1.5, "test_mae": [0.5, 0.7]}
+    record(row | {"peak_bytes": 4e9}, row | {"seconds_per_run": 300.0, "test_mae": [0.3, 0.3]})
+    assert wave.distances_table().splitlines()[2] == "| **wave** | 40 | 0.30 ± 0.00 (2) | - | - | 1.5 s | 2.00 GB |"
+    record({"key": "eccentricity-40 gcnii", "layers": 40, "test_mae": [0.5]})
+    assert wave.distances_table().splitlines()[2] == "| GCNII | 40 | - | 0.50 (1) | - | - | - |"
+
+
 def test_an_empty_table_is_a_sentence(record):
     record({"key": "cora wave 64"})
-    assert wave.distances_table().startswith("Not trained yet: ")
+    for table in (wave.distances_table, wave.large_table, wave.suite_table):
+        assert table().startswith("Not trained yet: ")
 
 
-def test_a_wave_fills_the_grid_and_a_diffusion_does_not():
-    last = wave._LAYERS[-1]
-    reached = {
-        name: int((x[last].abs() > 1e-3).sum()) for name, x in (("wave", wave._wave()), ("egnn", wave._diffusion()))
-    }
-    assert reached["wave"] > 3 * reached["egnn"] > 100
+def test_a_minefield_is_scored_by_its_area_and_other_tasks_by_accuracy(record):
+    scores = {"layers": 4, "test_accuracy": [0.8, 0.8], "test_roc_auc": [0.9, 0.9]}
+    record(*({"key": f"{task} gps", **scores} for task in ("mines-100", "cora-labels-5")))
+    rest = " | -" * 6 + " |"
+    assert wave.suite_table().splitlines()[2:] == [
+        "| minefield, ROC AUC | - | 90.0 ± 0.0 [4]" + rest,
+        "| Cora, 5 per class | - | 80.0 ± 0.0 [4]" + rest,
+    ]

@@ -1,0 +1,74 @@
+"""Energies from products that somebody has made anyway: the next layer of a network, for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from graphjoule.graph.laplacian import LEAST_ENERGY, QUICK_NUMEL, RANGE, inner_product
+from graphjoule.graph.propagation import Propagation
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """``a P X + alpha X`` of some features ``X``, as the float32 arithmetic of a layer has it.
+
+    Attributes:
+        value: the product, shape ``[..., num_nodes, channels]``.
+        graph: the operator ``P``.
+        a: factor of ``P X``.
+        alpha: factor of ``X``.
+    """
+
+    value: Tensor
+    graph: Propagation
+    a: float
+    alpha: float
+
+    def energies(self, x: Tensor) -> Tensor | None:
+        """The Dirichlet energies of ``X``, as `Laplacian.form` has them, for two passes over memory and no product.
+
+        ``E = ||X||^2 - <X, P X>``, rows in float32 and their sums in float64. As in `QuickForm` the roundings of the
+        entries are measured by what they make of ``s = sqrt(1 + d)``, whose energy is zero, and taken off; and features
+        whose energy is small beside ``||X||^2``, where more than five digits might cancel, are refused.
+
+        Args:
+            x: ``X``, shape ``[..., num_nodes, channels]``.
+
+        Returns:
+            Float64 numbers, shape ``[...]``, NaN where the features must be measured by `Laplacian.form`; None where
+            all must.
+        """
+        if type(self.graph) is not Propagation or x.dtype != torch.float32 or self.a == 0 or x.numel() < QUICK_NUMEL:
+            return None
+        if x.device.type == "cpu" and x.dim() == 2:
+            size = torch.tensor(inner_product(x, x), dtype=torch.float64)
+            inner = torch.tensor(inner_product(x, self.value), dtype=torch.float64)
+        else:
+            size = torch.linalg.vector_norm(x, dim=-1).square_().sum(dim=-1, dtype=torch.float64)
+            inner = (x * self.value).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
+        energy = (self._of_kernel() * size - inner) / self.a
+        is_good = (energy >= LEAST_ENERGY * size) & (size > RANGE[0]) & (size < RANGE[1])
+        return torch.where(is_good, energy, torch.nan)
+
+    def _of_kernel(self) -> float:
+        """The number by which the rounded ``a P + alpha I`` multiplies ``s``: ``a + alpha`` but for the roundings."""
+        known = _OF_KERNEL.setdefault(self.graph, {})
+        key = self.a, self.alpha
+        if key not in known:
+            entries = self.graph.mixed(self.a, self.alpha).double()
+            scale = self.graph.laplacian.scale
+            weighed = scale[self.graph.row()] * scale[self.graph.col.long()] * entries
+            known[key] = float(weighed.sum() / scale.square().sum())
+        return known[key]
+
+
+_OF_KERNEL: WeakKeyDictionary[Propagation, dict[tuple[float, float], float]] = WeakKeyDictionary()
+
+Show = Callable[[int, Tensor, Product | None], None]
+"""Called by a fused stack with the number of a layer, its output, and what the next layer's product made of it, if that
+is at hand. The output is overwritten soon, but not on a GPU."""

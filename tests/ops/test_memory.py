@@ -1,0 +1,31 @@
+import torch
+
+from graphjoule.ops.memory import Memory, current_memory, using_memory
+
+
+def test_what_was_given_back_is_taken_again_and_the_smallest_that_will_do():
+    memory = Memory()
+    small, large = memory.take(10), memory.take(100)
+    memory.give_back(large)
+    memory.give_back(small)
+    assert memory.take(10) is small
+    assert memory.take(10) is large
+    assert memory.take(10).numel() == 10  # nothing was free
+
+
+def test_what_is_too_small_goes():
+    memory = Memory()
+    small = memory.take(10)
+    memory.give_back(small)
+    assert memory.take(11).numel() == 11
+    assert memory.take(10) is not small
+
+
+def test_a_block_has_its_own_memory_and_gives_the_one_before_back():
+    outer, inner = Memory(), Memory()
+    with using_memory(outer):
+        with using_memory(inner):
+            assert current_memory() is inner
+        assert current_memory() is outer
+    assert current_memory() is not current_memory()
+    assert isinstance(current_memory().take(3), torch.Tensor)
