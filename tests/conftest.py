@@ -29,12 +29,19 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread() -> None:
     """Matrices this small gain nothing from a second thread, and lose a lot to waiting for it on a busy machine."""
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """A test that leaves another number of threads behind changes the last bits of all after it: it fails here."""
+    before = torch.get_num_threads()
     yield
+    after = torch.get_num_threads()
     torch.set_num_threads(before)
+    assert after == before, f"the test leaves {after} threads"
 
 
 @pytest.fixture(scope="session")
