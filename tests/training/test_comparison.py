@@ -65,6 +65,48 @@ def test_nothing_gained_is_not_called_undecided_where_there_are_nodes_enough():
     assert found.advice == "plain"
 
 
+def depths(*correct, n=3000):
+    """A model of the features alone, a shallow and a deep network on the graph, each right on a share of the nodes."""
+    pets, target = Classification(2), torch.arange(n) % 2
+    plain, shallow, deep = ([said(pets, right, target)] for right in shares(n, *correct))
+    return judged(
+        [
+            contender("plain", plain),
+            contender("shallow", shallow, graph=True, layers=2),
+            contender("deep", deep, graph=True, layers=8),
+        ],
+        pets,
+    )
+
+
+@pytest.mark.parametrize("deep", [0.88, 0.71])
+def test_depth_is_not_praised_on_a_graph_that_does_not_help(deep):
+    """Sure or undecided, what it gains over a shallow network says nothing against a model without the graph."""
+    found = depths(0.9, 0.7, deep)
+    assert found.answers["graph"].answer == "does not help"
+    assert found.answers["depth"].answer == ("helps" if deep > 0.8 else "undecided")
+    _, sentence, advice = [each for each in found.sentences() if not each.startswith("The features")]
+    change = f"deep has +{100 * deep - 70:.1f} points of accuracy against shallow"
+    assert sentence.startswith(f"More layers do not make the graph useful: {change} (95 % interval ")
+    assert sentence.endswith(f"), and {100 * deep - 90:+.1f} against plain, the best without the graph.")
+    assert advice.startswith("Use plain")
+
+
+def test_depth_that_costs_is_said_so_whatever_the_graph_is_worth():
+    found = depths(0.9, 0.8, 0.7)
+    assert any(each.startswith("Depth does not help: deep has -10.0 points") for each in found.sentences())
+
+
+def test_layers_of_a_network_without_the_graph_are_no_depth():
+    pets, target = Classification(2), torch.arange(100) % 2
+    low, high = ([said(pets, right, target)] for right in shares(100, 0.5, 1.0))
+    found = judged(
+        [contender("shallow", low, graph=True, layers=2), contender("deep without the graph", high, layers=8)], pets
+    )
+    assert "graph" in found.answers
+    assert "depth" not in found.answers
+
+
 def test_few_nodes_are_undecided_and_the_advice_says_how_much_it_may_cost():
     pets, target = Classification(2), torch.arange(20) % 2
     one, other = shares(20, 0.6, 0.8)

@@ -151,7 +151,12 @@ class Comparison(BaseModel):
     def sentences(self) -> list[str]:
         """What the graph, the features and depth are worth, and what to use."""
         metric = OBJECTIVES[self.objective].metric(self.metrics[0])
-        said = [_answered(question, gain, metric, self._nodes) for question, gain in self.answers.items()]
+        said = [
+            self._useless_depth(gain, metric)
+            if question == "depth" and self._has_useless_graph and gain.answer != "does not help"
+            else _answered(question, gain, metric, self._nodes)
+            for question, gain in self.answers.items()
+        ]
         if self.advice == self.best:
             end = "it is the best by validation, and everything simpler here is significantly worse"
             said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else 'nothing beats it'}.")
@@ -165,6 +170,20 @@ class Comparison(BaseModel):
                 f"validation{end}."
             )
         return said
+
+    @property
+    def _has_useless_graph(self) -> bool:
+        return "graph" in self.answers and self.answers["graph"].answer == "does not help"
+
+    def _useless_depth(self, gain: Gain, metric: Metric) -> str:
+        """What depth gains among networks on a graph that does not help, beside the best model without that graph."""
+        rival = self.answers["graph"].over
+        scores = {row.name: getattr(row, self.part).get(metric.name) for row in self.rows}
+        mine, theirs, beside = scores.get(gain.of), scores.get(rival), ""
+        if mine is not None and theirs is not None:
+            better = mine - theirs if metric.is_higher_better else theirs - mine
+            beside = f", and {_signed(metric, better, unit=False)} against {rival}, the best without the graph"
+        return f"More layers do not make the graph useful: {_change(gain, metric)} ({_ends(gain, metric)}){beside}."
 
     @property
     def _nodes(self) -> str:
@@ -187,9 +206,7 @@ def _answered(question: Question, gain: Gain, metric: Metric, nodes: str) -> str
     what = {"graph": "the graph", "features": "the features", "depth": "depth"}[question]
     verb = "help" if question == "features" else "helps"
     rival = {"graph": ", the best without it", "features": ", the best without them", "depth": ""}[question]
-    change = f"{gain.of} has {_signed(metric, gain.value)} against {gain.over}{rival}"
-    low, high = (gain.low, gain.high) if metric.is_higher_better else (gain.high, gain.low)
-    ends = f"95 % interval {_signed(metric, low, unit=False)} to {_signed(metric, high, unit=False)}"
+    change, ends = f"{_change(gain, metric)}{rival}", _ends(gain, metric)
     if gain.answer == "undecided":
         return f"Whether {what} {verb} is undecided: {change} ({ends}) on {nodes}."
     if gain.answer == "helps":
@@ -197,6 +214,15 @@ def _answered(question: Question, gain: Gain, metric: Metric, nodes: str) -> str
     else:
         verb = "do not help" if question == "features" else "does not help"
     return f"{what.capitalize()} {verb}: {change} ({ends})."
+
+
+def _change(gain: Gain, metric: Metric) -> str:
+    return f"{gain.of} has {_signed(metric, gain.value)} against {gain.over}"
+
+
+def _ends(gain: Gain, metric: Metric) -> str:
+    low, high = (gain.low, gain.high) if metric.is_higher_better else (gain.high, gain.low)
+    return f"95 % interval {_signed(metric, low, unit=False)} to {_signed(metric, high, unit=False)}"
 
 
 def _amount(metric: Metric, gain: float) -> str:
@@ -288,7 +314,10 @@ def compare(
     questions: dict[Question, tuple[str | None, str | None]] = {
         "graph": (best(lambda c: c.uses_graph), best(lambda c: not c.uses_graph)),
         "features": (best(lambda c: c.uses_features), best(lambda c: not c.uses_features)),
-        "depth": (best(lambda c: (c.num_layers or 0) > 2), best(lambda c: c.num_layers in (1, 2))),
+        "depth": (
+            best(lambda c: c.uses_graph and (c.num_layers or 0) > 2),
+            best(lambda c: c.uses_graph and c.num_layers in (1, 2)),
+        ),
     }
     for question, (with_it, without) in questions.items():
         if question in unanswered:
