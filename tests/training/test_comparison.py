@@ -120,6 +120,21 @@ def test_few_nodes_are_undecided_and_the_advice_says_how_much_it_may_cost():
     assert "it may be worse by up to" in found.sentences()[-1]
 
 
+@pytest.mark.parametrize(("n", "advised"), [(4, None), (20_000, "constant")])
+def test_a_constant_is_not_advised_because_nodes_are_few(n, advised):
+    pets, target = Classification(2), torch.arange(n) % 2
+    half, more = (said(pets, right, target) for right in shares(n, 0.5, 0.75 if n == 4 else 0.501))
+    found = judged([contender("constant", [half], features=False), contender("plain", [more])], pets)
+    assert (found.best, found.advice, found.advised) == ("plain", "constant", advised)
+    if advised is None:
+        said_last = (
+            "Nothing can be advised: plain is the best by validation, but 4 test nodes cannot tell it from constant"
+        )
+        assert found.sentences()[-1].startswith(f"{said_last}, which may be worse by up to 100.0 points; ")
+    else:
+        assert found.sentences()[-1].startswith("Use constant: ")
+
+
 @pytest.mark.parametrize("share", [1.0, 0.0])
 def test_two_nodes_prove_nothing_though_every_draw_of_them_is_alike(share):
     pets, target = Classification(2), torch.arange(2)

@@ -121,7 +121,8 @@ class Comparison(BaseModel):
         rows: the contenders, the simplest first, the model that was trained last.
         answers: what the graph, the features and depth are worth; a question that nothing was tried for is missing.
         best: name of the contender that is best by validation.
-        advice: name of the simplest contender that is not significantly worse than that, by any of the metrics.
+        advice: name of the simplest contender that is not significantly worse than that, by any of the metrics; see
+            `advised`.
         doubt: how much worse the advice may be at most, by the metric that decides; None where it is the best.
         notes: what was left out or shortened, as sentences.
     """
@@ -157,19 +158,31 @@ class Comparison(BaseModel):
             else _answered(question, gain, metric, self._nodes)
             for question, gain in self.answers.items()
         ]
-        if self.advice == self.best:
+        most = "" if self.doubt is None else _amount(metric, self.doubt.high)
+        if self.advised is None:
+            said.append(
+                f"Nothing can be advised: {self.best} is the best by validation, but {self._nodes} cannot tell it from "
+                f"{self.advice}, which may be worse by up to {most}; more labelled nodes could tell."
+            )
+        elif self.advice == self.best:
             end = "it is the best by validation, and everything simpler here is significantly worse"
             said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else 'nothing beats it'}.")
         else:
             end = ""
             if self.doubt is not None and self.doubt.high >= self.doubt.margin:
-                most = _amount(metric, self.doubt.high)
                 end = f"; it may be worse by up to {most}, finer than that {self._nodes} cannot tell"
             said.append(
                 f"Use {self.advice}: it is the simplest that is not significantly worse than {self.best}, the best by "
                 f"validation{end}."
             )
         return said
+
+    @property
+    def advised(self) -> str | None:
+        """The advice; None where it is a constant and the nodes that judge are too few to tell the best one from it."""
+        is_constant = any(row.name == self.advice and not (row.uses_graph or row.uses_features) for row in self.rows)
+        is_in_doubt = self.doubt is not None and self.doubt.high >= self.doubt.margin
+        return None if is_constant and is_in_doubt else self.advice
 
     @property
     def _has_useless_graph(self) -> bool:
