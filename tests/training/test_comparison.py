@@ -198,6 +198,19 @@ def test_a_simple_model_that_never_finds_a_rare_class_is_not_advised():
     assert found.advice == "finds half"
 
 
+def test_a_model_that_finds_a_rare_class_at_some_cost_of_accuracy_is_named():
+    pets, n = Classification(2), 2000
+    target = (torch.arange(n) % 20 == 0).long()  # one in twenty
+    finds = (target == 0) & (torch.arange(n) % 17 != 0) | (target == 1) & (torch.arange(n) % 3 != 0)
+    parts = [[said(pets, right, target)] for right in (target == 0, finds)]
+    found = judged([contender("majority", parts[0], features=False), contender("finds", parts[1])], pets)
+    assert (found.best, found.advice) == ("majority", "majority")
+    assert found.sentences()[-1] == "Use majority: nothing beats it by accuracy."
+    assert found.notes[0].startswith("By macro f1 another model is better: finds has +")
+    equal = judged([contender("majority", parts[0], features=False), contender("same", parts[0])], pets)
+    assert equal.notes == []
+
+
 def test_numbers_gain_by_a_lower_error_and_constants_set_the_margin():
     asked, generator = Regression(), torch.Generator().manual_seed(0)
     truth = 1000 + torch.randn(300, generator=generator).double()

@@ -124,7 +124,7 @@ class Comparison(BaseModel):
         advice: name of the simplest contender that is not significantly worse than that, by any of the metrics; see
             `advised`.
         doubt: how much worse the advice may be at most, by the metric that decides; None where it is the best.
-        notes: what was left out or shortened, as sentences.
+        notes: which model another metric prefers to the advice, and what was left out or shortened, as sentences.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -166,7 +166,8 @@ class Comparison(BaseModel):
             )
         elif self.advice == self.best:
             end = "it is the best by validation, and everything simpler here is significantly worse"
-            said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else 'nothing beats it'}.")
+            best = f"nothing beats it by {metric.label}"
+            said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else best}.")
         else:
             end = ""
             if self.doubt is not None and self.doubt.high >= self.doubt.margin:
@@ -289,10 +290,10 @@ def compare(
     }
     first, places = metrics[0], {c.name: place for place, c in enumerate(contenders)}
 
-    def best(kept: Callable[[Contender], bool]) -> str | None:
+    def best(kept: Callable[[Contender], bool], metric: Metric = first) -> str | None:
         """Of those kept the best by validation; of equal ones the simplest."""
-        scored = [(values["val"][c.name][first.name], c.name) for c in contenders if kept(c)]
-        known = [(s if first.is_higher_better else -s, -places[name], name) for s, name in scored if s is not None]
+        scored = [(values["val"][c.name][metric.name], c.name) for c in contenders if kept(c)]
+        known = [(s if metric.is_higher_better else -s, -places[name], name) for s, name in scored if s is not None]
         return max(known)[2] if known else None
 
     num_nodes = max(round(sum(len(each.target) for each in contenders[0].judged) / len(contenders[0].judged)), 1)
@@ -338,6 +339,13 @@ def compare(
         if with_it is not None and without is not None and (found := gain(with_it, without, first)) is not None:
             answers[question] = found
     advice = next(c.name for c in contenders if c.name == winner or not is_worse(c.name))
+    otherwise = []  # the metric that decides may see nothing, as accuracy where one class is rare
+    for metric in metrics[1:]:
+        other = best(lambda c: True, metric)
+        found = None if other is None or other == advice else gain(other, advice, metric)
+        if found is not None and found.low > 0:
+            change, ends = _change(found, metric), _ends(found, metric)
+            otherwise.append(f"By {metric.label} another model is better: {change} ({ends}).")
     return Comparison(
         run_ids=list(run_ids),
         part=part,
@@ -360,7 +368,7 @@ def compare(
         best=winner,
         advice=advice,
         doubt=None if advice == winner else gain(winner, advice, first),
-        notes=list(notes),
+        notes=[*otherwise, *notes],
     )
 
 
