@@ -792,6 +792,10 @@ def test_a_path_that_is_not_utf8_is_refused_before_anything_is_trained(here):
 WRONG_OPTIONS = {
     "two sources": (["--dataset", "cora", *OWN], "--dataset and --nodes contradict each other: give one"),
     "tables and an archive": ([*OWN, "--npz", "g.npz"], "--nodes and --npz contradict each other"),
+    "two rules of who tests": (
+        [*OWN, "--test-fraction", "0.3", "--set", "split=per-class-2-3"],
+        "--test-fraction is 0.3 and --set has split=per-class-2-3; give one of them, both say who tests.",
+    ),
     "edges alone": (["--edges", "edges.csv"], "--edges is edges.csv, but it is for --nodes, which is not given"),
     "a column of no table": (["--label", "kind"], "--label is kind, but it is for --nodes"),
     "a weight of no edges": (["--nodes", "nodes.csv", "--weight", "w"], "--weight is w, but it is for --edges"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -160,6 +160,14 @@ class GraphSource:
                     f"The path {str(path)!a} is not UTF-8, and a run folder could not store it; rename the file or "
                     "folder."
                 )
+
+    def check_split(self, overrides: Mapping[str, Any]) -> None:
+        """Refuse two answers to who tests: a share, and a rule by ``--set``, which would win without a word."""
+        rule = next((f"{key}={overrides[key]}" for key in ("split", "data.split") if key in overrides), None)
+        if rule is not None and self.test_fraction is not None:
+            raise GraphjouleError(
+                f"--test-fraction is {self.test_fraction:g} and --set has {rule}; give one of them, both say who tests."
+            )
 
     def check_before_loading(self, device: str) -> None:
         """Refuse a device that is not there and a split that cannot be: reading a graph may take minutes."""

@@ -177,6 +177,7 @@ def train(
         "train.focal_gamma": focal_gamma,
     }
     overrides = overrides_of(set_, chosen)
+    source.check_split(overrides)
     if clusters_per_step is not None and not any(key.endswith("parts") for key in overrides) and recipe_file is None:
         raise GraphjouleError(
             f"--clusters-per-step is {clusters_per_step}, but there are no clusters: say how many with --clusters."

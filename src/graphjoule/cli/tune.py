@@ -120,6 +120,7 @@ def tune(
         "train.focal_gamma": focal_gamma,
     }
     overrides = overrides_of(set_, chosen)
+    source.check_split(overrides)
     source.check()
     if workers > 1:
         check_number("--workers", workers, "start the same command on other machines with one --storage")
