@@ -194,7 +194,8 @@ def test_json_names_the_predictions_and_a_test_part_is_scored_when_asked_for(her
     comparison = json.loads((here / "runs/nodes-egnn-2/comparison.json").read_text())
     said = told["worth"].pop("sentences")
     assert told["worth"] == comparison
-    assert said[-1].startswith(f"Use {comparison['advice']}: ")
+    assert said[-1].startswith(("Use ", "Nothing can be advised: "))  # nine nodes judge
+    assert comparison["advice"] in said[-1]
     assert told["warnings"] == [w for w in told["warnings"] if w in result.err]
 
 
@@ -897,13 +898,8 @@ def test_the_commands_and_the_code_of_the_document_run(here):
         (here / name).write_text(content)
     for arguments in commands:
         is_training = arguments[0] == "train"
-        if is_training:
-            shutil.rmtree(here / "run", ignore_errors=True)
-        result = run(
-            *arguments,
-            *(["--epochs", "2", "--layers", "2", "--device", "cpu", "--no-worth"] if is_training else []),
-            *(["--force"] if arguments[0] == "predict" else []),
-        )
+        quick = ["--epochs", "2", "--layers", "2", "--device", "cpu", "--no-worth"] if is_training else []
+        result = run(*arguments, *quick)
         assert result.code == 0, (arguments, result.err)
     (sentence,) = re.findall(r"```\n(graphjoule: .*?\n)```", text)
     asked = ("--nodes", "people.csv", "--edges", "friends.csv", "--label", "income")
