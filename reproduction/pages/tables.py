@@ -271,7 +271,8 @@ def busy_table() -> str:
     names = [f"{side} thread{'s' if side != '1' else ''}" if side.isdigit() else side for side in sides]
     lines = [f"| other busy programs | {' | '.join(names)} | default / best |", "|---" * (len(sides) + 2) + "|"]
     for load, found in loads.items():
-        medians = " | ".join(f"{statistics.median(found['seconds'][side]):.1f} s" for side in sides)
+        times = [found["seconds"][side] for side in sides]
+        medians = " | ".join(f"{statistics.median(each):.1f} s" if each else "cut" for each in times)
         lines.append(f"| {load.replace(' late', ', from a third on')} | {medians} | {found['ratio']:.2f} |")
     worst = max(found["ratio"] for found in loads.values())
     aim = f"the aim of {BUSY_AIM} is {'met' if worst <= BUSY_AIM else 'missed'}"
