@@ -25,7 +25,7 @@ class Memory:
         fitting = [place for place, vector in enumerate(self._free) if vector.numel() >= size]
         if not fitting:
             self._free.clear()
-            return torch.empty(size)
+            return torch.empty(size, dtype=torch.float32, device="cpu")  # whatever the defaults are
         return self._free.pop(min(fitting, key=lambda place: self._free[place].numel()))
 
     def give_back(self, vector: Tensor) -> None:
