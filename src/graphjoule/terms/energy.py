@@ -415,7 +415,7 @@ class EnergyConstraint(Term, nn.Module):
             GraphjouleError: the model has not been called yet.
         """
         gaps = self.gaps()
-        if self._is_updated:
+        if self._is_updated or self.method.updated is _unmoved:  # a penalty need never be updated
             self._latest.clear()
         self._is_updated = False
         self._latest.append(gaps.detach())
