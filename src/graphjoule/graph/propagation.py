@@ -168,7 +168,7 @@ class Propagation(Nodes):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
         value = self.value.to(device=device, dtype=dtype)
-        return self if value is self.value else replace(self, **moved(self, device) | {"value": value})
+        return self if value is self.value else replace(self, **moved(self, device, value=value))
 
     def gather_halo(self, x: Tensor) -> Tensor:
         """The features of all nodes that the columns name, which may be more than those of the rows.
