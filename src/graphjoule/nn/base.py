@@ -189,6 +189,8 @@ class Onlooker:
             arguments, with ``{"graph": graph}`` for all its layers, and is overwritten soon, but not on a GPU.
     """
 
+    only_reads = True  # see `is_only_seen`
+
     def __init__(self, see: Callable[[nn.Module, Any, Any, Any, Product | None], None]) -> None:
         self.see = see
 
@@ -235,6 +237,12 @@ def is_as_written(module: nn.Module) -> bool:
     kind = type(module)
     forward, names = _STOCK.get(kind, (None, frozenset()))
     return forward is kind.forward and vars(module).keys().isdisjoint(names)
+
+
+def is_only_seen(module: nn.Module) -> bool:
+    """Whether a module `is_as_written`, and every hook on its call is one that says that it changes nothing."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return is_as_written(module) and all(getattr(hook, "only_reads", False) for hook in hooks)
 
 
 def is_stock(module: nn.Module, *, or_seen: bool = False) -> bool:
