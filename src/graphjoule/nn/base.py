@@ -78,8 +78,7 @@ class GraphModel(nn.Module):
 
     def penalty(self) -> Tensor:
         """The model's own term of the training loss, a scalar."""
-        first = next(self.parameters())
-        return torch.zeros((), dtype=first.dtype, device=first.device)  # not `new_zeros`: a plain one, if it is sharded
+        return zero_of(self)
 
     def spectral_limits(self) -> dict[str, float]:
         """Weights that a trainer holds to a spectral norm after every step, by name, each with its limit."""
@@ -126,6 +125,12 @@ class GraphModel(nn.Module):
         """Draw the initial parameters anew from torch's global generator."""
         for module in self.children():
             _reset(module)
+
+
+def zero_of(model: nn.Module) -> Tensor:
+    """A term of the loss that is nothing: a plain zero like the parameters, also where these are sharded."""
+    first = next(model.parameters())
+    return torch.zeros((), dtype=first.dtype, device=first.device)  # `new_zeros` would be a DTensor
 
 
 def whole_weight(weight: Tensor) -> Tensor:
