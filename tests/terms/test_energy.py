@@ -481,6 +481,8 @@ def test_accumulated_batches_move_the_multipliers_by_their_mean():
     before = constraint.multipliers
     constraint.update()  # what was accumulated before counts no more
     torch.testing.assert_close(constraint.multipliers, torch.relu(before + constraint.gaps().detach()))
+    with pytest.raises(GraphjouleError, match=r"call constraint\(\) .* again before the next update"):
+        constraint.update()
 
 
 class Checkpointed(torch.nn.Module):
