@@ -38,3 +38,10 @@ def test_it_is_float32_whatever_the_default_dtype():
         assert Memory().take(3).dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_what_an_inference_took_can_be_written_to_in_training():
+    memory = Memory()
+    with torch.inference_mode():
+        memory.give_back(memory.take(3))
+    torch.add(torch.ones(3), torch.ones(3), out=memory.take(3))
