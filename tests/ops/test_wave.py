@@ -274,3 +274,15 @@ def test_edges_of_several_types_are_taken_in_half_precision_too():
     x0, settings = normal(9, 3, dtype=torch.float32), {"h": 1.0, "delta": 0.0, "mu": 0.1}
     out = wave_stack(x0.bfloat16(), graph.to(dtype=torch.bfloat16), 70, **settings)
     torch.testing.assert_close(out.float(), wave_stack(x0, graph, 70, **settings), atol=0.3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_layers", [10, 65])
+def test_on_a_part_of_a_graph_the_stack_is_the_recursion_too(dtype, num_layers):
+    """A node without all of its neighbours feels a pull along ``sqrt(1 + d)``, so nothing is held there."""
+    whole = random_edges(60, 150).graph64()
+    part, x0 = whole.induced(torch.arange(0, 60, 2)), normal(30, 3)
+    truth = dense_wave(part.to_dense(), x0, num_layers, 0.9, 0.0, 0.0)
+    found = wave_stack(x0.to(dtype), part.to(dtype=dtype), num_layers, h=0.9, delta=0.0, mu=0.0)
+    off = torch.linalg.vector_norm(found.double() - truth) / torch.linalg.vector_norm(truth)
+    assert off < (1e-5 if dtype == torch.float32 else 0.1)

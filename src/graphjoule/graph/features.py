@@ -104,7 +104,7 @@ class SparseFeatures:
         """The same features on another device, or with another dtype."""
         numbers = {name: getattr(self, name) for name in ("value", "row_factor", "column_factor")}
         numbers = {name: x.to(device=device, dtype=dtype) for name, x in numbers.items() if x is not None}
-        return replace(self, **moved(self, device) | numbers)
+        return replace(self, **moved(self, device, **numbers))
 
     def scaled(self, rows: Tensor | None = None, columns: Tensor | None = None) -> SparseFeatures:
         """The same features with every row and every column multiplied with a factor of its own."""

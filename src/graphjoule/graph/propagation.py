@@ -168,7 +168,7 @@ class Propagation(Nodes):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
         value = self.value.to(device=device, dtype=dtype)
-        return self if value is self.value else replace(self, **moved(self, device) | {"value": value})
+        return self if value is self.value else replace(self, **moved(self, device, value=value))
 
     def gather_halo(self, x: Tensor) -> Tensor:
         """The features of all nodes that the columns name, which may be more than those of the rows.
@@ -270,7 +270,8 @@ class Propagation(Nodes):
             nodes: which nodes, ascending.
 
         Returns:
-            The operator with node ``nodes[i]`` as number i, and with the degrees of the whole graph.
+            The operator with node ``nodes[i]`` as number i, and with the degrees of the whole graph; a `CutPropagation`
+            where neighbours are missing.
 
         Example:
             >>> path = Propagation.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 3]]), symmetrize=True)
@@ -284,7 +285,10 @@ class Propagation(Nodes):
         row, entry = entries_of_rows(self.rowptr, nodes)
         col = number[self.col[entry].long()]
         kept = col >= 0
-        return Propagation(row_starts(row[kept], len(nodes)), col[kept], self.value[entry[kept]], self.degree[nodes])
+        is_cut = isinstance(self, CutPropagation) or not bool(kept.all())
+        row, col, value = row[kept], col[kept], self.value[entry[kept]]
+        kind = CutPropagation if is_cut else Propagation
+        return kind(row_starts(row, len(nodes)), col, value, self.degree[nodes])
 
     def require_whole(self, what: str) -> None:
         """Refuse what needs the whole graph where this is not all of it.
@@ -302,6 +306,15 @@ class Propagation(Nodes):
         dense = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         dense[self.row(), self.col.long()] = self.value
         return dense
+
+
+@dataclass(frozen=True, eq=False)
+class CutPropagation(Propagation):
+    """A part of a graph whose nodes have neighbours outside of it, see `Propagation.induced`.
+
+    A node has the degree of the whole graph but not all of its neighbours. So ``P`` shrinks ``sqrt(1 + d)``, and what
+    relies on ``P sqrt(1 + d) = sqrt(1 + d)`` must not be used on it.
+    """
 
 
 def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:

@@ -95,7 +95,7 @@ def wave_stack(
         raise GraphjouleError("A wave needs edges that count in both directions, and in this graph they keep theirs.")
     if x0.dtype in (torch.bfloat16, torch.float16):
         settings: dict[str, Any] = {"h": h, "delta": delta, "mu": mu, "speed": None if speed is None else speed.float()}
-        return wave_stack(x0.float(), _in_float32(graph), num_layers, **settings, show=show).to(x0.dtype)
+        return wave_stack(x0.float(), in_float32(graph), num_layers, **settings, show=show).to(x0.dtype)
     backend = backend_for(x0)
     run = _reference if backend == "reference" else _in_place
     if backend == "triton" and graph.has_gpu_kernels:
@@ -116,12 +116,23 @@ class _Wave(NamedTuple):
 
     def spans(self) -> list[range]:
         """The layers, cut where `_held` is called."""
-        is_free = self.mu < _FORCE and type(self.graph) is Propagation
-        size = _HELD_LAYERS if is_free else max(1, self.num_layers)
+        size = HELD_LAYERS if is_free(self.graph, self.mu) else max(1, self.num_layers)
         return [range(k, min(k + size, self.num_layers)) for k in range(0, self.num_layers, size)]
 
 
-_HELD_LAYERS, _FORCE = 64, 1e-3  # a restoring force of this size holds as well: roundings do 1e-7 / mu at the most
+HELD_LAYERS, _FORCE = 64, 1e-3  # a restoring force of this size holds as well: roundings do 1e-7 / mu at the most
+
+
+def is_free(graph: Propagation, mu: float) -> bool:
+    """Whether nothing but the layers themselves holds a wave, so that `held` must."""
+    return mu < _FORCE and type(graph) is Propagation
+
+
+def held(x: Tensor, graph: Propagation, x0: Tensor | None = None) -> Tensor:
+    """What `_held` makes of ``X``, or without `x0` of ``V``, with its gradient; for layers called one by one."""
+    rest = x if x0 is None else x - x0
+    rest = linear_map(rest, lambda runs: _held(runs.reshape(-1, *runs.shape[-2:]), graph).view(runs.shape))
+    return rest if x0 is None else rest + x0
 
 
 def _held(x: Tensor, graph: Propagation, x0: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -129,13 +140,13 @@ def _held(x: Tensor, graph: Propagation, x0: Tensor | None = None, out: Tensor |
 
     There nothing pulls: this part of ``X`` does not move, and that of ``V`` is 0. But entries of ``P`` that are rounded
     to float32 have eigenvalues of up to ``1 + 1e-7``, and without a restoring force what is there grows by
-    ``exp(3e-4 k)`` in k layers, 30 times in 10,000. Within `_HELD_LAYERS` it grows by 2e-4 at the most.
+    ``exp(3e-4 k)`` in k layers, 30 times in 10,000. Within `HELD_LAYERS` it grows by 2e-4 at the most.
     """
     kernel = graph.laplacian.scaled().kernel(x.dtype)
     return kernel.take_off(x, kernel.means(x if x0 is None else x - x0), out=out)
 
 
-def _in_float32(graph: Propagation) -> Propagation:
+def in_float32(graph: Propagation) -> Propagation:
     """The graph in float32, with a diagonal that gives ``P sqrt(1 + d) = sqrt(1 + d)`` for entries of half precision.
 
     Their roundings lift eigenvalues of ``P`` to 1.004, where waves double every 20 layers.

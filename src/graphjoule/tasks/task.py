@@ -249,8 +249,8 @@ class Task:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Task:
         """The same task on another device, or with features and graph of another dtype."""
-        numbers = {"features": self.features.to(device=device, dtype=dtype), "graph": self.graph.to(device, dtype)}
-        return replace(self, **moved(self, device) | numbers)
+        features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
+        return replace(self, **moved(self, device, features=features, graph=graph))
 
     def _several(self, name: str) -> list[Split]:
         """The fixed splits that a name without a number stands for."""
