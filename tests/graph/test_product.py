@@ -47,3 +47,9 @@ def test_features_that_are_small_or_of_another_dtype_or_without_a_product_are_le
     assert energies(graph, x[:, :2].contiguous()) is None
     assert energies(graph.to(dtype=torch.float64), x.double()) is None
     assert energies(graph, x, a=0.0, alpha=1.0) is None
+
+
+def test_a_part_of_a_graph_has_no_such_energy():
+    graph, x = GRAPHS["random"], noise()
+    nodes = torch.arange(0, graph.num_nodes, 2)
+    assert energies(graph.induced(nodes), x[nodes].repeat(1, 2)) is None

@@ -40,6 +40,7 @@ class ExtendedPropagation(Propagation):
 
     weight: Tensor
     num_old: int
+    has_known_kernel = False
 
     @classmethod
     def of(cls, old: Propagation, links: Propagation) -> ExtendedPropagation:

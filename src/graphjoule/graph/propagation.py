@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar, Self
 
 import torch
@@ -49,6 +50,7 @@ class Propagation(Nodes):
     diagonal: Tensor = field(init=False, repr=False)
 
     is_directed: ClassVar[bool] = False  # whether an edge counts in one direction alone, so that P is not symmetric
+    has_known_kernel: ClassVar[bool] = True  # whether that of `laplacian.scaled()`, sqrt(1 + d), is that of I - P
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, self.shape))
@@ -284,7 +286,28 @@ class Propagation(Nodes):
         row, entry = entries_of_rows(self.rowptr, nodes)
         col = number[self.col[entry].long()]
         kept = col >= 0
-        return Propagation(row_starts(row[kept], len(nodes)), col[kept], self.value[entry[kept]], self.degree[nodes])
+        starts = row_starts(row[kept], len(nodes))
+        return InducedPropagation(starts, col[kept], self.value[entry[kept]], self.degree[nodes])
+
+    def blocks(self, count: int) -> list[tuple[int, int]]:
+        """Cut the nodes into at most `count` runs that no edge joins, about as long as each other.
+
+        Returns:
+            The first node of every run and that after its last, in order.
+
+        Example:
+            >>> Propagation.from_edge_index(torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])).blocks(2)
+            [(0, 2), (2, 4)]
+        """
+        if count < 2:
+            return [(0, self.num_nodes)]
+        # No earlier node reads from beyond a cut and no later one from before it; columns are sorted within a row.
+        farthest = self.col[self.rowptr[1:].long() - 1].cummax(dim=0).values
+        nearest = self.col[self.rowptr[:-1].long()].flip(0).cummin(dim=0).values.flip(0)
+        node = torch.arange(self.num_nodes, device=self.device)
+        ends = ((farthest == node) & (nearest.roll(-1) == (node + 1) % self.num_nodes)).nonzero()[:, 0] + 1
+        piece = ends * count // (self.num_nodes + 1)
+        return list(pairwise([0, *ends[piece.diff(append=piece[-1:] + 1) > 0].tolist()]))
 
     def require_whole(self, what: str) -> None:
         """Refuse what needs the whole graph where this is not all of it.
@@ -302,6 +325,13 @@ class Propagation(Nodes):
         dense = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         dense[self.row(), self.col.long()] = self.value
         return dense
+
+
+@dataclass(frozen=True, eq=False)
+class InducedPropagation(Propagation):
+    """Some rows and columns of a ``P``, see `Propagation.induced`: what it takes from nodes outside is missing."""
+
+    has_known_kernel = False
 
 
 def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:

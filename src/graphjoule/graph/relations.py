@@ -30,6 +30,7 @@ class RelationPropagation(Propagation):
     """
 
     weight: Tensor
+    has_known_kernel = False
 
     @cached_property
     def transposed(self) -> Propagation:
