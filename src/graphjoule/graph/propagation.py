@@ -105,6 +105,11 @@ class Propagation(Nodes):
         return self.num_nodes, self.num_nodes
 
     @property
+    def num_edge_types(self) -> int:
+        """How many types of edges have operators of their own; 1 where all are one."""
+        return 1
+
+    @property
     def num_edges(self) -> int:
         """Number of undirected edges, self-loops not counted."""
         return (self.col.numel() - self.num_nodes) // 2
@@ -308,6 +313,15 @@ class Propagation(Nodes):
         ends = ((farthest == node) & (nearest.roll(-1) == (node + 1) % self.num_nodes)).nonzero()[:, 0] + 1
         piece = ends * count // (self.num_nodes + 1)
         return list(pairwise([0, *ends[piece.diff(append=piece[-1:] + 1) > 0].tolist()]))
+
+    @property
+    def drawn(self) -> tuple[Tensor, ...]:
+        """The tensors of a random choice among the edges, which `redrawn` takes; a graph of all edges has none."""
+        return ()
+
+    def redrawn(self, *drawn: Tensor) -> Self:
+        """The operator of the same graph with other tensors of a choice; of all edges itself."""
+        return self
 
     def require_whole(self, what: str) -> None:
         """Refuse what needs the whole graph where this is not all of it.

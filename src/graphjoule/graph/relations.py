@@ -161,6 +161,11 @@ class MixedPropagation(RelationPropagation):
         )
 
     @property
+    def num_edge_types(self) -> int:
+        """See `Propagation.num_edge_types`."""
+        return len(self.parts)
+
+    @property
     def is_directed(self) -> bool:  # type: ignore[override]
         """Whether the types' operators are."""
         return self.parts[0].is_directed
