@@ -348,6 +348,29 @@ class InducedPropagation(Propagation):
     has_known_kernel = False
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedPropagation(Propagation):
+    """An operator whose entries and degrees do not give the weights of the edges, so that it keeps them.
+
+    Attributes:
+        weight: ``a_ij`` of every stored entry, with zeros on the diagonal, float64.
+    """
+
+    weight: Tensor
+    has_known_kernel = False
+
+    @property
+    def entry_weight(self) -> Tensor:
+        """See `Propagation.entry_weight`."""
+        return self.weight
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Every edge as PyG modules take it: from the node that is read, to the node that reads it."""
+        row, col = self.row(), self.col.long()
+        return torch.stack([col, row])[:, row != col]
+
+
 def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:
     """The operator of `graph`, a `Propagation` or an ``edge_index``, checked against the number of nodes.
 
