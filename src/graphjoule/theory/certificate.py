@@ -18,11 +18,12 @@ from graphjoule.graph.propagation import exact_propagation
 from graphjoule.measures import Spectrum, dirichlet_energy
 from graphjoule.nn.base import Onlooker, is_as_written
 from graphjoule.ops.propagate import check_rows
+from graphjoule.ops.spectral import spectral_norm_bound
 from graphjoule.theory.layers import Enclosure, Verdict
 from graphjoule.theory.weights import energy_intervals
 from graphjoule.trace.view import TraceView
 
-_SQUARINGS = 40  # the bound of a norm is then at most 64^(1 / 2^42) times too large: 1e-12
+_SQUARINGS = 40  # the bounds of norms are then at most 64^(1 / 2^42) times too large: 1e-12
 _ROUNDING = 1e-11  # relative, of a norm: what is no further above 1 is 1
 _FURTHER = 64  # layers beyond the last that are followed one by one before the rest is bounded
 TOLERANCE = 1e-5
@@ -187,7 +188,7 @@ def certify(
     if x0 is not None:
         check_rows(x0, graph)
 
-    sigmas = spectral_norms(weights).tolist()
+    sigmas = (spectral_norm_bound(weights, _SQUARINGS) * (1 + weights.size(-1) * 1e-15)).tolist()
     sigma = max(1.0, *sigmas) if max(sigmas) > 1 + _ROUNDING else 1.0
     rows = None if x0 is None else _Rows.of(x0, graph, sigmas, shifts, c_min, beta, sigma)
     sizes, largest = _Sizes.of(x0, graph), [None] * (len(shifts) + 1) if rows is None else rows.before
@@ -265,32 +266,6 @@ def _may_be_changed(module: nn.Module) -> bool:
     """Whether there is a forward hook that could put something else in the place of input or output."""
     hooks = module._forward_hooks.values()
     return bool(module._forward_pre_hooks) or not all(isinstance(hook, Onlooker) for hook in hooks)
-
-
-@torch.no_grad()
-def spectral_norms(weights: Tensor) -> Tensor:
-    """Numbers that the spectral norms do not exceed, at most 1e-11 above them, relatively.
-
-    ``||W||_2 <= ||(W^T W)^m||_F^(1/2m)`` with m a power of two: products of a whole batch, where singular values of a
-    thousand weights take a GPU seconds.
-
-    Args:
-        weights: float64, shape ``[..., channels, channels]``.
-
-    Example:
-        >>> spectral_norms(torch.diag(torch.tensor([0.5, 2.0]).double())).round(decimals=9)
-        tensor(2., dtype=torch.float64)
-    """
-    power = weights.mT @ weights
-    logarithm = torch.zeros(weights.shape[:-2], dtype=torch.float64, device=weights.device)
-    for step in range(_SQUARINGS):
-        size = torch.linalg.matrix_norm(power, keepdim=True)
-        logarithm += size[..., 0, 0].log() / 2**step
-        power = power / size.clamp(min=torch.finfo(torch.float64).tiny)
-        power = power @ power
-    logarithm += torch.linalg.matrix_norm(power).log() / 2**_SQUARINGS
-    # A power that has vanished belongs to a weight of zeros, whose first logarithm is minus infinity already.
-    return logarithm.nan_to_num(nan=-math.inf).div(2).exp() * (1 + weights.size(-1) * 1e-15)
 
 
 @dataclass(frozen=True)
