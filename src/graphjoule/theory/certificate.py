@@ -16,7 +16,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.graph.propagation import exact_propagation
 from graphjoule.measures import Spectrum, dirichlet_energy
-from graphjoule.nn.base import Onlooker, is_as_written
+from graphjoule.nn.base import Onlooker, evaluating, is_as_written
 from graphjoule.ops.propagate import check_rows
 from graphjoule.ops.spectral import spectral_norm_bound
 from graphjoule.theory.layers import Enclosure, Verdict
@@ -375,13 +375,8 @@ def _encoded(model: nn.Module, x: Features) -> Tensor:
     encoder = getattr(model, "encoder", None)
     if encoder is None:
         raise GraphjouleError(f"{type(model).__name__} has no `encoder` that makes X_0 from the features.")
-    modes = {module: module.training for module in encoder.modules()}
-    try:
-        with torch.no_grad():
-            out: Tensor = encoder.eval()(x)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with torch.no_grad(), evaluating(encoder):
+        out: Tensor = encoder(x)
     return out.double()
 
 
