@@ -157,6 +157,11 @@ class SparseFeatures:
 Features = Tensor | SparseFeatures
 
 
+def as_dense(x: Features) -> Tensor:
+    """Features as a dense matrix; what is dense is returned as it is."""
+    return x.to_dense() if isinstance(x, SparseFeatures) else x
+
+
 def check_features(x: Features) -> None:
     """Refuse features that are not a finite floating-point matrix, naming the first bad entry."""
     if len(x.shape) != 2:

@@ -44,7 +44,7 @@ class Product:
             Float64 numbers, shape ``[...]``, NaN where the features must be measured by `Laplacian.form`; None where
             all must.
         """
-        if type(self.graph) is not Propagation or x.dtype != torch.float32 or self.a == 0 or x.numel() < QUICK_NUMEL:
+        if not self.graph.has_known_kernel or x.dtype != torch.float32 or self.a == 0 or x.numel() < QUICK_NUMEL:
             return None
         if x.device.type == "cpu" and x.dim() == 2:
             size = torch.tensor(inner_product(x, x), dtype=torch.float64)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -314,6 +315,21 @@ class Encoder(nn.Module):
             return torch.relu(self.first(x, self.dropout, key))
         out: Tensor = self.second(self.norm(self.first(x)).relu(), self.dropout, key)
         return out
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a module in evaluation mode for a ``with`` block; then every part has its own mode again.
+
+    ``model.train()`` would not do: some part may have been frozen in evaluation mode.
+    """
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:

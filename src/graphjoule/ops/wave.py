@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -125,7 +124,7 @@ HELD_LAYERS, _FORCE = 64, 1e-3  # a restoring force of this size holds as well: 
 
 def is_free(graph: Propagation, mu: float) -> bool:
     """Whether nothing but the layers themselves holds a wave, so that `held` must."""
-    return mu < _FORCE and type(graph) is Propagation
+    return mu < _FORCE and graph.has_known_kernel
 
 
 def held(x: Tensor, graph: Propagation, x0: Tensor | None = None) -> Tensor:
@@ -152,7 +151,7 @@ def in_float32(graph: Propagation) -> Propagation:
     Their roundings lift eigenvalues of ``P`` to 1.004, where waves double every 20 layers.
     """
     whole = graph.to(dtype=torch.float32)
-    if type(graph) is not Propagation:
+    if not graph.has_known_kernel:
         return whole
     scale, row, col = (1 + whole.degree).sqrt(), whole.row(), whole.col.long()
     off = torch.where(row == col, 0.0, whole.value.double()) * scale[col]
@@ -187,18 +186,16 @@ def _in_place(x0: Tensor, wave: _Wave) -> Tensor:
     def run(x0: Tensor) -> Tensor:
         x = x0.clone(memory_format=torch.contiguous_format)
         v = wave_start(x0, graph, h=h, delta=wave.delta, speed=wave.speed)
-        pieces = [(0, graph.num_nodes)]
-        if wave.show is None and type(graph) is Propagation:
-            pieces = _pieces(graph, x.numel() * x.element_size() // _PIECE_BYTES)
+        blocks = graph.blocks(x.numel() * x.element_size() // _BLOCK_BYTES if wave.show is None else 1)
         for layers in wave.spans():
             if layers[0]:
                 _held(x, graph, x0, out=x)
                 _held(v, graph, out=v)
-            if len(pieces) == 1:
+            if len(blocks) == 1:
                 _run_in_place(x, v, x0, wave, layers, lambda x: plain_product(x, graph, a=h, alpha=own))
                 continue
             value = graph.mixed(h, own)
-            for start, end in pieces:
+            for start, end in blocks:
                 first, last = graph.rowptr[start], graph.rowptr[end]
                 rows = graph.rowptr[start : end + 1] - first, graph.col[first:last] - start, value[first:last]
                 nodes = slice(start, end)
@@ -209,19 +206,8 @@ def _in_place(x0: Tensor, wave: _Wave) -> Tensor:
 
 
 # What of X is worked on at once: with V and the product it fits into the second cache of a core. 600 graphs, 42,000
-# nodes and 64 channels in all, take half the time of one piece.
-_PIECE_BYTES = 2**19
-
-
-def _pieces(graph: Propagation, count: int) -> list[tuple[int, int]]:
-    """Cut the nodes into at most `count` runs that no edge joins, about as long as each other."""
-    if count < 2:
-        return [(0, graph.num_nodes)]
-    farthest = graph.col[graph.rowptr[1:].long() - 1].cummax(dim=0).values  # no earlier node has an edge beyond
-    ends = (farthest == torch.arange(graph.num_nodes)).nonzero()[:, 0] + 1
-    piece = ends * count // (graph.num_nodes + 1)
-    cuts = [0, *ends[piece.diff(append=piece[-1:] + 1) > 0].tolist()]
-    return list(pairwise(cuts))
+# nodes and 64 channels in all, take half the time of one block.
+_BLOCK_BYTES = 2**19
 
 
 def _run_in_place(
