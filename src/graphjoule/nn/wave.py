@@ -153,7 +153,7 @@ class Wave(GraphModel):
             return wave_stack(x0, graph, len(self.convs), h=h, delta=delta, mu=mu, speed=speed, show=show)
         if not all(map(is_only_seen, self.convs)):  # what a hook or another layer changes is left as it is
             return self._by_layers(x0, graph, math.inf)
-        hold_every = HELD_LAYERS if is_free(graph, min(conv.mu for conv in self.layers())) else math.inf
+        hold_every = HELD_LAYERS if is_free(x0, graph, min(conv.mu for conv in self.layers())) else math.inf
         if x0.dtype in (torch.bfloat16, torch.float16):  # as in `wave_stack`
             return self._by_layers(x0.float(), in_float32(graph), hold_every).to(x0.dtype)
         return self._by_layers(x0, graph, hold_every)

@@ -113,18 +113,22 @@ class _Wave(NamedTuple):
     speed: Tensor | None
     show: Show | None
 
-    def spans(self) -> list[range]:
+    def spans(self, x0: Tensor) -> list[range]:
         """The layers, cut where `_held` is called."""
-        size = HELD_LAYERS if is_free(self.graph, self.mu) else max(1, self.num_layers)
+        size = HELD_LAYERS if is_free(x0, self.graph, self.mu) else max(1, self.num_layers)
         return [range(k, min(k + size, self.num_layers)) for k in range(0, self.num_layers, size)]
 
 
 HELD_LAYERS, _FORCE = 64, 1e-3  # a restoring force of this size holds as well: roundings do 1e-7 / mu at the most
 
 
-def is_free(graph: Propagation, mu: float) -> bool:
-    """Whether nothing but the layers themselves holds a wave, so that `held` must."""
-    return mu < _FORCE and graph.has_known_kernel
+def is_free(x0: Tensor, graph: Propagation, mu: float) -> bool:
+    """Whether no force holds a wave, so that `held` must, and can.
+
+    It cannot where rows are in several places: in other processes, or in host memory from where they come in blocks
+    (`graphjoule.parallel.evaluate_in_blocks`).
+    """
+    return mu < _FORCE and graph.has_known_kernel and type(x0) is Tensor
 
 
 def held(x: Tensor, graph: Propagation, x0: Tensor | None = None) -> Tensor:
@@ -166,7 +170,7 @@ def _reference(x0: Tensor, wave: _Wave) -> Tensor:
 
     def run(x0: Tensor) -> Tensor:
         x, v = x0, wave_start(x0, graph, h=h, delta=delta, speed=speed)
-        for layers in wave.spans():
+        for layers in wave.spans(x0):
             if layers[0]:
                 x, v = _held(x, graph, x0), _held(v, graph)
             for k in layers:
@@ -187,7 +191,7 @@ def _in_place(x0: Tensor, wave: _Wave) -> Tensor:
         x = x0.clone(memory_format=torch.contiguous_format)
         v = wave_start(x0, graph, h=h, delta=wave.delta, speed=wave.speed)
         blocks = graph.blocks(x.numel() * x.element_size() // _BLOCK_BYTES if wave.show is None else 1)
-        for layers in wave.spans():
+        for layers in wave.spans(x0):
             if layers[0]:
                 _held(x, graph, x0, out=x)
                 _held(v, graph, out=v)
@@ -238,7 +242,7 @@ def _triton(x0: Tensor, wave: _Wave) -> Tensor:
     graph, _, h, delta, mu, speed, show = wave
     start = x0.reshape(-1, *x0.shape[-2:]).contiguous()
     x, v = start, _with_speed(plain_product(start, graph, a=-1.0, alpha=1.0), speed) * (h / (2 - delta))
-    for layers in wave.spans():
+    for layers in wave.spans(x0):
         if layers[0]:
             x, v = _held(x, graph, start), _held(v, graph)
         for k in layers:
