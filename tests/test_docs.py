@@ -171,6 +171,15 @@ def test_the_commands_parse(page):
                 raise AssertionError(f"{page}: {line}: {error!r}") from error
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_trains_twice_into_one_folder(page):
+    """The second would be refused, and what follows would be about the first."""
+    asked = [arguments for line in shell_lines(read(page)) if (arguments := arguments_of(line))]
+    trained = [each for each in asked if each[0] in {"train", "auto", "tune"} and "--resume" not in each]
+    folders = [each[each.index("--out") + 1] for each in trained if "--out" in each]
+    assert len(folders) == len(set(folders)), folders
+
+
 @pytest.mark.parametrize("page", LINKED)
 def test_commands_in_a_sentence_name_what_there_is(page):
     for code in re.findall(r"`(graphjoule [a-z][^`]*)`", prose(read(page)).replace("\n", " ")):

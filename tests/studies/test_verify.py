@@ -20,6 +20,7 @@ from graphjoule.studies.verify import (
     page_of,
     read_placed,
 )
+from graphjoule.training.records import Record
 
 from . import made_up
 
@@ -114,6 +115,31 @@ def test_the_data_of_a_search_are_those_without_test_labels(tmp_path):
     assert check_data(placed(tmp_path, record(), *searched)).problems == []
     other = record(12, task_sha256="another").model_copy(update={"test": {}})
     assert "cora, without its test labels has another hash" in problems(check_data(placed(tmp_path, *searched, other)))
+
+
+def own_record(seed=0, **changes):
+    """Of a user's table, split anew by each seed, as `graphjoule train --nodes people.csv` leaves it."""
+    data = CELL.recipe.data.model_copy(update={"name": "people.csv", "split": "stratified-20-30"})
+    recipe, curve = CELL.recipe.model_copy(update={"data": data}), {"curve": CURVE, **FACTS, "backend": "triton"}
+    scores = {"test": {"accuracy": 0.8}, "device": "cpu", "runs_at_once": 1, "seconds": 1.0}
+    return Record.of(recipe, seed=seed, **{"split_sha256": str(seed), "task_sha256": "d", **curve, **scores, **changes})
+
+
+def test_seeds_with_their_own_splits_of_a_users_table_are_in_order(tmp_path):
+    found = placed(tmp_path, own_record(0), own_record(1))
+    assert check_data(found).problems == []
+    twice = placed(tmp_path, own_record(0), own_record(0, split_sha256="other"))
+    assert "people.csv, stratified-20-30, 0 has another hash" in problems(check_data(twice))
+
+
+def test_two_tables_of_one_name_are_two_datasets(tmp_path):
+    (tmp_path / "other").mkdir()
+    first = placed(tmp_path, own_record())
+    found = [*first, *placed(tmp_path / "other", own_record(task_sha256="e", test={"accuracy": 0.7}))]
+    assert check_data(found).problems == []
+    assert check_conflicts(found).problems == []
+    forged = [*first, *placed(tmp_path / "other", own_record(test={"accuracy": 0.7}))]
+    assert "are of one run and differ in test." in problems(check_conflicts(forged))
 
 
 def test_data_code_and_seeds_are_checked(tmp_path, monkeypatch):

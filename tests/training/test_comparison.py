@@ -65,6 +65,48 @@ def test_nothing_gained_is_not_called_undecided_where_there_are_nodes_enough():
     assert found.advice == "plain"
 
 
+def depths(*correct, n=3000):
+    """A model of the features alone, a shallow and a deep network on the graph, each right on a share of the nodes."""
+    pets, target = Classification(2), torch.arange(n) % 2
+    plain, shallow, deep = ([said(pets, right, target)] for right in shares(n, *correct))
+    return judged(
+        [
+            contender("plain", plain),
+            contender("shallow", shallow, graph=True, layers=2),
+            contender("deep", deep, graph=True, layers=8),
+        ],
+        pets,
+    )
+
+
+@pytest.mark.parametrize("deep", [0.88, 0.71])
+def test_depth_is_not_praised_on_a_graph_that_does_not_help(deep):
+    """Sure or undecided, what it gains over a shallow network says nothing against a model without the graph."""
+    found = depths(0.9, 0.7, deep)
+    assert found.answers["graph"].answer == "does not help"
+    assert found.answers["depth"].answer == ("helps" if deep > 0.8 else "undecided")
+    _, sentence, advice = [each for each in found.sentences() if not each.startswith("The features")]
+    change = f"deep has +{100 * deep - 70:.1f} points of accuracy against shallow"
+    assert sentence.startswith(f"More layers do not make the graph useful: {change} (95 % interval ")
+    assert sentence.endswith(f"), and {100 * deep - 90:+.1f} against plain, the best without the graph.")
+    assert advice.startswith("Use plain")
+
+
+def test_depth_that_costs_is_said_so_whatever_the_graph_is_worth():
+    found = depths(0.9, 0.8, 0.7)
+    assert any(each.startswith("Depth does not help: deep has -10.0 points") for each in found.sentences())
+
+
+def test_layers_of_a_network_without_the_graph_are_no_depth():
+    pets, target = Classification(2), torch.arange(100) % 2
+    low, high = ([said(pets, right, target)] for right in shares(100, 0.5, 1.0))
+    found = judged(
+        [contender("shallow", low, graph=True, layers=2), contender("deep without the graph", high, layers=8)], pets
+    )
+    assert "graph" in found.answers
+    assert "depth" not in found.answers
+
+
 def test_few_nodes_are_undecided_and_the_advice_says_how_much_it_may_cost():
     pets, target = Classification(2), torch.arange(20) % 2
     one, other = shares(20, 0.6, 0.8)
@@ -76,6 +118,21 @@ def test_few_nodes_are_undecided_and_the_advice_says_how_much_it_may_cost():
     assert found.sentences()[0].startswith("Whether the graph helps is undecided: deep has +20.0 points")
     assert (found.best, found.advice) == ("deep", "plain")
     assert "it may be worse by up to" in found.sentences()[-1]
+
+
+@pytest.mark.parametrize(("n", "advised"), [(4, None), (20_000, "constant")])
+def test_a_constant_is_not_advised_because_nodes_are_few(n, advised):
+    pets, target = Classification(2), torch.arange(n) % 2
+    half, more = (said(pets, right, target) for right in shares(n, 0.5, 0.75 if n == 4 else 0.501))
+    found = judged([contender("constant", [half], features=False), contender("plain", [more])], pets)
+    assert (found.best, found.advice, found.advised) == ("plain", "constant", advised)
+    if advised is None:
+        said_last = (
+            "Nothing can be advised: plain is the best by validation, but 4 test nodes cannot tell it from constant"
+        )
+        assert found.sentences()[-1].startswith(f"{said_last}, which may be worse by up to 100.0 points; ")
+    else:
+        assert found.sentences()[-1].startswith("Use constant: ")
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0])
@@ -139,6 +196,19 @@ def test_a_simple_model_that_never_finds_a_rare_class_is_not_advised():
     assert accuracy["finds half"] - accuracy["majority"] < 0.005
     assert found.best == "finds half"
     assert found.advice == "finds half"
+
+
+def test_a_model_that_finds_a_rare_class_at_some_cost_of_accuracy_is_named():
+    pets, n = Classification(2), 2000
+    target = (torch.arange(n) % 20 == 0).long()  # one in twenty
+    finds = (target == 0) & (torch.arange(n) % 17 != 0) | (target == 1) & (torch.arange(n) % 3 != 0)
+    parts = [[said(pets, right, target)] for right in (target == 0, finds)]
+    found = judged([contender("majority", parts[0], features=False), contender("finds", parts[1])], pets)
+    assert (found.best, found.advice) == ("majority", "majority")
+    assert found.sentences()[-1] == "Use majority: nothing beats it by accuracy."
+    assert found.notes[0].startswith("By macro f1 another model is better: finds has +")
+    equal = judged([contender("majority", parts[0], features=False), contender("same", parts[0])], pets)
+    assert equal.notes == []
 
 
 def test_numbers_gain_by_a_lower_error_and_constants_set_the_margin():

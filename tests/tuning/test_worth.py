@@ -12,6 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, fit
 from graphjoule.graph import Propagation
+from graphjoule.graph.relations import DirectedPropagation
 from graphjoule.tasks import Classification, Task
 from graphjoule.training.budget import Budget
 from graphjoule.training.folder import RunFolder
@@ -156,6 +157,25 @@ def test_a_network_that_ignores_its_neighbours_is_not_taken_for_the_graph(few_tr
     task = blocks(300)
     row = assess(task, trained(task, model="appnp", layers=1, alpha=1.0), device="cpu").rows[-1]
     assert (row.name, row.uses_graph) == ("appnp with 1 layer without the graph", False)
+
+
+def test_rivals_read_along_kept_directions_as_networks_do(few_trees):
+    n, generator = 300, torch.Generator().manual_seed(0)
+    x = torch.randn(n, 1, generator=generator)
+    sources = torch.arange(n // 2).repeat(2)  # no edge leads to the first half, and none leads away from the second
+    edge_index = torch.stack([sources, torch.randperm(n // 2, generator=generator).repeat(2) + n // 2])
+    task = Task(
+        name="arrows",
+        features=x,
+        graph=DirectedPropagation.of(edge_index, None, n),
+        targets=torch.where(torch.arange(n) < n // 2, -1, 0),
+        objective=Classification(2, ("a", "b")),
+        default_split="stratified-20-50",
+    )
+    task.targets[edge_index[1]] = (x[edge_index[0], 0] > 0).long()
+    rows = {row.name: row.test for row in assess(task, trained(task), device="cpu").rows}
+    assert rows["gradient boosting with neighbours"]["accuracy"] > 0.95  # the source of a node's edge has the answer
+    assert rows["gradient boosting"]["accuracy"] < 0.7
 
 
 def test_few_nodes_are_undecided(few_trees):

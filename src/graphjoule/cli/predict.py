@@ -144,6 +144,8 @@ def predict(
         typer.echo(json_text(fields | {"predictions": str(out)}))
         return
     scored = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
+    if scored and (write_all or (nodes is None and npz is None)):  # the training graph, whose splits differ by run
+        scored += "; some of them trained the model, so that is too good"
     typer.echo(
         f"{counted(num_nodes, unit)} predicted by {counted(len(runs.models), 'run')}, "
         f"{num_known:,} of them had a known target{scored}\npredictions: {out}"

@@ -336,7 +336,7 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
 def _worth(comparison: Comparison) -> dict[str, Any]:
     """A comparison's table and sentences; a row that is advised says so."""
     head, rows = comparison.table()
-    said = [(row, row[0] == comparison.advice) for row in rows]
+    said = [(row, row[0] == comparison.advised) for row in rows]
     return {"head": head, "rows": said, "sentences": comparison.sentences(), "notes": comparison.notes}
 
 

@@ -18,6 +18,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text, parse_json, read_bytes, reason
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
+from graphjoule.tasks.datasets import DATASETS
 from graphjoule.tasks.objective import OBJECTIVES
 from graphjoule.training.provenance import source_of_commit, source_sha256
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
@@ -60,6 +61,16 @@ class Placed:
     record: Record
     place: str
     recipe: Recipe | None
+
+    @property
+    def is_own_data(self) -> bool:
+        """Whether it is of a user's own files: two of these may have one name, as two folders' nodes.csv."""
+        return self.record.dataset not in DATASETS
+
+    @property
+    def file(self) -> str:
+        """Where it stands, without the line."""
+        return self.place.rpartition(", ")[0]
 
 
 def read_placed(paths: Iterable[Path]) -> tuple[list[Placed], Check]:
@@ -125,10 +136,11 @@ def check_conflicts(placed: Sequence[Placed]) -> Check:
     here: dict[object, Placed] = {}
     unclear = 0
     for one in placed:
-        twin = here.setdefault((one.record.identity, one.place.rpartition(", ")[0]), one)
+        twin = here.setdefault((one.record.identity, one.file), one)
         if twin is not one:
             check.problems.append(f"{one.place} is of the same run as {twin.place.rpartition(', ')[2]} of that file.")
-        before = first.setdefault(one.record.identity, one)
+        run = (one.record.identity, one.record.task_sha256 if one.is_own_data else None)
+        before = first.setdefault(run, one)
         check.count += before is one
         if differing := differences(before.record, one.record):
             if one.record.backend is None:
@@ -158,11 +170,12 @@ def check_data(placed: Sequence[Placed]) -> Check:
         facts: list[tuple[tuple[object, ...], str | None]] = [(whose, record.task_sha256)]
         if record.test:
             drawn = record.seed if data.split_seed is None else data.split_seed
-            key = (record.dataset, record.split, drawn if record.split.startswith(("per-class", "random")) else None)
-            facts.append((key, record.split_sha256))
+            is_drawn = record.split.startswith(("per-class", "stratified", "random"))
+            facts.append(((record.dataset, record.split, drawn if is_drawn else None), record.split_sha256))
         for what, value in facts:
             if value:
-                expected, place = known.setdefault((*what, data.normalize_features), (value, one.place))
+                scope = (data.normalize_features, one.file if one.is_own_data else None)
+                expected, place = known.setdefault((*what, *scope), (value, one.place))
                 if value != expected:
                     named = ", ".join(str(word) for word in what if word is not None)
                     check.problems.append(f"{one.place}: {named} has another hash than in {place}.")

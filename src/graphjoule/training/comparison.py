@@ -121,9 +121,10 @@ class Comparison(BaseModel):
         rows: the contenders, the simplest first, the model that was trained last.
         answers: what the graph, the features and depth are worth; a question that nothing was tried for is missing.
         best: name of the contender that is best by validation.
-        advice: name of the simplest contender that is not significantly worse than that, by any of the metrics.
+        advice: name of the simplest contender that is not significantly worse than that, by any of the metrics; see
+            `advised`.
         doubt: how much worse the advice may be at most, by the metric that decides; None where it is the best.
-        notes: what was left out or shortened, as sentences.
+        notes: which model another metric prefers to the advice, and what was left out or shortened, as sentences.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -151,20 +152,52 @@ class Comparison(BaseModel):
     def sentences(self) -> list[str]:
         """What the graph, the features and depth are worth, and what to use."""
         metric = OBJECTIVES[self.objective].metric(self.metrics[0])
-        said = [_answered(question, gain, metric, self._nodes) for question, gain in self.answers.items()]
-        if self.advice == self.best:
+        said = [
+            self._useless_depth(gain, metric)
+            if question == "depth" and self._has_useless_graph and gain.answer != "does not help"
+            else _answered(question, gain, metric, self._nodes)
+            for question, gain in self.answers.items()
+        ]
+        most = "" if self.doubt is None else _amount(metric, self.doubt.high)
+        if self.advised is None:
+            said.append(
+                f"Nothing can be advised: {self.best} is the best by validation, but {self._nodes} cannot tell it from "
+                f"{self.advice}, which may be worse by up to {most}; more labelled nodes could tell."
+            )
+        elif self.advice == self.best:
             end = "it is the best by validation, and everything simpler here is significantly worse"
-            said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else 'nothing beats it'}.")
+            best = f"nothing beats it by {metric.label}"
+            said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else best}.")
         else:
             end = ""
             if self.doubt is not None and self.doubt.high >= self.doubt.margin:
-                most = _amount(metric, self.doubt.high)
                 end = f"; it may be worse by up to {most}, finer than that {self._nodes} cannot tell"
             said.append(
                 f"Use {self.advice}: it is the simplest that is not significantly worse than {self.best}, the best by "
                 f"validation{end}."
             )
         return said
+
+    @property
+    def advised(self) -> str | None:
+        """The advice; None where it is a constant and the nodes that judge are too few to tell the best one from it."""
+        is_constant = any(row.name == self.advice and not (row.uses_graph or row.uses_features) for row in self.rows)
+        is_in_doubt = self.doubt is not None and self.doubt.high >= self.doubt.margin
+        return None if is_constant and is_in_doubt else self.advice
+
+    @property
+    def _has_useless_graph(self) -> bool:
+        return "graph" in self.answers and self.answers["graph"].answer == "does not help"
+
+    def _useless_depth(self, gain: Gain, metric: Metric) -> str:
+        """What depth gains among networks on a graph that does not help, beside the best model without that graph."""
+        rival = self.answers["graph"].over
+        scores = {row.name: getattr(row, self.part).get(metric.name) for row in self.rows}
+        mine, theirs, beside = scores.get(gain.of), scores.get(rival), ""
+        if mine is not None and theirs is not None:
+            better = mine - theirs if metric.is_higher_better else theirs - mine
+            beside = f", and {_signed(metric, better, unit=False)} against {rival}, the best without the graph"
+        return f"More layers do not make the graph useful: {_change(gain, metric)} ({_ends(gain, metric)}){beside}."
 
     @property
     def _nodes(self) -> str:
@@ -187,9 +220,7 @@ def _answered(question: Question, gain: Gain, metric: Metric, nodes: str) -> str
     what = {"graph": "the graph", "features": "the features", "depth": "depth"}[question]
     verb = "help" if question == "features" else "helps"
     rival = {"graph": ", the best without it", "features": ", the best without them", "depth": ""}[question]
-    change = f"{gain.of} has {_signed(metric, gain.value)} against {gain.over}{rival}"
-    low, high = (gain.low, gain.high) if metric.is_higher_better else (gain.high, gain.low)
-    ends = f"95 % interval {_signed(metric, low, unit=False)} to {_signed(metric, high, unit=False)}"
+    change, ends = f"{_change(gain, metric)}{rival}", _ends(gain, metric)
     if gain.answer == "undecided":
         return f"Whether {what} {verb} is undecided: {change} ({ends}) on {nodes}."
     if gain.answer == "helps":
@@ -197,6 +228,15 @@ def _answered(question: Question, gain: Gain, metric: Metric, nodes: str) -> str
     else:
         verb = "do not help" if question == "features" else "does not help"
     return f"{what.capitalize()} {verb}: {change} ({ends})."
+
+
+def _change(gain: Gain, metric: Metric) -> str:
+    return f"{gain.of} has {_signed(metric, gain.value)} against {gain.over}"
+
+
+def _ends(gain: Gain, metric: Metric) -> str:
+    low, high = (gain.low, gain.high) if metric.is_higher_better else (gain.high, gain.low)
+    return f"95 % interval {_signed(metric, low, unit=False)} to {_signed(metric, high, unit=False)}"
 
 
 def _amount(metric: Metric, gain: float) -> str:
@@ -250,10 +290,10 @@ def compare(
     }
     first, places = metrics[0], {c.name: place for place, c in enumerate(contenders)}
 
-    def best(kept: Callable[[Contender], bool]) -> str | None:
+    def best(kept: Callable[[Contender], bool], metric: Metric = first) -> str | None:
         """Of those kept the best by validation; of equal ones the simplest."""
-        scored = [(values["val"][c.name][first.name], c.name) for c in contenders if kept(c)]
-        known = [(s if first.is_higher_better else -s, -places[name], name) for s, name in scored if s is not None]
+        scored = [(values["val"][c.name][metric.name], c.name) for c in contenders if kept(c)]
+        known = [(s if metric.is_higher_better else -s, -places[name], name) for s, name in scored if s is not None]
         return max(known)[2] if known else None
 
     num_nodes = max(round(sum(len(each.target) for each in contenders[0].judged) / len(contenders[0].judged)), 1)
@@ -288,7 +328,10 @@ def compare(
     questions: dict[Question, tuple[str | None, str | None]] = {
         "graph": (best(lambda c: c.uses_graph), best(lambda c: not c.uses_graph)),
         "features": (best(lambda c: c.uses_features), best(lambda c: not c.uses_features)),
-        "depth": (best(lambda c: (c.num_layers or 0) > 2), best(lambda c: c.num_layers in (1, 2))),
+        "depth": (
+            best(lambda c: c.uses_graph and (c.num_layers or 0) > 2),
+            best(lambda c: c.uses_graph and c.num_layers in (1, 2)),
+        ),
     }
     for question, (with_it, without) in questions.items():
         if question in unanswered:
@@ -296,6 +339,13 @@ def compare(
         if with_it is not None and without is not None and (found := gain(with_it, without, first)) is not None:
             answers[question] = found
     advice = next(c.name for c in contenders if c.name == winner or not is_worse(c.name))
+    otherwise = []  # the metric that decides may see nothing, as accuracy where one class is rare
+    for metric in metrics[1:]:
+        other = best(lambda c: True, metric)
+        found = None if other is None or other == advice else gain(other, advice, metric)
+        if found is not None and found.low > 0:
+            change, ends = _change(found, metric), _ends(found, metric)
+            otherwise.append(f"By {metric.label} another model is better: {change} ({ends}).")
     return Comparison(
         run_ids=list(run_ids),
         part=part,
@@ -318,7 +368,7 @@ def compare(
         best=winner,
         advice=advice,
         doubt=None if advice == winner else gain(winner, advice, first),
-        notes=list(notes),
+        notes=[*otherwise, *notes],
     )
 
 

@@ -253,9 +253,9 @@ class _Table:
     def with_neighbours(self) -> Matrix:
         """The features, their means over neighbours, weighted as the edges are, and the logarithm of the degree."""
         graph = self.task.graph
-        row, col = graph.edge_index.numpy()
-        shares = graph.edge_weight.double().numpy() / np.maximum(graph.degree.numpy(), 1e-300)[row]
-        means = sp.csr_array((shares, (row, col)), shape=graph.shape) @ self.features
+        source, target = graph.edge_index.numpy()  # a node reads from the sources of the edges that lead to it
+        shares = graph.edge_weight.double().numpy() / np.maximum(graph.degree.numpy(), 1e-300)[target]
+        means = sp.csr_array((shares, (target, source)), shape=graph.shape) @ self.features
         degree = np.log1p(graph.degree.numpy())[:, None]
         if sp.issparse(means):
             return sp.hstack([self.features, means, sp.csr_array(degree)], format="csr")
