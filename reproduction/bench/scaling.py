@@ -408,7 +408,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--nodes", type=numbers, default=list(SIZES), help="sizes to compare with the peer at")
     parser.add_argument("--ways", type=numbers, default=list(WAY_SIZES), help="sizes for clusters and processes")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds for the turns of a size beyond the least")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds for the turns of a size beyond the least")
     parser.add_argument("--longest", type=float, default=120.0, help="seconds that the least turns may take")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which one process is given up")
     parser.add_argument("--out", type=Path, help="append a line for each size to this .jsonl file")
