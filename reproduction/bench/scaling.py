@@ -153,6 +153,7 @@ def alone(folder: Path, device: torch.device, name: str) -> dict[str, Any]:
     """Seconds and peak memory of one side, by phase; a phase that does not fit has a reason instead."""
     importlib.import_module("reproduction.bench.peer")  # for both sides, so that no peak has PyTorch Geometric in it
     found: dict[str, Any] = {"device": describe_device(device), "body": describe_backend(device)}
+    found["free_bytes"] = free_bytes(device)
     before = Peak(device)
     with limited_memory(device):
         steps = STEPS[name](load(folder).to(device))
@@ -341,7 +342,7 @@ def measure_size(given: argparse.Namespace, num_nodes: int, folder: Path) -> dic
         return {"nodes": num_nodes, **found}
     sides = {name: child(given, "alone", folder, name) for name in STEPS}
     of_side = next((side for side in sides.values() if "failed" not in side), {})
-    found |= {name: of_side[name] for name in ("device", "body") if name in of_side}
+    found |= {name: of_side[name] for name in ("device", "body", "free_bytes") if name in of_side}
     found["alone"] = {
         name: {phase: side.get(phase) or {"failed": side["failed"]} for phase in PHASES} for name, side in sides.items()
     }

@@ -68,7 +68,8 @@ def side_text(row: Row, side: str, phase: str) -> str:
     alone = row["alone"][side][phase]
     time = milliseconds(row, side, phase)
     if time is None:
-        return f"does not fit ({alone['failed']})" if "memory" in alone["failed"] else alone["failed"]
+        is_memory = alone["failed"] == "out of memory" and "free_bytes" in row
+        return f"does not fit into {row['free_bytes'] / _GIB:.0f} GiB" if is_memory else str(alone["failed"])
     cold = "" if phase in row["turns"] or alone["is_warm"] else ", first pass"
     peak = "" if alone["peak_bytes"] is None else f", {alone['peak_bytes'] / _GIB:.2f} GiB"
     return f"{time:,.1f} ms{peak}{cold}" if time < 100 else f"{time:,.0f} ms{peak}{cold}"

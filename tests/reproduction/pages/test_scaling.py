@@ -33,7 +33,11 @@ def size(nodes, ours, peer, turns, **more):
         "edges": 5 * nodes,
         "device": "cpu (2 threads)",
     }
-    return about | {"alone": {"ours": ours, "pyg-csr": peer}, "turns": turns, "product_ms": 2.0} | more
+    return (
+        about
+        | {"alone": {"ours": ours, "pyg-csr": peer}, "turns": turns, "product_ms": 2.0, "free_bytes": 16 * GIB}
+        | more
+    )
 
 
 def way(seconds, *peaks):
@@ -70,7 +74,7 @@ def test_turns_give_both_ratios_and_the_floor():
 def test_a_side_that_does_not_fit_says_so_and_a_single_pass_is_marked():
     row = cells(scaling.scaling_table(ROWS), "| 2,000 ")
     assert row[3:6] == ["4,000 ms, 4.00 GiB", "5,000 ms, 5.00 GiB", "1.25 (not in turns)"]
-    assert row[7:10] == ["12,000 ms, 12.00 GiB, first pass", "does not fit (out of memory)", "-"]
+    assert row[7:10] == ["12,000 ms, 12.00 GiB, first pass", "does not fit into 16 GiB", "-"]
     assert cells(scaling.scaling_table(ROWS), "| 3,000 ")[1:4] == ["-", "-", "killed by SIGKILL"]
 
 
