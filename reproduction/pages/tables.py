@@ -26,6 +26,7 @@ from reproduction.pages.measured import (
     share_of_clusters,
 )
 from reproduction.pages.predictors import predictors_table
+from reproduction.pages.scaling import read_scaling, scaling_table, ways_table
 from reproduction.pages.tuned import ablation_table, cost_table, gate_table, ranking_table, tuned_table
 from reproduction.pages.wave import FILE as WAVE
 from reproduction.pages.wave import distances_table, large_table, ring_table, suite_table
@@ -380,6 +381,8 @@ TABLES = {
     "busy": busy_table,
     "lean": lean_table,
     "million": million_table,
+    "scaling": lambda: scaling_table(read_scaling(RESULTS / "scaling")) or NOT_RUN,
+    "scaling_ways": lambda: ways_table(read_scaling(RESULTS / "scaling")) or NOT_RUN,
     "overhead": overhead_table,
     "constraint_cost": constraint_cost_table,
     "coverage": coverage_table,
