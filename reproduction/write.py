@@ -21,7 +21,7 @@ from graphjoule import GraphjouleError
 from graphjoule.report import picture
 from graphjoule.studies import STUDIES, ledger_text
 from reproduction.bench.plot import plot_all
-from reproduction.pages import Results, fill_page, pulse, read_results
+from reproduction.pages import Results, fill_page, pulse, read_results, scaling
 from reproduction.pages.drawings import Figure, drawn_with
 from reproduction.pages.gallery import gallery_figures, gallery_rows
 from reproduction.pages.numbers import with_numbers
@@ -94,6 +94,7 @@ def other_files(results: Results, root: Path = ROOT) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         for name in BENCH_CURVES:
             plot_all(root / f"reproduction/results/bench/{name}.jsonl", Path(folder))
+        scaling.pictures(scaling.read_scaling(root / "reproduction/results/scaling"), Path(folder))
         files |= {f"docs/images/{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())}
     return files
 

@@ -243,6 +243,13 @@ def test_what_a_picture_shows_is_one_sentence(page):
         assert ". " not in alt, alt
 
 
+@pytest.mark.parametrize("page", LINKED)
+def test_no_line_begins_with_a_number_from_a_record(page):
+    """Markdown takes a line that begins with a comment for HTML: the paragraph ends, and marks show as they are."""
+    lines = read(page).splitlines()
+    assert [line for line in lines if re.match(r"\s*(-->|<!--(= |/))", line)] == []
+
+
 def test_every_page_is_in_the_contents_once():
     listed = []
     for index in (DOCS / "index.md", DOCS / "api" / "index.md"):

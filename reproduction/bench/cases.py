@@ -11,7 +11,7 @@ from typing import Any
 from graphjoule import GraphjouleError
 from graphjoule.tasks import DATASETS, Task, load_task
 from graphjoule.training import Recipe, load_recipe
-from reproduction.bench.synthetic import CitationGraph
+from reproduction.bench.synthetic import CitationGraph, PowerLawGraph
 
 MODELS_WITH_PEER = ("egnn", "gcnii")
 """What can be compared; the first is meant where a name does not say."""
@@ -38,7 +38,7 @@ class Case:
     dataset: str
     num_layers: int
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    graph: CitationGraph | None = None
+    graph: CitationGraph | PowerLawGraph | None = None
     runs: int = 1
     curve: str | None = None
     model: str = MODELS_WITH_PEER[0]

@@ -77,14 +77,21 @@ def paired_ratio(numerator: Side, denominator: Side, factor: float = 1.0) -> Spr
     return Spread.of([factor * above / below for above, below in pairs])
 
 
-def measure_sides(sides: Sequence[Side], device: torch.device, budget: float, clock: Clock = time.perf_counter) -> None:
+def measure_sides(
+    sides: Sequence[Side],
+    device: torch.device,
+    budget: float,
+    clock: Clock = time.perf_counter,
+    least: int = MIN_REPEATS,
+) -> None:
     """Warm every side up, then time them in turns; results are put into the sides.
 
     Args:
         sides: what to compare, in the order of their turns. One that runs out of memory says so and drops out.
         device: where they run.
-        budget: seconds for the timed repeats; at least five are made whatever they take.
+        budget: seconds for the timed repeats.
         clock: tells the time in seconds.
+        least: the fewest repeats, made whatever they take.
     """
     with limited_memory(device):
         steps: dict[str, Step] = {}
@@ -92,7 +99,7 @@ def measure_sides(sides: Sequence[Side], device: torch.device, budget: float, cl
             step = _attempt(side, lambda side=side: _warm_up(side, device, clock))  # type: ignore[misc]
             if step is not None:
                 steps[side.name] = step
-        _take_turns([side for side in sides if not side.failure], steps, device, budget, clock)
+        _take_turns([side for side in sides if not side.failure], steps, device, budget, clock, least)
 
 
 def _warm_up(side: Side, device: torch.device, clock: Clock) -> Step:
@@ -111,7 +118,7 @@ def _warm_up(side: Side, device: torch.device, clock: Clock) -> Step:
 
 
 def _take_turns(
-    sides: list[Side], steps: Mapping[str, Step], device: torch.device, budget: float, clock: Clock
+    sides: list[Side], steps: Mapping[str, Step], device: torch.device, budget: float, clock: Clock, least: int
 ) -> None:
     seconds: dict[str, list[float]] = {side.name: [] for side in sides}
     start = clock()
@@ -119,7 +126,7 @@ def _take_turns(
         for side in sides:
             seconds[side.name].append(_timed(steps[side.name], side.steps_per_turn, device, clock))
         elapsed = clock() - start
-        if repeat >= MIN_REPEATS and elapsed * (repeat + 1) / repeat > budget:  # one more would pass the budget
+        if repeat >= least and elapsed * (repeat + 1) / repeat > budget:  # one more would pass the budget
             break
     for side in sides:
         side.seconds = seconds[side.name]

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN2Conv, MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import spmm, to_torch_csr_tensor
 
-from graphjoule.graph import Propagation, SparseFeatures, normalize_rows
+from graphjoule.graph import Propagation, as_dense, normalize_rows
 from graphjoule.tasks import Task
 from graphjoule.training import Recipe
 
@@ -166,7 +166,7 @@ class PeerTraining:
     def __init__(self, recipe: Recipe, task: Task, *, fused: bool, seed: int = 0) -> None:
         torch.manual_seed(seed)
         device = task.targets.device
-        x = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
+        x = as_dense(task.features)
         self.x = normalize_rows(x) if recipe.data.normalize_features else x
         self.adj, self.edge_weight = peer_graph(task.graph, fused=fused)
         self.labels, self.split = task.targets, task.split(recipe.data.split, seed)

@@ -26,8 +26,9 @@ _STYLES: dict[str, dict[str, Any]] = {
     "ours": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
     "pyg": {"color": "#D55E00", "marker": "s", "linestyle": "--"},
     "pyg-csr": {"color": "#009E73", "marker": "^", "linestyle": "-."},
+    "scipy": {"color": "#555555", "marker": "x", "linestyle": "-"},
 }
-_LABELS = {"ours": "graphjoule", "pyg": "PyG, messages", "pyg-csr": "PyG, CSR matrix"}
+_LABELS = {"ours": "graphjoule", "pyg": "PyG, messages", "pyg-csr": "PyG, CSR matrix", "scipy": "SciPy, products alone"}
 Point = tuple[float, float, float, float]  # x, and the median with its quartiles
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from graphjoule import GraphjouleError, Propagation, Task, load_task
-from graphjoule.graph import SparseFeatures
+from graphjoule.graph import SparseFeatures, as_dense
 from graphjoule.tasks import Classification, knn_edge_index
 
 Made = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -198,7 +198,7 @@ def real(name: str, nodes: int | None = None, columns: int | None = None, start:
         first = np.sort(np.unique(met, return_index=True)[1])
         kept = np.sort(met[first][:nodes])
         x = task.features[torch.from_numpy(kept)]
-        x = x.to_dense() if isinstance(x, SparseFeatures) else x
+        x = as_dense(x)
         most = (x != 0).sum(dim=0).argsort(descending=True, stable=True)[: columns or x.size(1)]
         edges = torch.from_numpy(np.stack(links[kept][:, kept].nonzero()))
         graph = Propagation.from_edge_index(edges.long(), num_nodes=len(kept), symmetrize=True)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphjoule import Task
-from graphjoule.graph import SparseFeatures
+from graphjoule.graph import SparseFeatures, as_dense
 
 EPOCHS, PATIENCE, VALIDATE_EVERY = 300, 60, 2
 """The most epochs of a run, those without a better score after which it stops, and those between two validations."""
@@ -109,7 +109,7 @@ class Trials:
     def __init__(self, task: Task, trials: Sequence[Trial], seeds: Sequence[int], depth: int) -> None:
         self.task, self.depth, self.device = task, depth, task.targets.device
         x = task.features
-        self.x = x.to_dense() if isinstance(x, SparseFeatures) else x
+        self.x = as_dense(x)
         sums = self.x.sum(dim=1, keepdim=True)
         self.per_sum = 1 / torch.where(sums == 0, 1.0, sums)
         self.matrix = task.graph.matrix

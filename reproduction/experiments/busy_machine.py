@@ -4,11 +4,13 @@
 
 The load is made here: programs that do nothing but count, from before the processes that train begin, or ("late") from
 a third of the training on. The sides train in turns, each in a process of its own; a fixed number that takes three
-times as long as the best one is not tried again. Nothing else should use the machine. About seven minutes on two cores.
+times as long as the best one is cut and not tried again. Nothing else should use the machine. About five minutes on two
+cores.
 """
 
 import argparse
 import os
+import select
 import statistics
 import subprocess
 import sys
@@ -29,8 +31,9 @@ BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(rang
 @contextmanager
 def started(*command, env=None):
     """A process that ends with the block; the session is its own, as that of another program is."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} if env else {}
-    process = subprocess.Popen([sys.executable, *command], env=env, text=True, start_new_session=True, **pipes)
+    # Without a buffer of ours: what `select` does not see, a buffer might have read already.
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0} if env is not None else {}
+    process = subprocess.Popen([sys.executable, *command], env=env, start_new_session=True, **pipes)
     try:
         yield process
     finally:
@@ -66,13 +69,24 @@ def train(given):
         print(seconds(given.epochs, on_progress=note), flush=True)
 
 
-def seconds_of(side, late):
-    """Ask a process for one training; `late` busy programs begin at a third of it."""
-    side.stdin.write("\n")
+def seconds_of(side, late, most=None):
+    """Ask a process for one training; `late` busy programs begin at a third of it. None after more than `most` seconds.
+
+    What was cut goes on in its process, which is to be ended.
+    """
+    end = None if most is None else time.monotonic() + most
+
+    def line():
+        left = None if end is None else max(end - time.monotonic(), 0.0)
+        return side.stdout.readline().decode() if select.select([side.stdout], [], [], left)[0] else None
+
+    side.stdin.write(b"\n")
     side.stdin.flush()
-    assert side.stdout.readline() == "third\n"
+    if line() != "third\n":
+        return None
     with busy(late):
-        return float(side.stdout.readline())
+        found = line()
+        return None if found is None else float(found)
 
 
 def measure(load, sides, given):
@@ -85,20 +99,29 @@ def measure(load, sides, given):
             env |= {} if side == DEFAULT else {"OMP_NUM_THREADS": side}
             command = ["-m", "reproduction.experiments.busy_machine", "--train", *sys.argv[1:]]
             processes[side] = stack.enter_context(started(*command, env=env))
-            assert processes[side].stdout.readline() == "ready\n"
+            assert processes[side].stdout.readline() == b"ready\n"
         found = {side: [] for side in sides}
-        for turn in range(given.rounds):
-            for side in sides:
-                best = min(statistics.median(times) for times in found.values()) if turn else 0.0
-                if side == DEFAULT or not turn or found[side][0] < HOPELESS * best:
-                    found[side].append(round(seconds_of(processes[side], number if late else 0), 3))
+        for _ in range(given.rounds):
+            for side, process in list(processes.items()):
+                medians = [statistics.median(times) for times in found.values() if times]
+                most = HOPELESS * min(medians) if medians and side != DEFAULT else None
+                seconds = seconds_of(process, number if late else 0, most)
+                if seconds is None:
+                    processes.pop(side).kill()
+                else:
+                    found[side].append(round(seconds, 3))
         return found
 
 
 def ratio(found):
-    """The median of the default over that of the best fixed number."""
-    medians = {side: statistics.median(times) for side, times in found.items()}
+    """The median of the default over that of the best fixed number; a number whose turns were all cut is none."""
+    medians = {side: statistics.median(times) for side, times in found.items() if times}
     return medians.pop(DEFAULT) / min(medians.values())
+
+
+def spoken(times):
+    """The median in words."""
+    return f"{statistics.median(times):.1f} s" if times else "cut"
 
 
 def main():
@@ -129,7 +152,7 @@ def main():
     for load in given.loads.split(","):
         found = measure(load, sides, given)
         record["loads"][load] = {"seconds": found, "ratio": round(ratio(found), 3)}
-        words = ", ".join(f"{side} {statistics.median(times):.1f} s" for side, times in found.items())
+        words = ", ".join(f"{side} {spoken(times)}" for side, times in found.items())
         print(f"{load} other busy programs: {words}; default / best {ratio(found):.2f} {found}", flush=True)
     if given.out is not None:
         write_record(given.out, record)

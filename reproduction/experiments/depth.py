@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from graphjoule import fit, load_recipe, load_task
+from graphjoule.graph import as_dense
 from graphjoule.nn import Wave
 from graphjoule.tasks import Task
 from graphjoule.theory import wave_energies
@@ -102,8 +102,7 @@ def cell(result: Any, **more: Any) -> dict[str, Any]:
 def drifts(result: Any, dataset: str, device: torch.device) -> list[float]:
     """How far each trained wave's energy balance is from exact, in float64 over all layers."""
     task = _task(dataset).to(device, torch.float64)
-    x = task.features
-    rows = x.to_dense() if hasattr(x, "to_dense") and not isinstance(x, Tensor) else x
+    rows = as_dense(task.features)
     if result.records[0].recipe["data"]["normalize_features"]:
         rows = rows / rows.sum(dim=1, keepdim=True).clamp(min=1e-12)
     found = []

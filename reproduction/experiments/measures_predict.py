@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from graphjoule import Trace, load_recipe, load_task
-from graphjoule.graph import SparseFeatures
+from graphjoule.graph import as_dense
 from graphjoule.measures import DATA_MEASURES, MEASURES
 from graphjoule.nn import MODELS
 from graphjoule.training import build_model, resolve_device
@@ -36,7 +36,7 @@ def train(name, layers, task, seed, epochs):
     torch.manual_seed(seed)
     recipe = load_recipe(name, task.name, layers)
     model = build_model(recipe, task, seed=seed).to(task.targets.device)
-    x = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
+    x = as_dense(task.features)
     if recipe.data.normalize_features:
         x = x / x.sum(dim=1, keepdim=True).clamp(min=1e-12)
     split = task.split(seed=seed)

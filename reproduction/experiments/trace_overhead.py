@@ -20,7 +20,7 @@ import torch
 from torch_geometric.nn import GCN
 
 from graphjoule import Trace, load_recipe, load_task
-from graphjoule.graph import SparseFeatures
+from graphjoule.graph import as_dense
 from graphjoule.measures import DEFAULT_MEASURES, MEASURES
 from graphjoule.training import build_model, describe_device, versions
 from reproduction.experiments.record import write_record
@@ -35,7 +35,7 @@ def networks(task, layers):
     for name in ("egnn", "gcn"):
         model = build_model(load_recipe(name, task.name, layers), task, seed=0).to(device)
         yield name, model.eval(), (task.features, task.graph)
-    dense = task.features.to_dense() if isinstance(task.features, SparseFeatures) else task.features
+    dense = as_dense(task.features)
     model = GCN(task.num_features, 64, layers, task.out_channels).to(device)
     yield "PyG's GCN", model.eval(), (dense, task.graph.edge_index)
 

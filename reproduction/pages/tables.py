@@ -26,6 +26,7 @@ from reproduction.pages.measured import (
     share_of_clusters,
 )
 from reproduction.pages.predictors import predictors_table
+from reproduction.pages.scaling import read_scaling, scaling_table, ways_table
 from reproduction.pages.tuned import ablation_table, cost_table, gate_table, ranking_table, tuned_table
 from reproduction.pages.wave import FILE as WAVE
 from reproduction.pages.wave import distances_table, large_table, ring_table, suite_table
@@ -271,7 +272,8 @@ def busy_table() -> str:
     names = [f"{side} thread{'s' if side != '1' else ''}" if side.isdigit() else side for side in sides]
     lines = [f"| other busy programs | {' | '.join(names)} | default / best |", "|---" * (len(sides) + 2) + "|"]
     for load, found in loads.items():
-        medians = " | ".join(f"{statistics.median(found['seconds'][side]):.1f} s" for side in sides)
+        times = [found["seconds"][side] for side in sides]
+        medians = " | ".join(f"{statistics.median(each):.1f} s" if each else "cut" for each in times)
         lines.append(f"| {load.replace(' late', ', from a third on')} | {medians} | {found['ratio']:.2f} |")
     worst = max(found["ratio"] for found in loads.values())
     aim = f"the aim of {BUSY_AIM} is {'met' if worst <= BUSY_AIM else 'missed'}"
@@ -379,6 +381,8 @@ TABLES = {
     "busy": busy_table,
     "lean": lean_table,
     "million": million_table,
+    "scaling": lambda: scaling_table(read_scaling(RESULTS / "scaling")) or NOT_RUN,
+    "scaling_ways": lambda: ways_table(read_scaling(RESULTS / "scaling")) or NOT_RUN,
     "overhead": overhead_table,
     "constraint_cost": constraint_cost_table,
     "coverage": coverage_table,

@@ -1,10 +1,12 @@
 """What layers ask of the nodes that they compute on."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.nodes import ALL_NODES, Excerpt, Nodes, computing_on, current_nodes
+from graphjoule.graph.nodes import ALL_NODES, Excerpt, Nodes, computing_on, current_nodes, moved
 from graphjoule.nn.base import BatchNorm
 from graphjoule.nn.pairnorm import PairNorm
 from graphjoule.ops import dropout, make_key
@@ -68,3 +70,21 @@ def test_batch_norm_of_all_nodes_is_torchs_own():
     assert norm(x).equal(own(x))
     assert norm.running_var.equal(own.running_var)
     assert norm.eval()(x).equal(own.eval()(x))
+
+
+def test_a_field_that_is_there_already_is_not_moved_again():
+    moves = []
+
+    class Thing:
+        def to(self, device: str) -> str:
+            moves.append(device)
+            return device
+
+    @dataclass
+    class Owner:
+        large: Thing
+        small: Thing
+        name: str = "it"
+
+    assert moved(Owner(Thing(), Thing()), "cpu", large="there") == {"small": "cpu", "large": "there"}
+    assert moves == ["cpu"]

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from graphjoule.graph import Propagation
+from graphjoule.graph.laplacian import QUICK_NUMEL
 from graphjoule.graph.product import Product
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.ops.propagate import plain_product
@@ -47,3 +48,18 @@ def test_features_that_are_small_or_of_another_dtype_or_without_a_product_are_le
     assert energies(graph, x[:, :2].contiguous()) is None
     assert energies(graph.to(dtype=torch.float64), x.double()) is None
     assert energies(graph, x, a=0.0, alpha=1.0) is None
+
+
+def test_the_missing_neighbours_of_a_part_have_no_energy():
+    whole = GRAPHS["random"]
+    part = whole.induced(torch.arange(0, whole.num_nodes, 2))
+    x = torch.randn(part.num_nodes, 2 + QUICK_NUMEL // part.num_nodes, generator=torch.Generator().manual_seed(0))
+    assert energies(part, x) is None
+
+
+@pytest.mark.parametrize("a", [1e-2, 1e-3, 1e-4, 1e-6])
+def test_a_product_that_is_almost_the_features_is_refused_rather_than_trusted(a):
+    graph, x = GRAPHS["random"], noise()
+    found = energies(graph, x, a, 0.9)
+    assert found is not None
+    assert found.isnan() or float(found) == pytest.approx(float(dirichlet_energy(x.double(), graph)), rel=2e-6)

@@ -9,6 +9,7 @@ from torch_geometric.utils import to_dense_adj
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
+from graphjoule.graph.relations import DirectedPropagation
 from tests.graphs import edge_lists, few, no_edges, path3, random_edges
 
 PAIR = torch.tensor([[0, 1], [1, 0]])
@@ -238,6 +239,22 @@ def test_a_graph_is_weighted_if_an_edge_weighs_anything_but_one(weight, is_weigh
 
 def test_a_graph_without_edges_is_not_weighted():
     assert not Propagation.from_edge_index(torch.empty(2, 0, dtype=torch.int64), None, 3).is_weighted
+
+
+@few
+@given(edge_lists(), st.integers(1, 5), st.booleans())
+def test_blocks_cover_the_nodes_and_no_entry_leads_from_one_to_another(edges, count, one_way):
+    graph = edges.graph64()
+    if one_way:
+        source, target = graph.edge_index
+        graph = DirectedPropagation.of(graph.edge_index[:, source < target], None, edges.num_nodes)
+    blocks = graph.blocks(count)
+    assert 1 <= len(blocks) <= count
+    assert [0, *(end for _, end in blocks)] == [*(start for start, _ in blocks), graph.num_nodes]
+    for start, end in blocks:
+        outside = torch.ones(graph.num_nodes, dtype=torch.bool)
+        outside[start:end] = False
+        assert not graph.to_dense()[start:end, outside].any()
 
 
 @few

@@ -1,11 +1,14 @@
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import APPNP, GCNII, MODELS, DropEdgeGCN, GCNIIConv, PairNorm, PairNormGCN
+from graphjoule.nn.base import evaluating
 from graphjoule.ops import make_key, use_backend
 from graphjoule.trace import Trace
 from tests.graphs import normal, random_edges
@@ -67,3 +70,13 @@ def test_a_step_needs_no_more_than_the_model_says_and_not_much_less(name, option
         # Without a fused backend, a wave plans for layers that are called one by one; one op for all needs less.
         least = 0.0 if (name, backend) == ("wave", "reference") else 0.2
         assert least * planned < peak <= planned, num_layers
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_part_that_was_frozen_in_evaluation_mode_stays_so_after_an_evaluation(fails):
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Dropout()))
+    model[1].eval()
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext(), evaluating(model):
+        assert not any(module.training for module in model.modules())
+        assert 1 / (not fails)
+    assert [module.training for module in model.modules()] == [True, True, False, False]

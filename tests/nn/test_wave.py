@@ -7,7 +7,7 @@ from graphjoule import Trace
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import APPNP, Wave, WaveConv
 from graphjoule.ops import make_key
-from tests.graphs import no_edges, normal, random_edges
+from tests.graphs import Edges, no_edges, normal, random_edges
 from tests.ops.live_bytes import LiveBytes
 
 EDGES = random_edges(weighted=True)
@@ -91,3 +91,44 @@ def test_a_training_step_of_any_depth_takes_the_memory_of_a_few_layers():
     peak(1)
     assert peak(24) - peak(4) <= 24 * 3 * 8  # dropout keys, two numbers a layer
     assert Wave(5, 8, 3, 1000).kept_activations(is_fused=True) == Wave(5, 8, 3, 4).kept_activations(is_fused=True)
+
+
+@pytest.mark.parametrize(("dtype", "num_layers", "off"), [(torch.float32, 2000, 1e-3), (torch.bfloat16, 64, 0.1)])
+def test_a_wave_without_a_force_does_not_grow_under_hooks_that_only_read(dtype, num_layers, off):
+    """A trace of gradients needs the layers one by one, and a wave must not depend on who looks."""
+    ring = Edges(torch.stack([torch.arange(60), torch.arange(1, 61) % 60]), None, 60)
+    graph, x = ring.graph(symmetrize=True), normal(60, 5).to(dtype)
+    model = Wave(5, 4, 3, num_layers, delta=0.0, mu=0.0).eval().to(dtype)
+    with torch.no_grad():
+        with Trace(model, watch=["convs.0"], gradients=True):
+            seen = model(x, graph.to(dtype=dtype))
+        exact = model.double()(x.double(), ring.graph(symmetrize=True, dtype=torch.float64))
+    assert float((seen.double() - exact).norm() / exact.norm()) < off
+
+
+def test_the_gradient_is_the_same_where_layers_are_called_one_by_one():
+    graph, x = EDGES.graph(), normal(9, 5).float()
+    model = Wave(5, 4, 3, 150, delta=0.0, mu=0.0).eval()
+    parameters = dict(model.named_parameters())
+
+    def gradient(parameters):
+        return torch.func.grad(lambda p: torch.func.functional_call(model, p, (x, graph)).sin().sum())(parameters)
+
+    plain = gradient(parameters)
+    many = {name: torch.stack([p, 2 * p]).detach() for name, p in parameters.items()}
+    with Trace(model, watch=["convs.0"], gradients=True):
+        seen, of_runs = gradient(parameters), torch.vmap(gradient)(many)
+    for name, expected in plain.items():
+        torch.testing.assert_close(seen[name], expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(of_runs[name][0], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_hook_changes_in_a_deep_wave_stays_changed():
+    graph, x = EDGES.graph64(), normal(9, 5)
+    model = Wave(5, 4, 3, 70, delta=0.0, mu=0.0).double().eval()
+    x0 = model.encoder(x)
+    kernel = (1 + graph.degree).sqrt()[:, None].expand(-1, 4)
+    plain = model.propagated(x0, graph)
+    with model.convs[9].register_forward_hook(lambda module, inputs, output: (output[0] + kernel, output[1])):
+        changed = model.propagated(x0, graph)
+    torch.testing.assert_close(changed, plain + kernel)  # there nothing pulls it back

@@ -67,3 +67,10 @@ def test_only_the_inputs_are_kept():
         (out,) = recompute(ten, x)
         assert live.now <= 2 * x.nbytes
         out.sum().backward()
+
+
+def test_a_counter_among_the_outputs_is_no_trouble_for_torch_func():
+    """A batch norm counts its calls in an integer, of which `torch.func.vjp` wants to hear nothing."""
+    counted = lambda x: recompute(lambda x: (x.square(), torch.ones((), dtype=torch.int64)), x)[0].sum()  # noqa: E731
+    assert grad(counted)(normal(4)).equal(2 * normal(4))
+    assert vmap(grad(counted))(normal(3, 4)).equal(2 * normal(3, 4))

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from graphjoule.ops import limit_spectral_norm
+from graphjoule.ops.spectral import spectral_norm_bound
 from tests.graphs import normal
 
 
@@ -50,3 +51,12 @@ def test_a_weight_that_is_not_finite_spoils_no_other():
     held = limit_spectral_norm(weights)
     assert held[0].isfinite().all()
     assert held[1].isnan().all()
+
+
+def test_norms_of_many_squarings_are_bounds_that_are_met():
+    weights = torch.stack([normal(6, 6, seed=k) * 10.0 ** (100 * k - 200) for k in range(5)] + [torch.eye(6).double()])
+    exact = torch.linalg.matrix_norm(weights, ord=2)
+    found = spectral_norm_bound(torch.cat([weights, torch.zeros(1, 6, 6).double()]), 40)
+    assert found[-1] == 0
+    assert bool((found[:-1] >= exact * (1 - 1e-14)).all())
+    torch.testing.assert_close(found[:-1], exact, rtol=1e-11, atol=0)

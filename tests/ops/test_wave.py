@@ -212,7 +212,7 @@ def test_edges_that_keep_their_direction_are_refused():
 
 
 @pytest.mark.parametrize("speed", [None, torch.arange(1, 65) / 64], ids=["equal", "spread"])
-def test_many_graphs_are_taken_in_pieces_that_no_edge_joins_and_with_the_same_bits(speed, monkeypatch):
+def test_many_graphs_are_taken_in_blocks_that_no_edge_joins_and_with_the_same_bits(speed, monkeypatch):
     graphs = [random_edges(num_nodes=9, num_edges=num, seed=num) for num in range(5, 13)]
     edges = torch.cat([one.index + 9 * place for place, one in enumerate(graphs)], dim=1)
     graph = Propagation.from_edge_index(edges, num_nodes=9 * len(graphs) + 2, symmetrize=True)  # two are alone
@@ -220,13 +220,13 @@ def test_many_graphs_are_taken_in_pieces_that_no_edge_joins_and_with_the_same_bi
     settings = {"h": 0.9, "delta": 0.1, "mu": 0.2, "speed": speed}
     with use_backend("cpu"):
         whole = wave_stack(x, graph, 5, **settings)
-        monkeypatch.setattr(wave, "_PIECE_BYTES", 9 * 64 * 4)
-        pieces = wave._pieces(graph, 8)
+        monkeypatch.setattr(wave, "_BLOCK_BYTES", 9 * 64 * 4)
+        blocks = graph.blocks(8)
         assert wave_stack(x, graph, 5, **settings).equal(whole)
-    assert 3 < len(pieces) <= 8
-    assert [pieces[0][0], *(end for _, end in pieces)] == [*(start for start, _ in pieces), graph.num_nodes]
+    assert 3 < len(blocks) <= 8
+    assert [blocks[0][0], *(end for _, end in blocks)] == [*(start for start, _ in blocks), graph.num_nodes]
     place = torch.zeros(graph.num_nodes, dtype=torch.long)
-    place[[start for start, _ in pieces]] = 1
+    place[[start for start, _ in blocks]] = 1
     row, col = place.cumsum(0)[graph.edge_index]
     assert row.equal(col)
 
@@ -274,3 +274,28 @@ def test_edges_of_several_types_are_taken_in_half_precision_too():
     x0, settings = normal(9, 3, dtype=torch.float32), {"h": 1.0, "delta": 0.0, "mu": 0.1}
     out = wave_stack(x0.bfloat16(), graph.to(dtype=torch.bfloat16), 70, **settings)
     torch.testing.assert_close(out.float(), wave_stack(x0, graph, 70, **settings), atol=0.3, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_layers", [10, 65])
+def test_on_a_part_of_a_graph_the_stack_is_the_recursion_too(dtype, num_layers):
+    """A node without all of its neighbours feels a pull along ``sqrt(1 + d)``, so nothing is held there."""
+    whole = random_edges(60, 150).graph64()
+    part, x0 = whole.induced(torch.arange(0, 60, 2)), normal(30, 3)
+    truth = dense_wave(part.to_dense(), x0, num_layers, 0.9, 0.0, 0.0)
+    found = wave_stack(x0.to(dtype), part.to(dtype=dtype), num_layers, h=0.9, delta=0.0, mu=0.0)
+    off = torch.linalg.vector_norm(found.double() - truth) / torch.linalg.vector_norm(truth)
+    assert off < (1e-5 if dtype == torch.float32 else 0.1)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_part_of_a_graph_does_not_keep_what_flows_out_of_it(backend, dtype):
+    part = rings(40).induced(torch.arange(30)).to(dtype=dtype)
+    x0 = (normal(30, 3, dtype=torch.float32) + 1).to(dtype)
+    settings = {"h": 0.9, "delta": 0.1, "mu": 0.0}
+    exact = dense_wave(part.to_dense().double(), x0.double(), 200, **settings)
+    with use_backend(backend):
+        out = wave_stack(x0, part, 200, **settings)
+    assert exact.norm() < 0.1 * x0.norm()
+    torch.testing.assert_close(out.double(), exact, atol=1e-5, rtol=0.01 if dtype == torch.bfloat16 else 1e-5)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from graphjoule.cli import app
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import SparseFeatures, normalize_rows
+from graphjoule.graph.features import as_dense, normalize_rows
 from graphjoule.parallel import PartedPropagation, load_part, partition, read_partition, write_partition
 from graphjoule.parallel.partition import cut_edges, cut_nodes, is_partition_of, remove_partition
 from graphjoule.tasks.objective import Classification
@@ -146,7 +146,7 @@ def test_the_parts_together_are_the_task(tmp_path, sparse):
     whole = task.features.to_dense() if sparse else task.features
     for part in parts:
         columns = torch.cat([part.nodes, halo_of(parts, part)])
-        own = part.features.to_dense() if isinstance(part.features, SparseFeatures) else part.features
+        own = as_dense(part.features)
         dense[part.nodes], labels[part.nodes] = own, part.targets
         p[part.nodes[:, None], columns] = part.graph.to_dense()
         assert part.graph.num_edges == task.graph.num_edges

@@ -194,6 +194,14 @@ def test_an_energetic_network_of_the_largest_benchmark_with_an_mlp_encoder():
     torch.testing.assert_close(evaluate_in_blocks(model, x, graph, block_bytes=100), model(x, graph))
 
 
+@torch.no_grad()
+def test_a_deep_wave_without_a_force():
+    """Beyond 64 layers the wave of a whole graph is held, which takes products that blocks of rows do not have."""
+    x, graph = features(), random_edges(NUM_NODES, 150).graph64()
+    model = used_model("wave", x, graph, 150, mu=0.0, delta=0.0)
+    torch.testing.assert_close(evaluate_in_blocks(model, x, graph, block_bytes=100), model(x, graph))
+
+
 def test_a_model_in_training_is_evaluated_and_its_input_is_left_alone():
     x, graph = features(), random_edges(NUM_NODES, 150).graph64()
     model, before = used_model("gcn", x, graph, batch_norm=True), x.clone()

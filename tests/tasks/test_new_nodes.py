@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.extension import ExtendedPropagation
-from graphjoule.graph.features import SparseFeatures
+from graphjoule.graph.features import as_dense
 from graphjoule.nn import EGNN
 from graphjoule.tasks import ModelInput, Task, load_new_nodes, load_tables
 
@@ -60,7 +60,7 @@ def scores(given: ModelInput) -> dict[str, torch.Tensor]:
     """What a network says of every node, by its id."""
     torch.manual_seed(0)
     model = EGNN(given.features.size(1), 8, 2, num_layers=4).double().eval()
-    x = given.features.to_dense() if isinstance(given.features, SparseFeatures) else given.features
+    x = as_dense(given.features)
     with torch.no_grad():
         out = model(x.double(), given.graph.to(dtype=torch.float64))
     return dict(zip(given.node_ids, out, strict=True))
@@ -119,7 +119,7 @@ def test_new_rows_alone_read_from_their_nearest_and_do_not_depend_on_each_other(
     assert (
         "no edges given, so 4 new nodes read from their 3 nearest in the features of the training graph" in caplog.text
     )
-    x = joint.features.to_dense() if isinstance(joint.features, SparseFeatures) else joint.features
+    x = as_dense(joint.features)
     nearest = torch.cdist(x[NUM_OLD:], x[:NUM_OLD]).argsort(dim=1)[:, :3]
     dense = joint.graph.to_dense()
     for new in range(4):
@@ -218,7 +218,7 @@ def test_an_unknown_category_is_counted_and_has_no_feature(old, tmp_path, caplog
     nodes.write_text(text.replace("oslo", "paris").replace("rome", "paris").replace("bern", "paris"))
     joint = load_new_nodes(old.source, old.objective, nodes, edges)
     assert "new.csv: 4 values of 'city' without a category of the model" in caplog.text
-    x = joint.features.to_dense() if isinstance(joint.features, SparseFeatures) else joint.features
+    x = as_dense(joint.features)
     assert not x[NUM_OLD:, 2:].any()
 
 

@@ -11,7 +11,7 @@ from torch_geometric.utils import to_dense_adj
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import SparseFeatures
+from graphjoule.graph.features import as_dense
 from graphjoule.tasks.digits import knn_edge_index
 from graphjoule.tasks.objective import Classification, Regression
 from graphjoule.tasks.tables import load_graph, load_tables, load_tables_like, unchanged
@@ -40,7 +40,7 @@ def load(here, nodes=NODES, edges=EDGES, **options):
 
 
 def dense(features):
-    return features.to_dense() if isinstance(features, SparseFeatures) else features
+    return as_dense(features)
 
 
 def adjacency(task):

@@ -185,6 +185,17 @@ def test_a_penalty_comes_near_and_the_multipliers_reach_it():
     assert found[AL] < 1e-3 < 0.05 < found[PENALTY] < 1
 
 
+def test_a_penalty_that_is_never_updated_keeps_no_gaps_of_earlier_steps():
+    model, x = scales(1.0), normal(6, 3)
+    with EnergyConstraint(model, k33().graph64(), 0.5, 1.0, layers="*", method=PENALTY) as constraint:
+        kept = []
+        for _ in range(4):
+            model(x)
+            constraint()
+            kept.append(weakref.ref(constraint._latest[-1]))
+    assert [ref() is not None for ref in kept] == [False, False, False, True]
+
+
 def test_where_no_limit_binds_the_optimum_is_the_free_one():
     model, x = scales(0.7), normal(6, 3)
     with EnergyConstraint(model, k33().graph64(), 0.1, 1.0, layers="*") as constraint:
@@ -470,6 +481,8 @@ def test_accumulated_batches_move_the_multipliers_by_their_mean():
     before = constraint.multipliers
     constraint.update()  # what was accumulated before counts no more
     torch.testing.assert_close(constraint.multipliers, torch.relu(before + constraint.gaps().detach()))
+    with pytest.raises(GraphjouleError, match=r"call constraint\(\) .* again before the next update"):
+        constraint.update()
 
 
 class Checkpointed(torch.nn.Module):

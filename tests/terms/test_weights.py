@@ -109,3 +109,17 @@ def test_a_limit_that_cannot_be_held_is_refused_with_a_sentence():
         SpectralLimit(GCN(5, 4, 2, num_layers=3), limit=0.0)
     with pytest.raises(GraphjouleError, match="no graph layer of APPNP has a square weight to hold"):
         SpectralSettings()(APPNP(3, 4, 2, num_layers=5), path3().graph())
+
+
+@pytest.mark.parametrize("term", [OrthogonalPenalty, SpectralLimit])
+def test_a_term_that_adds_nothing_is_a_plain_zero_where_weights_are_sharded(term):
+    """Else the loss of a model under `fully_shard` would become a DTensor."""
+
+    class Sharded(torch.Tensor):
+        pass
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False))
+    model[0].weight = torch.nn.Parameter(torch.zeros(3, 2).as_subclass(Sharded))
+    value, _ = term(model).value(torch.empty(0))
+    assert type(value) is torch.Tensor
+    assert float(value) == 0

@@ -78,8 +78,9 @@ def test_a_damped_wave_ends_at_its_limit_above_the_lower_bound():
 
 def test_energies_are_those_of_the_measure_and_the_model_keeps_its_mode():
     model, x = wave(3).train(), normal(12, 5)
+    model.encoder.eval()
     found = wave_energies(model, x, EDGES.graph64())
-    assert model.training
+    assert (model.training, model.encoder.training) == (True, False)
     x0 = model.eval().encoder(x).detach()
     assert found.energy[0] == pytest.approx(float(dirichlet_energy(x0, EDGES.graph64())))
     flat = wave_energies(model, torch.zeros(12, 5).double(), torch.empty(2, 0, dtype=torch.int64))

@@ -167,6 +167,18 @@ def test_each_graph_of_a_batch_has_rows_of_its_own(network):
     assert "graph 2" in trace.table()
 
 
+def test_another_batch_vector_for_the_same_edges_makes_other_graphs():
+    edges, x = random_edges(6, 0).index, single(6, C)
+    model, batch = pyg.GCN(C, C, num_layers=1).eval(), torch.tensor([0, 0, 1, 1, 2, 2])
+    with torch.no_grad(), Trace(model, watch="convs.*", by_graph=True) as trace:
+        model(x, edges, batch=batch)
+        model(x, edges, batch=torch.tensor([0, 0, 0, 0, 0, 1]))
+        batch[2:] = 1
+        model(x, edges, batch=batch)
+    sizes = [[row.num_nodes for row in trace.layers if row.call == call] for call in range(3)]
+    assert sizes == [[2, 2, 2], [5, 1], [2, 4]]
+
+
 def test_a_diagnosis_names_the_graphs_that_are_ill():
     dead = Data(x=torch.ones(5, C), edge_index=random_edges(5, 12, seed=1).index)
     (batch,) = DataLoader([graph_data(6, 0), dead, dead], batch_size=3)

@@ -20,6 +20,7 @@ from graphjoule.cli.terminal import (
     parse_budget,
     parse_seeds,
     show_auto,
+    split_list,
 )
 from graphjoule.cli.train import Job, compares, print_result, warn_of_accuracy
 from graphjoule.errors import GraphjouleError, choices, counted
@@ -73,7 +74,7 @@ def auto(
         source,
         seconds,
         seeds,
-        models=[name for part in models.split(",") if (name := part.strip())],
+        models=split_list(models),
         depths=_parse_depths(depths),
         overrides=parse_overrides(set_ or []),
         device=device,
@@ -86,10 +87,7 @@ def auto(
 
 
 def _parse_depths(text: str) -> list[int]:
-    try:
-        depths = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        depths = []
+    depths = split_list(text, int)
     if not depths or min(depths) < 1:
         raise GraphjouleError(f"--depths is {text!r}; expected numbers of layers from 1 on, such as 2,8,32.")
     return depths

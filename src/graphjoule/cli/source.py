@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from graphjoule.cli.terminal import split_list
 from graphjoule.errors import GraphjouleError
 from graphjoule.tasks.datasets import find_dataset, load_task
 from graphjoule.tasks.encoders import Direction, EdgeTypes, LossName, ObjectiveName, PoolingName
@@ -196,7 +197,7 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
     >>> split_names("a, b"), split_names(None)
     (('a', 'b'), None)
     """
-    return None if text is None else tuple(name for part in text.split(",") if (name := part.strip()))
+    return None if text is None else tuple(split_list(text))
 
 
 def takes_a_graph(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphjoule.cli.terminal import DataRoot, Device, Json, parse_seeds, seeds_text, value_text
+from graphjoule.cli.terminal import DataRoot, Device, Json, parse_seeds, seeds_text, show_study, split_list, value_text
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
@@ -148,7 +148,6 @@ def _train_missing(
     options: dict[str, Any],
 ) -> tuple[list[str], dict[str, str]]:
     """Train what has no record yet; returns the datasets that are not here, and what was refused with the reason."""
-    from graphjoule.cli.terminal import show_study
     from graphjoule.studies import Pace, plan_study, work
     from graphjoule.studies.worker import LOCKS
     from graphjoule.training import TrainingInterrupted, describe_device, resolve_device
@@ -272,10 +271,6 @@ def _parts(text: str | None, expected: str, kind: Callable[[str], Any] = str) ->
     """What stands between commas; None if the option is not there."""
     if text is None:
         return None
-    try:
-        parts = [kind(part.strip()) for part in text.split(",") if part.strip()]
-    except ValueError:
-        parts = []
-    if not parts:
+    if not (parts := split_list(text, kind)):
         raise GraphjouleError(f"{text!r} cannot be used: expected {expected}.")
     return parts

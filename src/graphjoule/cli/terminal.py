@@ -99,16 +99,25 @@ def overrides_of(set_: Sequence[str] | None, chosen: Mapping[str, Any]) -> dict[
     return parse_overrides([*(set_ or []), *(f"{key}={value}" for key, value in given.items() if value is not None)])
 
 
+def split_list(text: str, kind: Callable[[str], Any] = str) -> list[Any]:
+    """What stands between commas; empty if some of it is not of the kind.
+
+    >>> split_list("2, 16,", int), split_list("2,x", int), split_list("a, b")
+    ([2, 16], [], ['a', 'b'])
+    """
+    try:
+        return [kind(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError:
+        return []
+
+
 def parse_seeds(text: str) -> list[int]:
     """Seeds from a count or a list.
 
     >>> parse_seeds("3"), parse_seeds("3,7"), parse_seeds("3,")
     ([0, 1, 2], [3, 7], [3])
     """
-    try:
-        numbers = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        numbers = []
+    numbers = split_list(text, int)
     if not numbers or (numbers[0] < 1 and "," not in text):
         raise GraphjouleError(f"--seeds is {text!r}; expected how many seeds, such as 10, or a list, such as 3,7.")
     if len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:

@@ -1,6 +1,6 @@
 """The graph as an operator: `Propagation`, its Laplacian, and features that stay sparse."""
 
-from graphjoule.graph.features import Features, SparseFeatures, check_features, normalize_rows
+from graphjoule.graph.features import Features, SparseFeatures, as_dense, check_features, normalize_rows
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation, as_propagation, exact_propagation
 
@@ -9,6 +9,7 @@ __all__ = [
     "Laplacian",
     "Propagation",
     "SparseFeatures",
+    "as_dense",
     "as_propagation",
     "check_features",
     "exact_propagation",

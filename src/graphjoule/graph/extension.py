@@ -12,12 +12,12 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import row_starts
 from graphjoule.graph.laplacian import Laplacian
-from graphjoule.graph.propagation import Propagation
+from graphjoule.graph.propagation import Propagation, WeightedPropagation
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
 
 
 @dataclass(frozen=True, eq=False)
-class ExtendedPropagation(Propagation):
+class ExtendedPropagation(WeightedPropagation):
     """A graph and new nodes after its own: rows of old nodes are as they were, new rows have degrees of their own.
 
     The entry of a new node i and any node j is ``a_ij / sqrt((d_i + 1) (d_j + 1))``, where an old j has its old degree;
@@ -26,7 +26,6 @@ class ExtendedPropagation(Propagation):
     alone: gradients need a symmetric operator.
 
     Attributes:
-        weight: ``a_ij`` of every stored entry, with zeros on the diagonal, float64.
         num_old: how many nodes were there before.
 
     Example:
@@ -38,7 +37,6 @@ class ExtendedPropagation(Propagation):
                 [0.0000, 0.5000, 0.5000]])
     """
 
-    weight: Tensor
     num_old: int
 
     @classmethod
@@ -68,20 +66,9 @@ class ExtendedPropagation(Propagation):
         return (self.col.numel() - self.num_nodes + one_way) // 2
 
     @cached_property
-    def edge_index(self) -> Tensor:
-        """Every edge as PyG modules take it: from the node that is read, to the node that reads it."""
-        row, col = self.row(), self.col.long()
-        return torch.stack([col, row])[:, row != col]
-
-    @cached_property
     def largest_degree(self) -> float:
         """That of the old graph: a step that is chosen by it is the one that the model was trained with."""
         return float(self.degree[: self.num_old].max()) if self.num_old else 0.0
-
-    @property
-    def entry_weight(self) -> Tensor:
-        """See `Propagation.entry_weight`."""
-        return self.weight
 
     @cached_property
     def laplacian(self) -> Laplacian:

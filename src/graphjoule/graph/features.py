@@ -104,7 +104,7 @@ class SparseFeatures:
         """The same features on another device, or with another dtype."""
         numbers = {name: getattr(self, name) for name in ("value", "row_factor", "column_factor")}
         numbers = {name: x.to(device=device, dtype=dtype) for name, x in numbers.items() if x is not None}
-        return replace(self, **moved(self, device) | numbers)
+        return replace(self, **moved(self, device, **numbers))
 
     def scaled(self, rows: Tensor | None = None, columns: Tensor | None = None) -> SparseFeatures:
         """The same features with every row and every column multiplied with a factor of its own."""
@@ -155,6 +155,11 @@ class SparseFeatures:
 
 
 Features = Tensor | SparseFeatures
+
+
+def as_dense(x: Features) -> Tensor:
+    """Features as a dense matrix; what is dense is returned as it is."""
+    return x.to_dense() if isinstance(x, SparseFeatures) else x
 
 
 def check_features(x: Features) -> None:

@@ -12,10 +12,17 @@ import torch
 from torch import Tensor, nn
 
 
-def moved(owner: Any, device: torch.device | str | None) -> dict[str, Any]:
-    """The fields of a dataclass that lie on a device, on another one, for `dataclasses.replace`."""
-    values = {each.name: getattr(owner, each.name) for each in fields(owner) if each.init}
-    return {name: value.to(device) for name, value in values.items() if hasattr(value, "to")}
+def moved(owner: Any, device: torch.device | str | None, **others: Any) -> dict[str, Any]:
+    """The fields of a dataclass that lie on a device, on another one, for `dataclasses.replace`.
+
+    Args:
+        owner: the dataclass.
+        device: where to.
+        others: fields that are there already; they are not copied again.
+    """
+    names = (each.name for each in fields(owner) if each.init and each.name not in others)
+    values = ((name, getattr(owner, name)) for name in names)
+    return {name: value.to(device) for name, value in values if hasattr(value, "to")} | others
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,8 @@ class Product:
 
         ``E = ||X||^2 - <X, P X>``, rows in float32 and their sums in float64. As in `QuickForm` the roundings of the
         entries are measured by what they make of ``s = sqrt(1 + d)``, whose energy is zero, and taken off; and features
-        whose energy is small beside ``||X||^2``, where more than five digits might cancel, are refused.
+        whose energy is small beside ``||X||^2`` are refused, for more than five digits might cancel. So they might
+        where ``a`` is small beside ``alpha``: the less of the product is ``P X``, the more energy there must be.
 
         Args:
             x: ``X``, shape ``[..., num_nodes, channels]``.
@@ -43,7 +44,7 @@ class Product:
             Float64 numbers, shape ``[...]``, NaN where the features must be measured by `Laplacian.form`; None where
             all must.
         """
-        if type(self.graph) is not Propagation or x.dtype != torch.float32 or self.a == 0 or x.numel() < QUICK_NUMEL:
+        if not self.graph.has_known_kernel or x.dtype != torch.float32 or self.a == 0 or x.numel() < QUICK_NUMEL:
             return None
         if x.device.type == "cpu" and x.dim() == 2:
             size = torch.tensor(inner_product(x, x), dtype=torch.float64)
@@ -52,7 +53,8 @@ class Product:
             size = torch.linalg.vector_norm(x, dim=-1).square_().sum(dim=-1, dtype=torch.float64)
             inner = (x * self.value).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
         energy = (self._of_kernel() * size - inner) / self.a
-        is_good = (energy >= LEAST_ENERGY * size) & (size > RANGE[0]) & (size < RANGE[1])
+        least = LEAST_ENERGY * max(1.0, abs(self.alpha / self.a))
+        is_good = (energy >= least * size) & (size > RANGE[0]) & (size < RANGE[1])
         return torch.where(is_good, energy, torch.nan)
 
     def _of_kernel(self) -> float:

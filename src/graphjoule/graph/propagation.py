@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar, Self
 
 import torch
@@ -49,6 +50,7 @@ class Propagation(Nodes):
     diagonal: Tensor = field(init=False, repr=False)
 
     is_directed: ClassVar[bool] = False  # whether an edge counts in one direction alone, so that P is not symmetric
+    has_known_kernel: ClassVar[bool] = True  # whether that of `laplacian.scaled()`, sqrt(1 + d), is that of I - P
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "matrix", csr_tensor(self.rowptr, self.col, self.value, self.shape))
@@ -101,6 +103,11 @@ class Propagation(Nodes):
     def shape(self) -> tuple[int, int]:
         """Number of rows and of columns, the same unless these are some rows of a larger operator."""
         return self.num_nodes, self.num_nodes
+
+    @property
+    def num_edge_types(self) -> int:
+        """How many types of edges have operators of their own; 1 where all are one."""
+        return 1
 
     @property
     def num_edges(self) -> int:
@@ -168,7 +175,7 @@ class Propagation(Nodes):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
         value = self.value.to(device=device, dtype=dtype)
-        return self if value is self.value else replace(self, **moved(self, device) | {"value": value})
+        return self if value is self.value else replace(self, **moved(self, device, value=value))
 
     def gather_halo(self, x: Tensor) -> Tensor:
         """The features of all nodes that the columns name, which may be more than those of the rows.
@@ -270,7 +277,8 @@ class Propagation(Nodes):
             nodes: which nodes, ascending.
 
         Returns:
-            The operator with node ``nodes[i]`` as number i, and with the degrees of the whole graph.
+            The operator with node ``nodes[i]`` as number i, and with the degrees of the whole graph. Where neighbours
+            are missing it is an `InducedPropagation`.
 
         Example:
             >>> path = Propagation.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 3]]), symmetrize=True)
@@ -284,7 +292,38 @@ class Propagation(Nodes):
         row, entry = entries_of_rows(self.rowptr, nodes)
         col = number[self.col[entry].long()]
         kept = col >= 0
-        return Propagation(row_starts(row[kept], len(nodes)), col[kept], self.value[entry[kept]], self.degree[nodes])
+        row, col, value = row[kept], col[kept], self.value[entry[kept]]
+        kind = Propagation if self.has_known_kernel and bool(kept.all()) else InducedPropagation
+        return kind(row_starts(row, len(nodes)), col, value, self.degree[nodes])
+
+    def blocks(self, count: int) -> list[tuple[int, int]]:
+        """Cut the nodes into at most `count` runs that no edge joins, about as long as each other.
+
+        Returns:
+            The first node of every run and that after its last, in order.
+
+        Example:
+            >>> Propagation.from_edge_index(torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])).blocks(2)
+            [(0, 2), (2, 4)]
+        """
+        if count < 2:
+            return [(0, self.num_nodes)]
+        # No earlier node reads from beyond a cut and no later one from before it; columns are sorted within a row.
+        farthest = self.col[self.rowptr[1:].long() - 1].cummax(dim=0).values
+        nearest = self.col[self.rowptr[:-1].long()].flip(0).cummin(dim=0).values.flip(0)
+        node = torch.arange(self.num_nodes, device=self.device)
+        ends = ((farthest == node) & (nearest.roll(-1) == (node + 1) % self.num_nodes)).nonzero()[:, 0] + 1
+        piece = ends * count // (self.num_nodes + 1)
+        return list(pairwise([0, *ends[piece.diff(append=piece[-1:] + 1) > 0].tolist()]))
+
+    @property
+    def drawn(self) -> tuple[Tensor, ...]:
+        """The tensors of a random choice among the edges, which `redrawn` takes; a graph of all edges has none."""
+        return ()
+
+    def redrawn(self, *drawn: Tensor) -> Self:
+        """The operator of the same graph with other tensors of a choice; of all edges itself."""
+        return self
 
     def require_whole(self, what: str) -> None:
         """Refuse what needs the whole graph where this is not all of it.
@@ -302,6 +341,39 @@ class Propagation(Nodes):
         dense = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         dense[self.row(), self.col.long()] = self.value
         return dense
+
+
+@dataclass(frozen=True, eq=False)
+class InducedPropagation(Propagation):
+    """A part of a graph whose nodes have neighbours outside of it, see `Propagation.induced`.
+
+    A node has the degree of the whole graph but not all of its neighbours, so that ``P`` shrinks ``sqrt(1 + d)``.
+    """
+
+    has_known_kernel = False
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedPropagation(Propagation):
+    """An operator whose entries and degrees do not give the weights of the edges, so that it keeps them.
+
+    Attributes:
+        weight: ``a_ij`` of every stored entry, with zeros on the diagonal, float64.
+    """
+
+    weight: Tensor
+    has_known_kernel = False
+
+    @property
+    def entry_weight(self) -> Tensor:
+        """See `Propagation.entry_weight`."""
+        return self.weight
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Every edge as PyG modules take it: from the node that is read, to the node that reads it."""
+        row, col = self.row(), self.col.long()
+        return torch.stack([col, row])[:, row != col]
 
 
 def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:

@@ -18,18 +18,12 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.graph.csr import row_starts
 from graphjoule.graph.edges import check_edges, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
-from graphjoule.graph.propagation import Propagation
+from graphjoule.graph.propagation import Propagation, WeightedPropagation
 
 
 @dataclass(frozen=True, eq=False)
-class RelationPropagation(Propagation):
-    """What operators of directed and of typed edges have in common.
-
-    Attributes:
-        weight: ``a_ij`` of every stored entry, with zeros on the diagonal, float64.
-    """
-
-    weight: Tensor
+class RelationPropagation(WeightedPropagation):
+    """What operators of directed and of typed edges have in common."""
 
     @cached_property
     def transposed(self) -> Propagation:
@@ -46,17 +40,6 @@ class RelationPropagation(Propagation):
     def num_edges(self) -> int:
         """Number of edges, self-loops not counted; of directed ones each direction counts."""
         return (self.col.numel() - self.num_nodes) // (1 if self.is_directed else 2)
-
-    @property
-    def entry_weight(self) -> Tensor:
-        """See `Propagation.entry_weight`."""
-        return self.weight
-
-    @cached_property
-    def edge_index(self) -> Tensor:
-        """Every edge as PyG modules take it: from the node that is read, to the node that reads it."""
-        row, col = self.row(), self.col.long()
-        return torch.stack([col, row])[:, row != col]
 
     @cached_property
     def undirected(self) -> Propagation:
@@ -158,6 +141,11 @@ class MixedPropagation(RelationPropagation):
         return cls(
             row_starts(row, parts[0].num_nodes), col.int(), value.to(parts[0].dtype), degree, weight, tuple(parts)
         )
+
+    @property
+    def num_edge_types(self) -> int:
+        """See `Propagation.num_edge_types`."""
+        return len(self.parts)
 
     @property
     def is_directed(self) -> bool:  # type: ignore[override]

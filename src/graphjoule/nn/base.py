@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -78,8 +79,7 @@ class GraphModel(nn.Module):
 
     def penalty(self) -> Tensor:
         """The model's own term of the training loss, a scalar."""
-        first = next(self.parameters())
-        return torch.zeros((), dtype=first.dtype, device=first.device)  # not `new_zeros`: a plain one, if it is sharded
+        return zero_of(self)
 
     def spectral_limits(self) -> dict[str, float]:
         """Weights that a trainer holds to a spectral norm after every step, by name, each with its limit."""
@@ -126,6 +126,12 @@ class GraphModel(nn.Module):
         """Draw the initial parameters anew from torch's global generator."""
         for module in self.children():
             _reset(module)
+
+
+def zero_of(model: nn.Module) -> Tensor:
+    """A term of the loss that is nothing: a plain zero like the parameters, also where these are sharded."""
+    first = next(model.parameters())
+    return torch.zeros((), dtype=first.dtype, device=first.device)  # `new_zeros` would be a DTensor
 
 
 def whole_weight(weight: Tensor) -> Tensor:
@@ -189,6 +195,8 @@ class Onlooker:
             arguments, with ``{"graph": graph}`` for all its layers, and is overwritten soon, but not on a GPU.
     """
 
+    only_reads = True  # see `is_only_seen`
+
     def __init__(self, see: Callable[[nn.Module, Any, Any, Any, Product | None], None]) -> None:
         self.see = see
 
@@ -235,6 +243,12 @@ def is_as_written(module: nn.Module) -> bool:
     kind = type(module)
     forward, names = _STOCK.get(kind, (None, frozenset()))
     return forward is kind.forward and vars(module).keys().isdisjoint(names)
+
+
+def is_only_seen(module: nn.Module) -> bool:
+    """Whether a module `is_as_written`, and every hook on its call is one that says that it changes nothing."""
+    hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    return is_as_written(module) and all(getattr(hook, "only_reads", False) for hook in hooks)
 
 
 def is_stock(module: nn.Module, *, or_seen: bool = False) -> bool:
@@ -301,6 +315,21 @@ class Encoder(nn.Module):
             return torch.relu(self.first(x, self.dropout, key))
         out: Tensor = self.second(self.norm(self.first(x)).relu(), self.dropout, key)
         return out
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a module in evaluation mode for a ``with`` block; then every part has its own mode again.
+
+    ``model.train()`` would not do: some part may have been frozen in evaluation mode.
+    """
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
-from graphjoule.graph.relations import RelationPropagation
 from graphjoule.nn.base import check_unit_interval
 from graphjoule.nn.gcn import GCN
 from graphjoule.nn.table import Probability
@@ -60,7 +59,7 @@ class DropEdgeGCN(GCN):
     def check_graph(cls, graph: Propagation) -> None:
         """See `GraphModel.check_graph`: what is left of the edges is normalised as one graph."""
         super().check_graph(graph)
-        if isinstance(graph, RelationPropagation):
+        if graph.num_edge_types > 1:
             graph.require_whole("DropEdge")
 
     def _forward(  # type: ignore[override]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.nodes import computing_on
+from graphjoule.graph.nodes import computing_on, current_nodes
 from graphjoule.nn.base import is_stock
 from graphjoule.ops import backend_for, use_backend
 from graphjoule.ops.edge_dropout import EdgeSubset
@@ -62,8 +62,7 @@ def run_layers(
 
 def can_recompute(layers: Sequence[nn.Module], graph: Propagation | EdgeSubset | None, x: Tensor | None = None) -> bool:
     """Whether layers computed again are the same, as far as can be seen; without a graph, by the layers alone."""
-    whole = graph.graph if isinstance(graph, EdgeSubset) else graph
-    if whole is not None and not whole.has_gpu_kernels:
+    if graph is not None and not graph.has_gpu_kernels:
         return False
     if x is not None and torch.is_autocast_enabled(x.device.type):
         return False
@@ -93,14 +92,12 @@ def _run_segment(
 ) -> State:
     parameters = [dict(layer.named_parameters()) for layer in layers]
     buffers = [dict(layer.named_buffers()) for layer in layers]  # of batch norms, which change theirs at every call
-    nodes = graph.graph if isinstance(graph, EdgeSubset) else graph
-    drawn = (graph.key, graph.scale) if isinstance(graph, EdgeSubset) else ()
-    p, backend = getattr(graph, "p", 0.0), backend_for(state[0])
+    nodes, backend, drawn = current_nodes(), backend_for(state[0]), graph.drawn
 
     def run(*tensors: Tensor) -> State:
         rest = iter(tensors)
         state = tuple(next(rest) for _ in range(num_state))
-        part = EdgeSubset(nodes, p, next(rest), next(rest)) if drawn else graph
+        part = graph.redrawn(*[next(rest) for _ in drawn])
         own_keys: list[Any] = [next(rest) for _ in keys] or [None] * len(layers)
         changed: list[Tensor] = []
         # A GPU's backward pass has a thread of its own, which knows nothing of what was said around the forward pass.

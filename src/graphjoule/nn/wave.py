@@ -7,6 +7,7 @@ head, and so the energy, its limits and the memory are theorems (``docs/wave.md`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -23,12 +24,14 @@ from graphjoule.nn.base import (
     GraphModel,
     check_choice,
     check_unit_interval,
+    is_only_seen,
     is_stock,
     onlookers,
     stock,
 )
 from graphjoule.nn.table import NonNegative, OpenInterval, Probability, UnitInterval
 from graphjoule.ops import dropout, wave_layer, wave_stack, wave_start
+from graphjoule.ops.wave import HELD_LAYERS, held, in_float32, is_free
 
 
 @stock
@@ -148,8 +151,20 @@ class Wave(GraphModel):
             # The same in one op, which keeps no activation.
             h, delta, mu = first.h(graph), first.delta, first.mu
             return wave_stack(x0, graph, len(self.convs), h=h, delta=delta, mu=mu, speed=speed, show=show)
+        if not all(map(is_only_seen, self.convs)):  # what a hook or another layer changes is left as it is
+            return self._by_layers(x0, graph, math.inf)
+        hold_every = HELD_LAYERS if is_free(x0, graph, min(conv.mu for conv in self.layers())) else math.inf
+        if x0.dtype in (torch.bfloat16, torch.float16):  # as in `wave_stack`
+            return self._by_layers(x0.float(), in_float32(graph), hold_every).to(x0.dtype)
+        return self._by_layers(x0, graph, hold_every)
+
+    def _by_layers(self, x0: Tensor, graph: Propagation, hold_every: float) -> Tensor:
+        """`propagated` layer by layer, so that hooks see them; every so many layers the wave is `held`."""
+        first, speed = self.layers()[0], self.channel_speeds(x0)
         x, v = x0, wave_start(x0, graph, h=first.h(graph), delta=first.delta, speed=speed)
-        for conv in self.convs:
+        for k, conv in enumerate(self.convs):
+            if k and k % hold_every == 0:
+                x, v = held(x, graph, x0), held(v, graph)
             x, v = conv(x, v, x0, graph, speed)
         return x
 

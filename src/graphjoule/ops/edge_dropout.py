@@ -78,6 +78,20 @@ class EdgeSubset:
         ones = torch.ones(graph.num_nodes, 1, dtype=graph.dtype, device=graph.device)
         return cls(graph, p, key, _dropped_product(ones, key, graph, 1, p).rsqrt())
 
+    @property
+    def has_gpu_kernels(self) -> bool:
+        """See `Nodes`."""
+        return self.graph.has_gpu_kernels
+
+    @property
+    def drawn(self) -> tuple[Tensor, ...]:
+        """See `Propagation.drawn`."""
+        return self.key, self.scale
+
+    def redrawn(self, *drawn: Tensor) -> EdgeSubset:
+        """See `Propagation.redrawn`."""
+        return EdgeSubset(self.graph, self.p, *drawn)
+
     def propagate(self, x: Tensor) -> Tensor:
         """The product with node features, shape ``[num_nodes, channels]``."""
         check_rows(x, self.graph)

@@ -206,7 +206,10 @@ class StackBody(ABC):
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
         if not self.boundaries:  # the first backward pass has written over the activations
-            raise GraphjouleError("The gradient of a fused stack can be taken once; make the forward pass again.")
+            raise GraphjouleError(
+                "The gradient of a fused stack can be taken once; make the forward pass again, or make it within "
+                "`graphjoule.ops.use_backend('reference')`, which keeps what more of them need."
+            )
         grad_x0 = torch.zeros_like(self.x0)
         for start in sorted(self.boundaries, reverse=True):
             stop = min(start + (self.segment or self.num_layers), self.num_layers)

@@ -14,18 +14,20 @@ class Memory:
     """Float32 vectors on a CPU that somebody is done with, for whoever needs one next.
 
     Fresh memory must be mapped page by page: the activations of 64 layers on Pubmed are 80,000 pages, which takes 9 %
-    of the processor time of an epoch. What is kept was in use at once; where none of it is large enough, all goes.
+    of the processor time of an epoch. It keeps as many vectors as were in use at once; where none of them is large
+    enough, all are dropped.
     """
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
     def take(self, size: int) -> Tensor:
-        """A vector of at least so many numbers, any numbers: the smallest one there is, or a new one."""
+        """A vector of at least so many numbers, any numbers: the smallest that is large enough, or a new one."""
         fitting = [place for place, vector in enumerate(self._free) if vector.numel() >= size]
         if not fitting:
             self._free.clear()
-            return torch.empty(size)
+            with torch.inference_mode(mode=False):  # or training could not write to it later
+                return torch.empty(size, dtype=torch.float32, device="cpu")  # whatever the defaults are
         return self._free.pop(min(fitting, key=lambda place: self._free[place].numel()))
 
     def give_back(self, vector: Tensor) -> None:

@@ -45,6 +45,7 @@ class _Recompute(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.part, *tensors = inputs
+        ctx.is_number = [out.is_floating_point() for out in output]  # not the counter of a batch norm
         ctx.save_for_backward(*tensors)
 
     @staticmethod
@@ -56,11 +57,10 @@ class _Recompute(torch.autograd.Function):
 
         def again(*leaves: Tensor) -> tuple[Tensor, ...]:
             rest = iter(leaves)
-            outputs: tuple[Tensor, ...] = ctx.part(
-                *[next(rest) if w else t for t, w in zip(saved, wanted, strict=True)]
-            )
-            return outputs
+            outputs = ctx.part(*[next(rest) if w else t for t, w in zip(saved, wanted, strict=True)])
+            return tuple(out for out, is_number in zip(outputs, ctx.is_number, strict=True) if is_number)
 
+        grads = tuple(grad for grad, is_number in zip(grads, ctx.is_number, strict=True) if is_number)
         with torch.enable_grad():
             if is_transformed():
                 found = iter(torch.func.vjp(again, *leaves)[1](grads))

@@ -51,7 +51,7 @@ class Stack(StackBody):
         out = torch.empty_like(self.x0) if is_kept else self._buffer(_EVEN if k % 2 == 0 else _ODD)
         torch.mm(mixed, self._weight[k], out=out)
         active = None
-        if self.shifts is not None and float(out.amin()) <= self._highest_shift[k]:
+        if self.shifts is not None and not float(out.amin()) > self._highest_shift[k]:  # nor where one is NaN
             torch.maximum(out, self.shifts[k], out=out)
             if remember:  # one bit per element, a 32nd of an activation
                 active = np.packbits((out > self.shifts[k]).numpy())

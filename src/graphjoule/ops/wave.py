@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -95,7 +94,7 @@ def wave_stack(
         raise GraphjouleError("A wave needs edges that count in both directions, and in this graph they keep theirs.")
     if x0.dtype in (torch.bfloat16, torch.float16):
         settings: dict[str, Any] = {"h": h, "delta": delta, "mu": mu, "speed": None if speed is None else speed.float()}
-        return wave_stack(x0.float(), _in_float32(graph), num_layers, **settings, show=show).to(x0.dtype)
+        return wave_stack(x0.float(), in_float32(graph), num_layers, **settings, show=show).to(x0.dtype)
     backend = backend_for(x0)
     run = _reference if backend == "reference" else _in_place
     if backend == "triton" and graph.has_gpu_kernels:
@@ -114,14 +113,29 @@ class _Wave(NamedTuple):
     speed: Tensor | None
     show: Show | None
 
-    def spans(self) -> list[range]:
+    def spans(self, x0: Tensor) -> list[range]:
         """The layers, cut where `_held` is called."""
-        is_free = self.mu < _FORCE and type(self.graph) is Propagation
-        size = _HELD_LAYERS if is_free else max(1, self.num_layers)
+        size = HELD_LAYERS if is_free(x0, self.graph, self.mu) else max(1, self.num_layers)
         return [range(k, min(k + size, self.num_layers)) for k in range(0, self.num_layers, size)]
 
 
-_HELD_LAYERS, _FORCE = 64, 1e-3  # a restoring force of this size holds as well: roundings do 1e-7 / mu at the most
+HELD_LAYERS, _FORCE = 64, 1e-3  # a restoring force of this size holds as well: roundings do 1e-7 / mu at the most
+
+
+def is_free(x0: Tensor, graph: Propagation, mu: float) -> bool:
+    """Whether no force holds a wave, so that `held` must, and can.
+
+    It cannot where rows are in several places: in other processes, or in host memory from where they come in blocks
+    (`graphjoule.parallel.evaluate_in_blocks`).
+    """
+    return mu < _FORCE and graph.has_known_kernel and type(x0) is Tensor
+
+
+def held(x: Tensor, graph: Propagation, x0: Tensor | None = None) -> Tensor:
+    """What `_held` makes of ``X``, or without `x0` of ``V``, with its gradient; for layers called one by one."""
+    rest = x if x0 is None else x - x0
+    rest = linear_map(rest, lambda runs: _held(runs.reshape(-1, *runs.shape[-2:]), graph).view(runs.shape))
+    return rest if x0 is None else rest + x0
 
 
 def _held(x: Tensor, graph: Propagation, x0: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -129,19 +143,19 @@ def _held(x: Tensor, graph: Propagation, x0: Tensor | None = None, out: Tensor |
 
     There nothing pulls: this part of ``X`` does not move, and that of ``V`` is 0. But entries of ``P`` that are rounded
     to float32 have eigenvalues of up to ``1 + 1e-7``, and without a restoring force what is there grows by
-    ``exp(3e-4 k)`` in k layers, 30 times in 10,000. Within `_HELD_LAYERS` it grows by 2e-4 at the most.
+    ``exp(3e-4 k)`` in k layers, 30 times in 10,000. Within `HELD_LAYERS` it grows by 2e-4 at the most.
     """
     kernel = graph.laplacian.scaled().kernel(x.dtype)
     return kernel.take_off(x, kernel.means(x if x0 is None else x - x0), out=out)
 
 
-def _in_float32(graph: Propagation) -> Propagation:
+def in_float32(graph: Propagation) -> Propagation:
     """The graph in float32, with a diagonal that gives ``P sqrt(1 + d) = sqrt(1 + d)`` for entries of half precision.
 
     Their roundings lift eigenvalues of ``P`` to 1.004, where waves double every 20 layers.
     """
     whole = graph.to(dtype=torch.float32)
-    if type(graph) is not Propagation:
+    if not graph.has_known_kernel:
         return whole
     scale, row, col = (1 + whole.degree).sqrt(), whole.row(), whole.col.long()
     off = torch.where(row == col, 0.0, whole.value.double()) * scale[col]
@@ -156,7 +170,7 @@ def _reference(x0: Tensor, wave: _Wave) -> Tensor:
 
     def run(x0: Tensor) -> Tensor:
         x, v = x0, wave_start(x0, graph, h=h, delta=delta, speed=speed)
-        for layers in wave.spans():
+        for layers in wave.spans(x0):
             if layers[0]:
                 x, v = _held(x, graph, x0), _held(v, graph)
             for k in layers:
@@ -176,18 +190,16 @@ def _in_place(x0: Tensor, wave: _Wave) -> Tensor:
     def run(x0: Tensor) -> Tensor:
         x = x0.clone(memory_format=torch.contiguous_format)
         v = wave_start(x0, graph, h=h, delta=wave.delta, speed=wave.speed)
-        pieces = [(0, graph.num_nodes)]
-        if wave.show is None and type(graph) is Propagation:
-            pieces = _pieces(graph, x.numel() * x.element_size() // _PIECE_BYTES)
-        for layers in wave.spans():
+        blocks = graph.blocks(x.numel() * x.element_size() // _BLOCK_BYTES if wave.show is None else 1)
+        for layers in wave.spans(x0):
             if layers[0]:
                 _held(x, graph, x0, out=x)
                 _held(v, graph, out=v)
-            if len(pieces) == 1:
+            if len(blocks) == 1:
                 _run_in_place(x, v, x0, wave, layers, lambda x: plain_product(x, graph, a=h, alpha=own))
                 continue
             value = graph.mixed(h, own)
-            for start, end in pieces:
+            for start, end in blocks:
                 first, last = graph.rowptr[start], graph.rowptr[end]
                 rows = graph.rowptr[start : end + 1] - first, graph.col[first:last] - start, value[first:last]
                 nodes = slice(start, end)
@@ -198,19 +210,8 @@ def _in_place(x0: Tensor, wave: _Wave) -> Tensor:
 
 
 # What of X is worked on at once: with V and the product it fits into the second cache of a core. 600 graphs, 42,000
-# nodes and 64 channels in all, take half the time of one piece.
-_PIECE_BYTES = 2**19
-
-
-def _pieces(graph: Propagation, count: int) -> list[tuple[int, int]]:
-    """Cut the nodes into at most `count` runs that no edge joins, about as long as each other."""
-    if count < 2:
-        return [(0, graph.num_nodes)]
-    farthest = graph.col[graph.rowptr[1:].long() - 1].cummax(dim=0).values  # no earlier node has an edge beyond
-    ends = (farthest == torch.arange(graph.num_nodes)).nonzero()[:, 0] + 1
-    piece = ends * count // (graph.num_nodes + 1)
-    cuts = [0, *ends[piece.diff(append=piece[-1:] + 1) > 0].tolist()]
-    return list(pairwise(cuts))
+# nodes and 64 channels in all, take half the time of one block.
+_BLOCK_BYTES = 2**19
 
 
 def _run_in_place(
@@ -241,7 +242,7 @@ def _triton(x0: Tensor, wave: _Wave) -> Tensor:
     graph, _, h, delta, mu, speed, show = wave
     start = x0.reshape(-1, *x0.shape[-2:]).contiguous()
     x, v = start, _with_speed(plain_product(start, graph, a=-1.0, alpha=1.0), speed) * (h / (2 - delta))
-    for layers in wave.spans():
+    for layers in wave.spans(x0):
         if layers[0]:
             x, v = _held(x, graph, start), _held(v, graph)
         for k in layers:

@@ -71,6 +71,7 @@ class PartedPropagation(Propagation):
     nodes: Excerpt
     group: Group = ALONE
     has_gpu_kernels = False
+    has_known_kernel = False  # not by one process alone
 
     @property
     def row_ids(self) -> Excerpt:
@@ -114,6 +115,10 @@ class PartedPropagation(Propagation):
     def edge_index(self) -> NoReturn:
         """Refused: an edge may lie between two processes."""
         self.require_whole("`edge_index`")
+
+    def blocks(self, count: int) -> list[tuple[int, int]]:
+        """See `Propagation.blocks`; all rows are one run, whose products fetch the halo."""
+        return [(0, self.num_nodes)]
 
     def induced(self, nodes: Tensor) -> NoReturn:
         """Refused: an edge may lie between two processes."""

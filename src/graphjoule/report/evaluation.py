@@ -18,7 +18,7 @@ from graphjoule.report.cells import PARTS
 from graphjoule.report.svg import NARROW, NUM_COLOURS, Bars, Chart, Dots, Line, draw_plane
 from graphjoule.tasks.metrics import NUM_BINS
 from graphjoule.tasks.objective import LOSS, Binary, Classification, MultiLabel, Objective, Ordinal, Regression
-from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes, found_classes
+from graphjoule.training.evaluation import GRID, Evaluation, PartEvaluation, Planes
 
 Array = NDArray[Any]
 
@@ -301,7 +301,7 @@ def node_scores(sample: _Sample) -> tuple[Array, str, bool]:
     if isinstance(objective, Classification | Ordinal):
         from torch import from_numpy
 
-        found = found_classes(objective, from_numpy(sample.p)).numpy()
+        found = objective.found_classes(from_numpy(sample.p)).numpy()
         return (found == sample.t).astype(float), "accuracy", True
     targets = sample.t.reshape(len(sample.t), -1)
     known = ~np.isnan(targets)

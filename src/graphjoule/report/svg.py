@@ -222,14 +222,14 @@ def linear_ticks(low: float, high: float, wanted: int = 6) -> list[float]:
     return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float, wanted: int = 7) -> list[float]:
-    """Powers of ten between two ends, at most about so many; their halves and fifths too where they are few.
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten between two ends, at most about seven; their halves and fifths too where they are few.
 
     >>> log_ticks(0.002, 300), log_ticks(30, 600)
     ([0.01, 0.1, 1.0, 10.0, 100.0], [50.0, 100.0, 200.0, 500.0])
     """
     first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    step = max(1, math.ceil((last - first + 1) / wanted))
+    step = max(1, math.ceil((last - first + 1) / 7))
     if last - first >= 3:
         return [10.0**k for k in range(first, last + 1, step)]
     steps = [float(f"{m}e{k}") for k in range(first - 1, last + 1) for m in (1, 2, 5)]

@@ -194,8 +194,8 @@ def _one_against_rest(p: Tensor, y: Tensor) -> Tensor:
 # Several labels: probabilities [n, num_labels], targets 1 or 0, NaN where unknown.
 
 
-def _label_counts(p: Tensor, t: Tensor) -> Tensor:
-    """Of every label: found rightly, found at all, there, and known."""
+def label_counts(p: Tensor, t: Tensor) -> Tensor:
+    """Of every label how often it is found rightly, found at all, there, and known, one after the other."""
     is_known, is_true = ~t.isnan(), t == 1
     is_found = (p > 0.5) & is_known
     counts = [is_true & is_found, is_found, is_true, is_known]
@@ -330,10 +330,10 @@ POSITIVE_BRIER = Metric(
 
 # Of several labels, each a mean over labels but for `label_accuracy` and `micro_f1`:
 
-LABEL_ACCURACY = Metric("label_accuracy", True, _label_counts, _label_accuracy, is_share=True)
-LABELS_BALANCED_ACCURACY = Metric("balanced_accuracy", True, _label_counts, _balanced_labels, is_share=True)
-LABELS_MACRO_F1 = Metric("macro_f1", True, _label_counts, _macro_f1_of_labels, is_share=True)
-LABELS_MICRO_F1 = Metric("micro_f1", True, _label_counts, _micro_f1_of_labels, is_share=True)
+LABEL_ACCURACY = Metric("label_accuracy", True, label_counts, _label_accuracy, is_share=True)
+LABELS_BALANCED_ACCURACY = Metric("balanced_accuracy", True, label_counts, _balanced_labels, is_share=True)
+LABELS_MACRO_F1 = Metric("macro_f1", True, label_counts, _macro_f1_of_labels, is_share=True)
+LABELS_MICRO_F1 = Metric("micro_f1", True, label_counts, _micro_f1_of_labels, is_share=True)
 LABELS_ROC_AUC = Metric("roc_auc", True, roc_auc, is_share=True)
 LABELS_AVERAGE_PRECISION = Metric("average_precision", True, average_precision, is_share=True)
 LABELS_LOG_LOSS = Metric("log_loss", False, _label_surprise, _mean_of_means)

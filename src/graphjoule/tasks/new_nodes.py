@@ -13,7 +13,7 @@ import torch
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.extension import ExtendedPropagation, joined, links_to
-from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.features import Features, as_dense
 from graphjoule.tasks.columns import encode, positions
 from graphjoule.tasks.digits import nearest_rows
 from graphjoule.tasks.facts import Source
@@ -159,7 +159,7 @@ def _packed(*parts: np.ndarray | sp.csr_matrix) -> Features:
 
 def _nearest(x: Features, graph: Propagation, knn: int, nodes: str | Path) -> Propagation:
     """Links of every new node with its nearest old ones, each as heavy as an edge of the graph is on average."""
-    dense, num_old = x.to_dense() if isinstance(x, SparseFeatures) else x, graph.num_nodes
+    dense, num_old = as_dense(x), graph.num_nodes
     knn = min(knn, num_old)
     weight = float(graph.edge_weight.double().mean()) if graph.is_weighted else 1.0
     heavy = f", each of weight {weight:.4g}, the mean" if graph.is_weighted else ""

@@ -79,6 +79,10 @@ class Objective(ABC):
         """
         return prediction.double(), target
 
+    def columns(self, targets: Tensor) -> Tensor:
+        """Targets as numbers, float64, NaN where unknown, shape ``[n, k]``: of classes a column of 1 and 0 each."""
+        return (targets if targets.dim() == 2 else targets[:, None]).double()
+
     @abstractmethod
     def check(self, targets: Tensor, num_nodes: int, task: str, unit: str = "node") -> Tensor:
         """The targets as they are trained on, one per node or graph; refused with a sentence if they do not fit."""
@@ -221,6 +225,10 @@ class _ClassPerNode(Objective):
         """The classes."""
         return self.classes
 
+    @abstractmethod
+    def found_classes(self, prediction: Tensor) -> Tensor:
+        """The number of the class that every prediction says, shape ``[n]``."""
+
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have a class."""
         return targets >= 0
@@ -263,7 +271,7 @@ class _ColumnsPerNode(Objective):
 
     def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """See `Objective.scored`."""
-        return prediction.double(), _columns(target).double()
+        return prediction.double(), self.columns(target)
 
     def is_known(self, targets: Tensor) -> Tensor:
         """Which nodes have a known target."""
@@ -364,6 +372,15 @@ class Classification(_ClassPerNode):
     def prediction(self, output: Tensor) -> Tensor:
         """The probability of every class."""
         return output.softmax(dim=-1)
+
+    def found_classes(self, prediction: Tensor) -> Tensor:
+        """The most probable class."""
+        return prediction.argmax(dim=-1)
+
+    def columns(self, targets: Tensor) -> Tensor:
+        """See `Objective.columns`."""
+        one_hot = F.one_hot(targets.clamp(min=0), self.num_classes).double()
+        return torch.where((targets >= 0)[:, None], one_hot, torch.nan)
 
     def class_factors(self, targets: Tensor, total: OfTensor) -> Tensor:
         """One factor per class; 1 for a class that no training node has."""
@@ -557,7 +574,7 @@ class Regression(_ColumnsPerNode, _Scaled):
 
     def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """Less the number that they have in common: squares are smaller, and more exact."""
-        return centered(prediction.double()), centered(_columns(target).double())
+        return centered(prediction.double()), centered(self.columns(target))
 
     def unknown(self, num_nodes: int) -> Tensor:
         """NaN for every node and target."""
@@ -606,9 +623,17 @@ class Ordinal(_ClassPerNode, _Scaled):
         """The rank, from 0 to the number of classes less 1."""
         return output.clamp(0, self.num_classes - 1)
 
+    def found_classes(self, prediction: Tensor) -> Tensor:
+        """The nearest rank."""
+        return prediction.round().long().view(-1)
+
+    def columns(self, targets: Tensor) -> Tensor:
+        """The ranks."""
+        return torch.where(targets >= 0, targets.double(), torch.nan)[:, None]
+
     def scored(self, prediction: Tensor, target: Tensor, centered: OfTensor = _as_it_is) -> tuple[Tensor, Tensor]:
         """Ranks as numbers, NaN where unknown."""
-        return prediction.double(), torch.where(target >= 0, target.double(), torch.nan)[:, None]
+        return prediction.double(), self.columns(target)
 
 
 OBJECTIVES: dict[str, type[Objective]] = {

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from graphjoule.graph.features import SparseFeatures
-from graphjoule.tasks.objective import Classification, Ordinal
+from graphjoule.tasks.objective import Classification
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import MAX_SPARSE_DENSITY, Task
 
@@ -143,7 +143,7 @@ def profile(task: Task, split: Split) -> Profile:
         homophily=_homophily(operator, train, targets) if is_classes else math.nan,
         degree=2 * graph.num_edges / task.num_nodes,
         num_components=int(connected_components(operator, directed=False, return_labels=False)),
-        explained=_explained(operator, x, train, _columns(task, targets)),
+        explained=_explained(operator, x, train, _array(task.objective.columns(task.targets[train]))),
     )
 
 
@@ -157,14 +157,6 @@ def _features(task: Task) -> np.ndarray | sp.csr_matrix:
     if isinstance(x, SparseFeatures):
         return sp.csr_matrix((_array(x.value), _array(x.col), _array(x.rowptr)), shape=x.shape)
     return _array(x)
-
-
-def _columns(task: Task, targets: np.ndarray) -> np.ndarray:
-    """Targets as numbers ``[n, k]``: a column of 0 and 1 per class, ranks, numbers, or labels; NaN where unknown."""
-    if isinstance(task.objective, Classification):
-        return np.asarray(np.eye(task.out_channels)[targets])
-    numbers = (targets if targets.ndim == 2 else targets[:, None]).astype(np.float64)
-    return np.where(numbers < 0, np.nan, numbers) if isinstance(task.objective, Ordinal) else numbers
 
 
 def _row_spread(x: np.ndarray | sp.csr_matrix) -> float:

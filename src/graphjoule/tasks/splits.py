@@ -175,19 +175,19 @@ def parse_stratified(name: str) -> tuple[int, int] | None:
     return val, test
 
 
-def stratified_rule(test_fraction: float, val_percent: int = 20) -> str:
+def stratified_rule(test_fraction: float) -> str:
     """The name of the rule that holds back a share of every class to test.
 
     >>> stratified_rule(0.25)
     'stratified-20-25'
     """
     percent = round(100 * test_fraction) if 0 <= test_fraction < 1 else -1
-    if not 0 <= percent <= 99 - val_percent or abs(percent - 100 * test_fraction) > 1e-9:
+    if not 0 <= percent <= 79 or abs(percent - 100 * test_fraction) > 1e-9:
         raise GraphjouleError(
-            f"The test fraction is {test_fraction}; expected whole percents from 0 to {(99 - val_percent) / 100}, "
-            f"such as 0.2, because {val_percent} percent validate."
+            f"The test fraction is {test_fraction}; expected whole percents from 0 to 0.79, such as 0.2, because 20 "
+            "percent validate."
         )
-    return f"stratified-{val_percent}-{percent}"
+    return f"stratified-20-{percent}"
 
 
 def is_rule(name: str) -> bool:

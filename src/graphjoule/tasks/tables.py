@@ -12,7 +12,7 @@ import torch
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
-from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.features import Features, as_dense
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation, RelationPropagation
 from graphjoule.tasks.columns import encode
 from graphjoule.tasks.digits import knn_edge_index
@@ -321,7 +321,7 @@ def graph_of(
         log_graph(edges, graph, linked.facts())
         return graph, linked.columns
     assert x is not None
-    dense = x.to_dense() if isinstance(x, SparseFeatures) else x
+    dense = as_dense(x)
     num_nodes = dense.size(0)
     knn = min(DEFAULT_NEIGHBORS, max(num_nodes - 1, 1)) if options.knn is None else options.knn
     slowly = ", which takes minutes for so many" if num_nodes >= _MANY_NODES else ""

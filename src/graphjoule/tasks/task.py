@@ -16,7 +16,7 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
 from graphjoule.graph.features import Features, SparseFeatures, check_features
 from graphjoule.graph.nodes import moved
-from graphjoule.graph.relations import MixedPropagation, RelationPropagation
+from graphjoule.graph.relations import RelationPropagation
 from graphjoule.tasks.encoders import PoolingName
 from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.tasks.objective import Classification, Objective, Regression
@@ -153,7 +153,7 @@ class Task:
     @property
     def num_edge_types(self) -> int:
         """How many types of edges have operators of their own; 1 where all are one."""
-        return len(self.graph.parts) if isinstance(self.graph, MixedPropagation) else 1
+        return self.graph.num_edge_types
 
     @property
     def num_units(self) -> int:
@@ -249,8 +249,8 @@ class Task:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Task:
         """The same task on another device, or with features and graph of another dtype."""
-        numbers = {"features": self.features.to(device=device, dtype=dtype), "graph": self.graph.to(device, dtype)}
-        return replace(self, **moved(self, device) | numbers)
+        features, graph = self.features.to(device=device, dtype=dtype), self.graph.to(device, dtype)
+        return replace(self, **moved(self, device, features=features, graph=graph))
 
     def _several(self, name: str) -> list[Split]:
         """The fixed splits that a name without a number stands for."""

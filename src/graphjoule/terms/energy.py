@@ -405,7 +405,6 @@ class EnergyConstraint(Term, nn.Module):
         self.multipliers: Tensor | None
         self.register_buffer("multipliers", None)
         self._latest: list[Tensor] = []  # the gaps of every `constraint()` for the next update
-        self._is_updated = False
         self._hooks: EmbeddingHooks | None = EmbeddingHooks(model, graph, layers, num_nodes, operator)
 
     def forward(self) -> Tensor:
@@ -415,9 +414,8 @@ class EnergyConstraint(Term, nn.Module):
             GraphjouleError: the model has not been called yet.
         """
         gaps = self.gaps()
-        if self._is_updated:
+        if self.method.updated is _unmoved:  # a penalty need never be updated
             self._latest.clear()
-        self._is_updated = False
         self._latest.append(gaps.detach())
         return self.term(gaps, self._multipliers_like(gaps))
 
@@ -428,10 +426,12 @@ class EnergyConstraint(Term, nn.Module):
         accumulated for one step, all of them count.
         """
         if not self._latest:
-            raise GraphjouleError("There is nothing to update by: call constraint() for the loss first.")
+            raise GraphjouleError(
+                "There is nothing to update by: call constraint() for the loss first, and again before the next update."
+            )
         gaps = torch.stack(self._latest).mean(dim=0)
         self.multipliers = self.method.updated(gaps, self._multipliers_like(gaps), self.rho)
-        self._is_updated = True
+        self._latest.clear()
 
     def gaps(self) -> Tensor:
         """All ``g`` of the last forward pass, differentiable, shape ``[..., 2, layers]``: lower limits, then upper."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.nn.base import whole_weight
+from graphjoule.nn.base import whole_weight, zero_of
 from graphjoule.ops import limit_spectral_norm
 from graphjoule.terms.term import Term
 from graphjoule.trace.watch import Watch, watched_modules
@@ -74,7 +74,7 @@ class OrthogonalPenalty(Term):
         # Not `get_parameter`: inside `functional_call` a parameter is a plain tensor, which that refuses.
         weights: list[Tensor] = [whole_weight(attrgetter(name)(self._model)) for name in self.names]
         if not weights:
-            return next(self._model.parameters()).new_zeros(())
+            return zero_of(self._model)
         starts = [self.c_max**0.5, *[1.0] * (len(weights) - 1)]
         offsets = [
             weight - start * torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
@@ -118,7 +118,7 @@ class SpectralLimit(Term):
 
     def value(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """Nothing."""
-        return next(self._model.parameters()).new_zeros(()), state
+        return zero_of(self._model), state
 
     def spectral_limits(self) -> dict[str, float]:
         """The weights with the limit of each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,13 +16,14 @@ from graphjoule.graph import Propagation
 from graphjoule.graph.features import Features
 from graphjoule.graph.propagation import exact_propagation
 from graphjoule.measures import Spectrum, dirichlet_energy
-from graphjoule.nn.base import Onlooker, is_as_written
+from graphjoule.nn.base import Onlooker, evaluating, is_as_written
 from graphjoule.ops.propagate import check_rows
+from graphjoule.ops.spectral import spectral_norm_bound
 from graphjoule.theory.layers import Enclosure, Verdict
 from graphjoule.theory.weights import energy_intervals
 from graphjoule.trace.view import TraceView
 
-_SQUARINGS = 40  # the bound of a norm is then at most 64^(1 / 2^42) times too large: 1e-12
+_SQUARINGS = 40  # the bounds of norms are then at most 64^(1 / 2^42) times too large: 1e-12
 _ROUNDING = 1e-11  # relative, of a norm: what is no further above 1 is 1
 _FURTHER = 64  # layers beyond the last that are followed one by one before the rest is bounded
 TOLERANCE = 1e-5
@@ -177,6 +178,57 @@ def certify(
         >>> found.holds, found["energy"].value <= 1 + 1e-9, found["activation"].holds
         (True, True, 'yes')
     """
+    convs = _certifiable_layers(model)
+    c_min, beta = float(convs[0].c_min), float(convs[0].beta)
+    weights = torch.stack([conv.effective_weight().detach().double() for conv in convs])
+    shifts = [None if (shift := conv.shift()) is None else shift.detach().double() for conv in convs]
+    x0 = None if x is None else _encoded(model, x)
+    _check_finite({"The weights hold": [weights], "The shifts hold": shifts, "X_0 holds": [x0]})
+    graph = exact_propagation(graph, None if x0 is None else len(x0)).to(weights.device, torch.float64)
+    if x0 is not None:
+        check_rows(x0, graph)
+
+    sigmas = (spectral_norm_bound(weights, _SQUARINGS) * (1 + weights.size(-1) * 1e-15)).tolist()
+    sigma = max(1.0, *sigmas) if max(sigmas) > 1 + _ROUNDING else 1.0
+    rows = None if x0 is None else _Rows.of(x0, graph, sigmas, shifts, c_min, beta, sigma)
+    sizes, largest = _Sizes.of(x0, graph), [None] * (len(shifts) + 1) if rows is None else rows.before
+    effects = [sizes.effect(shift, before) for shift, before in zip(shifts, largest[:-1], strict=True)]
+    further = sizes.effect(_highest(shifts), largest[-1], or_lower=True)
+    norms = _recursion(sigmas, beta, [effect.norm for effect in effects])
+    roots = _recursion(sigmas, beta, [effect.root for effect in effects])
+    energies, settled = [root * root for root in roots], _settled(roots[-1], sigma, beta, further.root)
+
+    limit, why = max(1.0, float(getattr(convs[0], "scale", 1.0))), _why(sigmas, beta)
+    limits = [
+        _upper(
+            "norm",
+            f"||X_k|| <= {limit:.4g} ||X_0||",
+            limit,
+            max(norms),
+            _settled(norms[-1], sigma, beta, further.norm),
+            why + (" Shifts above 0 lengthen rows." if any(effect.norm for effect in effects) else ""),
+        ),
+        _upper(
+            "energy",
+            f"E(X_k) <= {limit**2:.4g} E(X_0)",
+            limit**2,
+            max(energies),
+            settled * settled,
+            why + _about_srelu(effects, has_features=rows is not None),
+        ),
+    ]
+    if rows is not None:
+        limits.append(_about_entries(rows))
+    limits.append(_about_activation(shifts, effects, further, rows))
+    if spectrum is not None:
+        limits.append(_lower(spectrum, list(weights.cpu()), c_min, beta, any(effect.acts for effect in effects)))
+    entries = [None] * len(sigmas) if rows is None else rows.after[:-1]
+    numbers = zip(range(1, len(sigmas) + 1), sigmas, norms, energies, entries, strict=True)
+    return Certificate(tuple(limits), tuple(CertifiedLayer(*each) for each in numbers), sigma)
+
+
+def _certifiable_layers(model: nn.Module) -> list[Any]:
+    """The layers of a model, if all compute what their weights say and are of one kind; refuse others."""
     convs: list[Any] = list(getattr(model, "convs", []))
     asked = ("effective_weight", "shift", "c_min", "beta")
     if not convs or not all(hasattr(conv, name) for conv in convs for name in asked):
@@ -200,102 +252,20 @@ def certify(
         )
     if len({(conv.c_min, conv.beta) for conv in convs}) > 1:
         raise GraphjouleError("The layers differ in c_min or beta; expected the same in all of them.")
-    c_min, beta = float(convs[0].c_min), float(convs[0].beta)
-    weights = torch.stack([conv.effective_weight().detach().double() for conv in convs])
-    shifts = [None if (shift := conv.shift()) is None else shift.detach().double() for conv in convs]
-    x0 = None if x is None else _encoded(model, x)
-    read: dict[str, Sequence[Tensor | None]] = {
-        "The weights hold": [weights],
-        "The shifts hold": shifts,
-        "X_0 holds": [x0],
-    }
+    return convs
+
+
+def _check_finite(read: Mapping[str, Sequence[Tensor | None]]) -> None:
+    """Refuse numbers that are not finite; the keys begin the sentence that says so."""
     for what, found in read.items():
         if not all(each is None or bool(each.isfinite().all()) for each in found):
             raise GraphjouleError(f"{what} a number that is not finite; it proves nothing.")
-    graph = exact_propagation(graph, None if x0 is None else len(x0)).to(weights.device, torch.float64)
-    if x0 is not None:
-        check_rows(x0, graph)
-    sigmas = spectral_norms(weights).tolist()
-    sigma = max(1.0, *sigmas) if max(sigmas) > 1 + _ROUNDING else 1.0
-    rows = None if x0 is None else _Rows.of(x0, graph, sigmas, shifts, c_min, beta, sigma)
-    ones = torch.ones(graph.num_nodes, 1, dtype=torch.float64, device=weights.device)
-    sizes = _Sizes(
-        num_nodes=graph.num_nodes,
-        root_of_ones=float(dirichlet_energy(ones, graph)) ** 0.5,
-        norm=None if x0 is None else float(x0.norm()),
-        root=None if x0 is None else float(dirichlet_energy(x0, graph)) ** 0.5,
-    )
-    norm = root = 1.0
-    layers, effects = [], []
-    for k, shift in enumerate(shifts):
-        effects.append(sizes.effect(shift, None if rows is None else rows.before[k]))
-        norm = _times(sigmas[k], (1 - beta) * norm + beta) + effects[-1].norm
-        root = _times(sigmas[k], (1 - beta) * root + beta) + effects[-1].root
-        layers.append(CertifiedLayer(k + 1, sigmas[k], norm, root * root, None if rows is None else rows.after[k]))
-    further = sizes.effect(_highest(shifts), None if rows is None else rows.before[-1], or_lower=True)
-    settled = _settled(root, sigma, beta, further.root)
-    norms, energies = [layer.norm for layer in layers], [layer.energy for layer in layers]
-    limit = max(1.0, float(getattr(convs[0], "scale", 1.0)))
-    why = _why(sigmas, beta)
-    limits = [
-        _upper(
-            "norm",
-            f"||X_k|| <= {limit:.4g} ||X_0||",
-            limit,
-            max(norms),
-            _settled(norm, sigma, beta, further.norm),
-            why + (" Shifts above 0 lengthen rows." if any(effect.norm for effect in effects) else ""),
-        ),
-        _upper(
-            "energy",
-            f"E(X_k) <= {limit**2:.4g} E(X_0)",
-            limit**2,
-            max(energies),
-            settled * settled,
-            why + _about_srelu(effects, has_features=rows is not None),
-        ),
-    ]
-    if rows is not None:
-        largest = max(rows.after[:-1])
-        claim = f"|x| <= {largest:.4g} for every entry of every layer"
-        reason = f"No row of X_0 is longer than {rows.first:.4g}, and rows grow only towards nodes of high degree."
-        limits.append(_upper("entries", claim, math.inf, largest, rows.after[-1], reason))
-    limits.append(_about_activation(shifts, effects, further, rows))
-    if spectrum is not None:
-        limits.append(_lower(spectrum, list(weights.cpu()), c_min, beta, any(effect.acts for effect in effects)))
-    return Certificate(tuple(limits), tuple(layers), sigma)
 
 
 def _may_be_changed(module: nn.Module) -> bool:
     """Whether there is a forward hook that could put something else in the place of input or output."""
     hooks = module._forward_hooks.values()
     return bool(module._forward_pre_hooks) or not all(isinstance(hook, Onlooker) for hook in hooks)
-
-
-@torch.no_grad()
-def spectral_norms(weights: Tensor) -> Tensor:
-    """Numbers that the spectral norms do not exceed, at most 1e-11 above them, relatively.
-
-    ``||W||_2 <= ||(W^T W)^m||_F^(1/2m)`` with m a power of two: products of a whole batch, where singular values of a
-    thousand weights take a GPU seconds.
-
-    Args:
-        weights: float64, shape ``[..., channels, channels]``.
-
-    Example:
-        >>> spectral_norms(torch.diag(torch.tensor([0.5, 2.0]).double())).round(decimals=9)
-        tensor(2., dtype=torch.float64)
-    """
-    power = weights.mT @ weights
-    logarithm = torch.zeros(weights.shape[:-2], dtype=torch.float64, device=weights.device)
-    for step in range(_SQUARINGS):
-        size = torch.linalg.matrix_norm(power, keepdim=True)
-        logarithm += size[..., 0, 0].log() / 2**step
-        power = power / size.clamp(min=torch.finfo(torch.float64).tiny)
-        power = power @ power
-    logarithm += torch.linalg.matrix_norm(power).log() / 2**_SQUARINGS
-    # A power that has vanished belongs to a weight of zeros, whose first logarithm is minus infinity already.
-    return logarithm.nan_to_num(nan=-math.inf).div(2).exp() * (1 + weights.size(-1) * 1e-15)
 
 
 @dataclass(frozen=True)
@@ -314,6 +284,17 @@ class _Sizes:
     norm: float | None
     root: float | None
 
+    @classmethod
+    def of(cls, x0: Tensor | None, graph: Propagation) -> _Sizes:
+        """Of ``X_0``, if there are features."""
+        ones = torch.ones(graph.num_nodes, 1, dtype=torch.float64, device=graph.device)
+        return cls(
+            num_nodes=graph.num_nodes,
+            root_of_ones=float(dirichlet_energy(ones, graph)) ** 0.5,
+            norm=None if x0 is None else float(x0.norm()),
+            root=None if x0 is None else float(dirichlet_energy(x0, graph)) ** 0.5,
+        )
+
     def effect(self, shift: Tensor | None, largest: float | None, *, or_lower: bool = False) -> _Effect:
         """Of the shifts of a layer, None for the identity, before which no entry is larger than `largest`.
 
@@ -328,10 +309,6 @@ class _Sizes:
             sizes = sizes.clamp(min=math.inf if largest is None else largest)
         rougher = 2 * float(sizes.norm()) * self.root_of_ones if bool(acts.any()) else 0.0
         return _Effect(_relative(longer, self.norm), _relative(rougher, self.root), bool(acts.any()))
-
-
-def _times(sigma: float, size: float) -> float:
-    return sigma * size if sigma else 0.0  # a weight of zeros leaves nothing of what is not bounded
 
 
 def _relative(added: float, to: float | None) -> float:
@@ -398,14 +375,18 @@ def _encoded(model: nn.Module, x: Features) -> Tensor:
     encoder = getattr(model, "encoder", None)
     if encoder is None:
         raise GraphjouleError(f"{type(model).__name__} has no `encoder` that makes X_0 from the features.")
-    modes = {module: module.training for module in encoder.modules()}
-    try:
-        with torch.no_grad():
-            out: Tensor = encoder.eval()(x)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with torch.no_grad(), evaluating(encoder):
+        out: Tensor = encoder(x)
     return out.double()
+
+
+def _recursion(sigmas: Sequence[float], beta: float, added: Sequence[float]) -> list[float]:
+    """``a_k = sigma_k ((1 - beta) a_{k-1} + beta) + added_k`` of every layer, from ``a_0 = 1``."""
+    a, found = 1.0, []
+    for sigma, more in zip(sigmas, added, strict=True):
+        a = (sigma * ((1 - beta) * a + beta) if sigma else 0.0) + more  # zeros leave nothing of what is not bounded
+        found.append(a)
+    return found
 
 
 def _settled(now: float, sigma: float, beta: float, added: float) -> float:
@@ -438,6 +419,13 @@ def _about_srelu(effects: Sequence[_Effect], *, has_features: bool) -> str:
         return " SReLU can add energy; whether it does depends on the features, which were not given."
     layers = sum(effect.root > 0 for effect in effects)
     return f" SReLU may act at {layers} layers, where it can add energy."
+
+
+def _about_entries(rows: _Rows) -> CertifiedLimit:
+    largest = max(rows.after[:-1])
+    claim = f"|x| <= {largest:.4g} for every entry of every layer"
+    why = f"No row of X_0 is longer than {rows.first:.4g}, and rows grow only towards nodes of high degree."
+    return _upper("entries", claim, math.inf, largest, rows.after[-1], why)
 
 
 def _about_activation(

@@ -10,6 +10,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.features import Features
+from graphjoule.nn.base import evaluating
 from graphjoule.nn.wave import Wave
 from graphjoule.ops import propagate, wave_start
 
@@ -63,9 +64,8 @@ def wave_energies(model: Wave, x: Features, graph: Propagation | Tensor) -> Wave
         raise GraphjouleError(f"{type(model).__name__} is not a Wave, and the balance of energies is about no other.")
     graph = as_propagation(graph, x.size(0), like=next(model.parameters()))
     graph.require_whole("wave_energies")
-    was_training = model.training
-    x0 = model.eval().encoder(x)
-    model.train(was_training)
+    with evaluating(model):
+        x0 = model.encoder(x)
     first, speed = model.layers()[0], model.channel_speeds(x0)
     weight = 1.0 if speed is None else speed.double()
     h, delta, mu = first.h(graph), first.delta, first.mu

@@ -71,6 +71,7 @@ class Measured:
 
 Split = tuple[str, Tensor, Operator, Propagation]
 """One graph of a batch: its name, its nodes, the operator and the graph among them."""
+_KnownSplits = tuple[weakref.ref[Tensor], int | None, list[Split]]  # a ``batch`` vector, its version, and its graphs
 
 
 class GraphReader:
@@ -103,7 +104,7 @@ class GraphReader:
         self._layers = LayerCalls(model, self._operators, self._thread)
         self._of_edges: dict[int, weakref.ref[Tensor]] = {}  # tensors of this call with a row for every edge, by id
         self._kept: OrderedDict[tuple[Any, ...], tuple[list[weakref.ref[Any]], Operator]] = OrderedDict()
-        self._splits: weakref.WeakKeyDictionary[Operator, list[Split]] = weakref.WeakKeyDictionary()
+        self._splits: weakref.WeakKeyDictionary[Operator, _KnownSplits] = weakref.WeakKeyDictionary()
         self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
         self._had_rows: set[str] = set()
         self._warned: set[str] = set()
@@ -346,13 +347,15 @@ class GraphReader:
                 "output, which is measured as one graph; expected an argument called batch, or a Batch of graphs.",
             )
             return [found]
-        splits = self._splits.get(found.operator)
-        if splits is None:
+        known = self._splits.get(found.operator)
+        if known is not None and known[0]() is batch and known[1] == version(batch):
+            splits = known[2]
+        else:
             ids, splits = batch.to(found.graph.device), []
             for k in torch.unique(ids).tolist():
                 nodes = (ids == k).nonzero().flatten()
                 splits.append((f"graph {k}", nodes, found.operator.induced(nodes), found.graph.induced(nodes)))
-            self._splits[found.operator] = splits
+            self._splits[found.operator] = weakref.ref(batch), version(batch), splits
         axis = -2 if found.features.size(-2) == found.num_nodes else 0
         return [
             Measured(found.features.index_select(axis, nodes), found.origin, nodes.numel(), operator, graph, part)

@@ -20,7 +20,7 @@ class Hook:
     measured cannot be copied, so a copy has a hook that does nothing.
 
     Args:
-        see: what torch calls.
+        see: what torch calls; it changes nothing.
 
     Example:
         >>> import copy
@@ -30,18 +30,20 @@ class Hook:
         (None, None, [1])
     """
 
-    def __init__(self, see: Callable[..., Any]) -> None:
+    only_reads = True  # see `graphjoule.nn.base.is_only_seen`
+
+    def __init__(self, see: Callable[..., None]) -> None:
         self._see = see
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         """What torch calls."""
-        return self._see(*args, **kwargs)
+        self._see(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _make_nothing, ()
 
 
-def uncompiled_hook(see: Callable[..., Any]) -> Hook:
+def uncompiled_hook(see: Callable[..., None]) -> Hook:
     """A hook that compiled code calls as it is."""
     return Hook(not_compiled(see))
 

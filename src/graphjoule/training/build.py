@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation, as_propagation
-from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph.features import Features, as_dense
 from graphjoule.nn import MODELS, GraphModel, OutputScale
 from graphjoule.tasks.objective import Objective
 from graphjoule.tasks.task import Task
@@ -237,7 +237,7 @@ class OwnModel(GraphModel):
 
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """The module's output; `key` is for our own dropout and not used here."""
-        x = x.to_dense() if isinstance(x, SparseFeatures) else x
+        x = as_dense(x)
         graph = as_propagation(graph, x.size(0), like=x)
         if not self._takes_edges:
             output = self.module(x, graph)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.tasks import Split, Task
+from graphjoule.tasks.metrics import label_counts
 from graphjoule.tasks.objective import Classification, MultiLabel, Objective, Ordinal, Regression, read_objective
 from graphjoule.trace.watch import layer_modules
 from graphjoule.training.saving import read_tensors, write_tensors
@@ -193,17 +194,12 @@ def _sample(objective: Objective, part: Predicted) -> tuple[Tensor, Tensor]:
     return rows, torch.cat(weights)[order]
 
 
-def found_classes(objective: Objective, prediction: Tensor) -> Tensor:
-    """The class that predictions say, of an objective with classes, shape ``[n]``."""
-    return prediction.round().long().view(-1) if isinstance(objective, Ordinal) else prediction.argmax(dim=-1)
-
-
 def _part(objective: Objective, part: Predicted, rows: Tensor, weight: Tensor) -> PartEvaluation:
     prediction, target = part.prediction.cpu(), part.target.cpu()
     counts = confusion = None
     if isinstance(objective, Classification | Ordinal):
         known, number = target >= 0, objective.num_classes
-        true, found = target[known], found_classes(objective, prediction[known])
+        true, found = target[known], objective.found_classes(prediction[known])
         right = torch.bincount(true[true == found], minlength=number)
         there = torch.bincount(true, minlength=number)
         known_to_all = torch.full_like(there, len(true))
@@ -211,9 +207,7 @@ def _part(objective: Objective, part: Predicted, rows: Tensor, weight: Tensor) -
         if number <= _MOST_CLASSES:
             confusion = torch.bincount(true * number + found, minlength=number**2).view(number, number)
     elif isinstance(objective, MultiLabel):
-        is_known, is_true = ~target.isnan(), target == 1
-        is_found = (prediction > 0.5) & is_known
-        counts = torch.stack([each.sum(dim=0) for each in (is_true & is_found, is_found, is_true, is_known)])
+        counts = label_counts(prediction, target).long().view(4, -1)
     return PartEvaluation(
         num_nodes=int(objective.is_known(target).sum()),
         prediction=prediction[rows].float(),

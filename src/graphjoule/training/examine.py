@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from graphjoule.graph.features import normalize_rows
 from graphjoule.measures import DEFAULT_MEASURES, Reach
+from graphjoule.nn.base import evaluating
 from graphjoule.tasks.task import ModelInput
 from graphjoule.theory import LAWS, StepLaw
 from graphjoule.trace import LayerTrace, RecordedTrace, Trace, TraceView, reach, with_reach
@@ -125,15 +126,11 @@ def graph_layers(trace: TraceView) -> RecordedTrace:
 def _with_gradients(
     model: nn.Module, x: Any, inputs: ModelInput, measures: Sequence[str], watch: Sequence[str] | None
 ) -> Trace:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with Trace(model, inputs.graph, measures, watch, gradients=True) as trace:
+        with evaluating(model), Trace(model, inputs.graph, measures, watch, gradients=True) as trace:
             scores: Tensor = model(x, inputs.graph)
             drawn = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)) / len(scores)
             scores.backward(drawn.to(scores))  # type: ignore[no-untyped-call]
     finally:
         model.zero_grad()
-        for module, mode in modes.items():
-            module.training = mode
     return trace

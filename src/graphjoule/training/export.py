@@ -180,6 +180,7 @@ class EdgeList(Propagation):
         is_directed: whether an edge counts from its first end to its second alone, see `DirectedPropagation`.
     """
 
+    has_known_kernel = False
     is_directed: bool  # type: ignore[misc]
     _ends: tuple[Tensor, Tensor]  # the node that reads and the one that is read
     _diagonal: Tensor

@@ -140,7 +140,7 @@ def predictions_csv(
     names = objective.names
     if isinstance(objective, Classification):
         head = ["id", "label", "given", *(f"probability_{name}" for name in names)]
-        labels = [names[winner] for winner in predictions.argmax(dim=1).tolist()]
+        labels = [names[winner] for winner in objective.found_classes(predictions).tolist()]
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, MultiLabel):
         head = ["id", "labels", "given", *(f"probability_{name}" for name in names)]
@@ -150,7 +150,7 @@ def predictions_csv(
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, Ordinal):
         head = ["id", "label", "prediction", "given"]
-        labels = [names[rank] for rank in predictions[:, 0].round().int().tolist()]
+        labels = [names[rank] for rank in objective.found_classes(predictions).tolist()]
         rows = [[*row[:2], *row[2], row[3]] for row in zip(ids, labels, numbers, known, strict=True)]
     else:
         head = ["id", *(f"prediction{name}" for name in _target_names(objective)), "given"]

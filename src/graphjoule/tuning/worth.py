@@ -27,7 +27,7 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.fitting import FitResult, fit, mean_prediction
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Split, Task
-from graphjoule.tasks.objective import LOSS, Classification, MultiLabel, Ordinal
+from graphjoule.tasks.objective import LOSS, Classification, MultiLabel
 from graphjoule.tasks.task import ModelInput
 from graphjoule.training.budget import Budget
 from graphjoule.training.comparison import SHOWN, Comparison, Contender, compare
@@ -263,13 +263,8 @@ class _Table:
 
     @cached_property
     def columns(self) -> Tensor:
-        """The targets as numbers, shape ``[num_nodes, k]``, NaN where unknown: of classes one column each."""
-        targets, asked = self.task.targets, self.task.objective
-        if isinstance(asked, Classification):
-            one_hot = torch.nn.functional.one_hot(targets.clamp(min=0), asked.num_classes).double()
-            return torch.where((targets >= 0)[:, None], one_hot, torch.nan)
-        numbers = torch.where(targets >= 0, targets.double(), torch.nan) if isinstance(asked, Ordinal) else targets
-        return numbers.double().view(len(targets), -1)
+        """The targets as numbers, see `Objective.columns`."""
+        return self.task.objective.columns(self.task.targets)
 
 
 @dataclass(frozen=True, eq=False)
