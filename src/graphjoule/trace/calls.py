@@ -179,19 +179,24 @@ def edges_of(value: Any, weight: Tensor | None = None, *, is_reversed: bool = Fa
     return index.flip(0) if is_reversed else index, weight
 
 
-def rows_of(inputs: Sequence[tuple[str, Any]]) -> tuple[int | None, int | None, bool]:
-    """How many sources and targets a layer is called with, by its features, and whether these are two sets of nodes."""
+def rows_of(inputs: Sequence[tuple[str, Any]], node_dim: int = -2) -> tuple[int | None, int | None, bool]:
+    """How many sources and targets a layer is called with, by its features, and whether these are two sets of nodes.
+
+    Args:
+        inputs: names and values, as `named_inputs` gives them.
+        node_dim: the axis of nodes in features of several axes; that of the layer.
+    """
     for name, value in inputs:
         if is_edges(value) and name != "x":
             continue
         if isinstance(value, Tensor) and (value.dim() >= 2 or name == "x"):
-            rows = value.size(-2 if value.dim() >= 2 else 0)
+            rows = value.size(node_dim if value.dim() >= 2 else 0)
             return rows, rows, False
         if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor):
             source, target = value
             if not isinstance(target, Tensor):
-                return source.size(-2), None, True
-            return source.size(-2), target.size(-2), not _are_one(source, target)
+                return source.size(node_dim), None, True
+            return source.size(node_dim), target.size(node_dim), not _are_one(source, target)
     return None, None, False
 
 
@@ -341,7 +346,11 @@ class LayerCalls:
         call = self._open.setdefault(layer, LayerCall(self._operators[layer]))
         if any(edges is known for known, _, _ in call.passed) or not is_edges(edges):
             return
-        call.passed.append((edges, as_weights(values.get("edge_weight")), None if size is None else size[1]))
+        targets, kinds = None if size is None else size[1], values.get("edge_type")
+        if type(layer).__name__ == "FastRGCNConv" and isinstance(kinds, Tensor):  # the mean over each kind by itself
+            call.passed += [(edges[:, kinds == kind], None, targets) for kind in range(layer.num_relations)]  # type: ignore[arg-type]
+        else:
+            call.passed.append((edges, as_weights(values.get("edge_weight")), targets))
 
     def _read_attention(self, layer: nn.Module, inputs: tuple[dict[str, Any]], message: Any) -> None:
         call = self._open.get(layer)
@@ -357,7 +366,7 @@ class LayerCalls:
             return
         inputs = list(named_inputs(layer, args, kwargs))
         call.inputs, call.layer = read_inputs(inputs), layer
-        call.num_sources, call.num_targets, call.is_pair = rows_of(inputs)
+        call.num_sources, call.num_targets, call.is_pair = rows_of(inputs, getattr(layer, "node_dim", -2))
         call.is_reversed = getattr(layer, "flow", "") == "target_to_source"
         call.loops = loops_of(layer)
         if "hyperedge_index" in (name for name, _ in inputs) and call.passed:

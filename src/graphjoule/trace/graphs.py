@@ -264,6 +264,8 @@ class GraphReader:
         elif name == "attention" and call is not None and not call.is_pair and call.num_targets == graph.num_nodes:
             operator = self._of_layer(call).to(graph.device)
         else:
+            if name == "attention" and call is not None:
+                self._warn_of_attention(call)
             graph.require_whole(f"The operator {name!r}")
             name = "random_walk" if name == "attention" else name
             edges = graph.edge_index, graph.edge_weight
@@ -309,14 +311,26 @@ class GraphReader:
         layers = getattr(module, "convs", None)  # of HeteroConv, by relation
         layers = dict(layers.items()) if isinstance(layers, nn.ModuleDict) else {}
         calls: dict[Any, LayerCall | None] = {key: self._layers.finished.get(layer) for key, layer in layers.items()}
+        whole = self._layers.finished.get(module)  # of a layer that takes all relations at once
+        if whole is not None:
+            sizes = [edges_of(edges)[0].size(1) for edges in relations.values()]
+            alpha = torch.cat(whole.attention) if whole.attention else torch.zeros(0)
+            can_read = alpha.numel() == sum(sizes)
+            pieces = [[piece] for piece in torch.split(alpha, sizes)] if can_read else [[] for _ in sizes]
+            calls.update(
+                (key, _of_relation(whole, edges, piece))
+                for (key, edges), piece in zip(relations.items(), pieces, strict=True)
+            )
         leading: dict[str, list[int]] = {key: [] for key in types}
         origin = next(iter(types.values()), None)
         for count, (relation, edges) in enumerate((key, edges) for key, edges in relations.items() if key[2] in types):
             source, _, target = relation
             x = types[target]
             call = calls.get(relation)
-            if call is None or call.inputs.edges is not edges:  # of a shared layer the last call alone is kept
+            if call is None:
                 call = LayerCall(self._before_layers(), CallInputs(edges=edges), loops=Loops())
+            elif call.inputs.edges is not edges:  # of a shared layer the last call alone is kept
+                call = _of_relation(call, edges, [])
             if source not in rows:
                 index = edges_of(edges)[0]
                 rows[source] = int(index[0].max()) + 1 if index.numel() else 1
@@ -381,6 +395,8 @@ class GraphReader:
                 f"The messages of {kind} cannot be seen, as in compiled code; its energy is that of the edges that it "
                 "is called with, with equal weights in place of attention.",
             )
+        elif name == "attention" and not can_read:
+            self._warn_of_attention(call)
         if (name == "attention" and not can_read) or (is_normalised and call.is_pair):
             name, is_normalised = "random_walk", False
         if (is_normalised or not raw) and call.inputs.edges is not None:  # before the layer normalised them
@@ -403,6 +419,18 @@ class GraphReader:
             make = partial(square_operator, name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
             call.made = self._keep(key, list(chain(*raw)), make)
         return call.made
+
+    def _warn_of_attention(self, call: LayerCall) -> None:
+        key = f"attention {id(call.layer)}"
+        if key in self._warned:
+            return
+        name = next((name for name, module in self._model.named_modules() if module is call.layer), "")
+        kind = type(call.layer).__name__
+        self._warn(
+            key,
+            f"The attention weights of {f'{name} ({kind})' if name else kind} cannot be read in some calls: its energy "
+            "is that of 'random_walk' there, with equal weights. Choose one for all layers with operator=...",
+        )
 
     def _plain_graph(self, call: LayerCall, operator: Operator) -> Propagation:
         """The undirected graph that measures other than the energy take."""
@@ -472,3 +500,8 @@ class GraphReader:
 def version(thing: Any) -> int | None:
     """How often a tensor was changed in place; tensors of inference mode, and other things, do not count it."""
     return thing._version if isinstance(thing, Tensor) and not thing.is_inference() else None
+
+
+def _of_relation(call: LayerCall, edges: Any, attention: list[Tensor]) -> LayerCall:
+    """A layer's call as one on the edges of one relation."""
+    return replace(call, inputs=CallInputs(edges=edges), passed=[(edges, None, None)], attention=attention, made=None)
