@@ -276,6 +276,40 @@ def test_features_of_edges_are_no_node_features_where_there_are_as_many():
     assert names(trace) == ["node", "conv"]
 
 
+class EdgeModel(nn.Module):
+    """Makes features of edges by functions, which `edge` maps: of those that a layer takes, or of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.edge, self.conv, self.last = nn.Linear(2 * C, C), pyg.GINEConv(nn.Linear(C, C)), nn.Linear(C, C)
+
+    def forward(self, x, edge_index, edge_label_index=None):
+        pairs = edge_index if edge_label_index is None else edge_label_index
+        edges = self.edge(torch.cat([x[pairs[0]], x[pairs[1]]], dim=-1))
+        return self.last(self.conv(x, edge_index, edges if pairs is edge_index else x[edge_index[0]]))
+
+
+@pytest.mark.parametrize("watch", [Trace, EnergyConstraint])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_where_edges_are_as_many_as_nodes_a_module_does_what_it_did_elsewhere_or_warns(watch, labelled):
+    ring, other, more = (
+        torch.stack([torch.arange(6), torch.arange(6).roll(1)]),
+        *(random_edges(6, n).index for n in (9, 7)),
+    )
+    model = EdgeModel()
+    with watch(model) as watcher:
+        for index in (other, ring):
+            model(single(6, C), *([more, index] if labelled else [index]))
+    found = names(watcher.select(call=1)) if watch is Trace else watcher.names()
+    assert [name.removeprefix("input of ") for name in dict.fromkeys(found)][-2:] == ["conv", "last"]
+    assert "edge" not in found
+    with hearing() as said, watch(model):
+        for _ in range(2):
+            model(single(6, C), *([more, ring] if labelled else [ring]))
+    (sentence,) = said
+    assert sentence.startswith("There are as many edges as nodes (6), so edge, and others after it, may")
+
+
 @pytest.mark.parametrize("network", [pyg.EdgeCNN, pyg.GIN])
 def test_an_activation_that_layers_use_inside_is_a_part_of_them_there(network):
     """EdgeCNN calls it on edges, of which a ring has as many as nodes."""

@@ -102,6 +102,9 @@ class GraphReader:
         self._thread = OneThread()
         self._layers = LayerCalls(model, self._operators, self._thread)
         self._of_edges: dict[int, weakref.ref[Tensor]] = {}  # tensors of this call with a row for every edge, by id
+        self._of_nodes: dict[int, weakref.ref[Tensor]] = {}  # and those with a row for every node
+        self._on_edges: set[str] = set()  # modules that were seen to return features of edges
+        self._on_nodes: set[str] = set()  # and those of nodes
         self._kept: OrderedDict[tuple[Any, ...], tuple[list[weakref.ref[Any]], Operator]] = OrderedDict()
         self._splits: weakref.WeakKeyDictionary[Operator, list[Split]] = weakref.WeakKeyDictionary()
         self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
@@ -154,6 +157,7 @@ class GraphReader:
             self._call.num_nodes = self._num_nodes
         self._layers.begin(self._call)
         self._of_edges = {id(x): weakref.ref(x) for x in self._call.edge_features}
+        self._of_nodes = {}
         if self._fixed is not None:
             self._fixed.read_inputs(chain(args, kwargs.values()))
             self._compare()
@@ -164,7 +168,7 @@ class GraphReader:
             self._warn("call", f"A call of {type(self._model).__name__} gave no row: no output fits its graph.")
         self._call, self._num_rows = CallInputs(), None
         self._layers.begin(self._call)
-        self._of_edges = {}
+        self._of_edges, self._of_nodes = {}, {}
 
     def measured(
         self, name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
@@ -181,7 +185,10 @@ class GraphReader:
             found = self._find(module, args, kwargs, output)
         except GraphjouleError as error:
             found, why, is_wrong = [], str(error).rstrip("."), True
+        if not passes_messages(module) and not self._is_of_nodes(name, args, found, output):
+            return []
         if found:
+            self._of_nodes[id(found[0].origin)] = weakref.ref(found[0].origin)
             self._had_rows.add(name)
             self._num_rows = (self._num_rows or 0) + len(found)
         elif is_wrong or passes_messages(module) or name in self._had_rows:
@@ -197,12 +204,38 @@ class GraphReader:
 
     def _is_of_edges(self, args: Sequence[Any], output: Any) -> bool:
         """Whether a module maps features of edges, of which there may be as many as nodes; then so is its output."""
-        if not self._of_edges or len(args) != 1:
+        if len(args) != 1:
             return False
-        found = self._of_edges.get(id(args[0]))
-        if found is None or found() is not args[0]:
+        if not _is_among(args[0], self._of_edges) and not any(
+            args[0] is x for x in self._layers.scope.inputs.edge_features
+        ):
             return False
         self._of_edges.update((id(x), weakref.ref(x)) for x in tensors_in(output))
+        return True
+
+    def _is_of_nodes(self, name: str, args: Sequence[Any], found: Sequence[Measured], output: Any) -> bool:
+        """Whether what was found are features of nodes, where there are as many edges: else their shape tells.
+
+        A module does what it did where the numbers differ; what it is called with may be known too. Else it warns.
+        """
+        inputs = self._layers.scope.inputs
+        if not inputs.has_graph and self._layers.latest is not None:
+            inputs = self._layers.latest.inputs
+        if not found:
+            if any(x.dim() >= 2 and x.size(0) in inputs.num_edges for x in tensors_in(output)):
+                self._on_edges.add(name)
+            return True
+        if found[0].num_nodes not in inputs.num_edges:
+            self._on_nodes.add(name)
+            return True
+        if (name in self._on_nodes) != (name in self._on_edges):
+            return name in self._on_nodes
+        if not any(_is_among(x, self._of_nodes) or any(x is y for y in inputs.node_features) for x in tensors_in(args)):
+            self._warn(
+                "as many",
+                f"There are as many edges as nodes ({found[0].num_nodes}), so {name}, and others after it, may have "
+                "features of edges; they are measured as those of nodes. If they are not, name the modules to watch.",
+            )
         return True
 
     def _is_too_early(self, output: Any) -> bool:
@@ -495,6 +528,12 @@ class GraphReader:
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(message, stacklevel=3)
+
+
+def _is_among(x: Any, known: Mapping[int, weakref.ref[Tensor]]) -> bool:
+    """Whether it is one of the tensors that are kept by their id."""
+    found = known.get(id(x))
+    return found is not None and found() is x
 
 
 def version(thing: Any) -> int | None:
