@@ -432,6 +432,7 @@ def test_weights_that_are_learnt_from_edges_are_those_of_the_call():
     assert trace.layers[0].energy == pytest.approx(dense_energy(counts(index, 6, weight), out), rel=1e-5)
     assert operator_of(pyg.GeneralConv(3, C, attention=True)) == "attention"
     assert operator_of(pyg.GeneralConv(3, C)) == "sum"
+    assert set(operators_in(pyg.AttentiveFP(C, C, C, 2, 2, 1), None).values()) == {"attention"}
 
 
 def test_an_operator_can_be_chosen_for_all_layers():

@@ -32,7 +32,7 @@ _SYMMETRIC = {
 _LOOPLESS = {"TAGConv", "ARMAConv", "ChebConv", "LGConv"}  # they add no self-loops, and cannot be told to
 _ATTENTION = {
     *("GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "AGNNConv", "RGATConv", "HGTConv", "HANConv"),
-    *("HEATConv", "PointTransformerConv"),
+    *("HEATConv", "PointTransformerConv", "GATEConv"),
     "PDNConv",  # weights that it learns from the features of edges
 }
 _WALKS = {"ClusterGCNConv", "WLConvContinuous", "HypergraphConv"}  # they sum, and divide by the degree themselves
