@@ -820,6 +820,70 @@ def test_a_model_whose_encode_is_called_has_a_call_for_each():
     assert [(row.name, row.call) for row in trace.layers] == [(f"convs.{j}", k) for k in range(3) for j in range(3)]
 
 
+def test_layers_that_two_models_share_are_told_apart_by_who_calls_them():
+    first, other = Encoder(), Encoder()
+    other.lin, other.conv = first.lin, first.conv
+    data = [graph_data(6, k) for k in range(2)]
+    with hearing() as said, EnergyConstraint(first) as constraint, Trace(first) as trace:
+        for _ in range(2):
+            first(data[0].x, data[0].edge_index)
+            held = constraint.names(), constraint.gaps().tolist()
+            other(data[1].x, data[1].edge_index)
+            assert (constraint.names(), constraint.gaps().tolist()) == held
+    assert [(row.name, row.call) for row in trace.layers] == [
+        (name, call) for k in (0, 2) for name, call in (("lin", k), ("conv", k), ("conv", k + 1))
+    ]
+    out = first(data[1].x, data[1].edge_index)
+    weights = means(counts(data[1].edge_index, 6))
+    assert trace.select("conv", call=1).layers[0].energy == pytest.approx(dense_energy(weights, out), rel=1e-5)
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "'lin' is called outside of Encoder, which was called before, as by another model that has it too; the "
+        "constraint holds the calls of the whole model. Make one for the part that is called.",
+        "lin has no row",
+    ]
+
+
+def test_what_comes_before_the_layers_of_a_part_is_not_measured_on_the_graph_of_the_call_before():
+    """Where a loop calls `encode`, only its layers show the graph."""
+
+    class Encode(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.conv, self.last = nn.Linear(C, C), pyg.SAGEConv(C, C), nn.Linear(C, C)
+
+        def encode(self, x, edge_index):
+            return self.last(self.conv(self.first(x), edge_index))
+
+    model = Encode()
+    with hearing() as said, Trace(model) as trace:
+        for k in range(3):
+            model.encode(single(6, C), random_edges(6, 9, seed=k).index)
+    assert [(row.name, row.call) for row in trace.layers] == [(n, k) for k in range(3) for n in ("conv", "last")]
+    assert [sentence.partition(":")[0] for sentence in said] == ["first has no row"]
+
+
+def test_a_call_without_a_row_warns_also_if_it_is_the_first_but_not_if_it_ended_in_an_error():
+    model = Plain()
+    with hearing() as said, Trace(model, path3().graph()):
+        model(single(4, 2))
+        model(single(3, 2))
+    assert "A call of Plain gave no row: no output fits its graph." in said
+    with Trace(model, path3().graph()):
+        model(single(3, 2))
+        with pytest.raises(RuntimeError):
+            model(single(3, 5))
+
+
+def test_a_layer_by_itself_has_a_row_in_each_so_many_th_call():
+    model, data = pyg.GCNConv(C, C), [graph_data(6, k) for k in range(5)]
+    with Trace(model, every=2, on_collapse="stop") as trace:
+        outputs = [model(each.x, each.edge_index) for each in data]
+    assert [row.call for row in trace.layers] == [0, 2, 4]
+    for row in trace.layers:
+        expected = symmetric(model, data[row.call].x, data[row.call].edge_index, outputs[row.call])
+        assert row.energy == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_directed_graph_of_a_call_counts_in_both_directions():
     one_way = Edges(torch.tensor([[0, 1], [1, 2]]), None, 3)
     model, x = pyg.GCN(C, C, num_layers=1), single(3, C)

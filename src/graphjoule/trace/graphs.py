@@ -110,7 +110,9 @@ class GraphReader:
         self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
         self._had_rows: set[str] = set()
         self._warned: set[str] = set()
-        self._num_rows: int | None = None  # of this call of the model
+        self._early: set[str] = set()  # modules that are called before any graph is seen
+        self._num_rows: int | None = None  # of this call of the model; None where none runs
+        self._is_empty = False  # whether a call had no row
 
     @property
     def num_nodes(self) -> int | None:
@@ -162,9 +164,15 @@ class GraphReader:
             self._fixed.read_inputs(chain(args, kwargs.values()))
             self._compare()
 
-    def end(self, *, has_rows: bool) -> None:
-        """The last call of the model ended, if there was one; `has_rows` says whether there are rows of others."""
-        if self._num_rows == 0 and has_rows:
+    def end(self, *, has_rows: bool, has_failed: bool = False) -> None:
+        """The last call of the model ended, maybe in an error, or there was none; nothing of it is kept.
+
+        Args:
+            has_rows: whether there are rows of any call.
+            has_failed: whether it ended in an error, so that rows may be missing.
+        """
+        self._is_empty |= self._num_rows == 0 and not has_failed
+        if self._is_empty and has_rows:
             self._warn("call", f"A call of {type(self._model).__name__} gave no row: no output fits its graph.")
         self._call, self._num_rows = CallInputs(), None
         self._layers.begin(self._call)
@@ -179,8 +187,8 @@ class GraphReader:
         """
         why = "its output is not node features of the graph"
         is_wrong = False
-        if self._is_of_edges(args, output):
-            return []
+        if self._is_of_edges(args, output) or (self._num_rows is None and name in self._early):
+            return []  # a part that is called by itself, before a layer: what was seen last is another call's graph
         try:
             found = self._find(module, args, kwargs, output)
         except GraphjouleError as error:
@@ -190,16 +198,17 @@ class GraphReader:
         if found:
             self._of_nodes[id(found[0].origin)] = weakref.ref(found[0].origin)
             self._had_rows.add(name)
-            self._num_rows = (self._num_rows or 0) + len(found)
-        elif is_wrong or passes_messages(module) or name in self._had_rows:
-            size = "" if self.num_nodes is None or is_wrong else f" of {self.num_nodes} nodes"
-            self._warn(name, f"{name} has no row in some calls: {why}{size}; it returned {describe_output(output)}.")
-        elif self._is_too_early(output):
+            self._num_rows = None if self._num_rows is None else self._num_rows + len(found)
+        elif not is_wrong and self._is_too_early(output):
+            self._early.add(name)
             self._warn(
                 "early",
                 f"{name} has no row: it is called before any graph is seen, and the model is called without one; pass "
                 "the graph as graph=...",
             )
+        elif is_wrong or passes_messages(module) or name in self._had_rows:
+            size = "" if self.num_nodes is None or is_wrong else f" of {self.num_nodes} nodes"
+            self._warn(name, f"{name} has no row in some calls: {why}{size}; it returned {describe_output(output)}.")
         return found
 
     def _is_of_edges(self, args: Sequence[Any], output: Any) -> bool:
