@@ -28,6 +28,7 @@ ROWS = {
     "`torch.utils.checkpoint`": "terms/test_energy.py::test_a_checkpoint_calls_layers_again_and_has_each_row_once",
     "checkpoints of a module": "terms/test_energy.py::test_a_module_that_has_a_constraint_saves_its_multipliers",
     "copies of a model": "trace/test_hooks.py::test_a_copy_of_a_watched_model_works_and_is_not_watched",
+    "parts of a model": "trace/test_graphs.py::test_layers_that_two_models_share_are_told_apart_by_who_calls_them",
     "Lightning": "trace/test_lightning.py::test_energies_are_logged_and_multipliers_are_in_the_checkpoint",
     "loaders of PyG": "trace/test_graphs.py::test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch",
     "DistributedDataParallel": "test_loops.py::test_two_processes_train_one_model_with_trace_and_constraint",

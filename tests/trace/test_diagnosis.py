@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_geometric.nn as pyg
 from torch import nn
 
 from graphjoule.errors import GraphjouleError
@@ -350,3 +351,18 @@ def test_depth_that_reaches_no_further_is_called_unused():
 @pytest.mark.parametrize("reaches", [(0.5, 1.0, 1.5, 1.8, 2.0), (0.5, 2.0), (0.0, 0.0, 0.0, 0.0)])
 def test_depth_is_not_called_unused_where_it_grows_or_too_little_is_measured(reaches):
     assert diagnose(reaching(*reaches)).is_healthy
+
+
+def test_molecules_that_atoms_are_read_out_to_have_not_collapsed():
+    """AttentiveFP passes messages from the atoms to their molecule, and no two molecules share an atom."""
+    torch.manual_seed(0)
+    model, batch = pyg.AttentiveFP(4, 4, 4, 4, 2, 2).eval(), torch.arange(12) // 4
+    index = random_edges(12, 30).index
+    index = index[:, batch[index[0]] == batch[index[1]]]
+    inputs = normal(12, 4, dtype=torch.float32), index, normal(index.size(1), 4, dtype=torch.float32), batch
+    trace = Trace.of(model, None, inputs)
+    found = diagnose(trace)
+    assert found.verdict == "healthy energy"
+    assert "mol_conv, mol_gru, mol_conv#2, mol_gru#2, lin2, of other nodes that share no neighbours" in found.not_judged
+    dead = [replace(row, values={**row.values, "norm": 0.0}) if row.energy == 0 else row for row in trace.layers]
+    assert diagnose(RecordedTrace(dead, trace.measures)).verdict != "healthy energy"

@@ -1,5 +1,6 @@
 """Every call is measured on its own graph, or says that it was not."""
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,9 +31,21 @@ from graphjoule.trace import Trace
 from tests.graphs import Edges, path3, random_edges
 
 from . import Plain, names, norm, single
-from .test_operators import adjacency_sum, counts, dense_energy, means, random_walk, returned_attention, symmetric
+from .test_operators import (
+    adjacency_sum,
+    counts,
+    dense_energy,
+    means,
+    random_walk,
+    returned_attention,
+    softmax_by_target,
+    symmetric,
+)
 
 C = 4
+UNREAD = (
+    r"^The attention weights of {} cannot be read in some calls: its energy is that of 'random_walk'.*operator=...$"
+)
 
 
 def graph_data(num_nodes: int, seed: int) -> Data:
@@ -275,6 +288,40 @@ def test_features_of_edges_are_no_node_features_where_there_are_as_many():
     assert names(trace) == ["node", "conv"]
 
 
+class EdgeModel(nn.Module):
+    """Makes features of edges by functions, which `edge` maps: of those that a layer takes, or of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.edge, self.conv, self.last = nn.Linear(2 * C, C), pyg.GINEConv(nn.Linear(C, C)), nn.Linear(C, C)
+
+    def forward(self, x, edge_index, edge_label_index=None):
+        pairs = edge_index if edge_label_index is None else edge_label_index
+        edges = self.edge(torch.cat([x[pairs[0]], x[pairs[1]]], dim=-1))
+        return self.last(self.conv(x, edge_index, edges if pairs is edge_index else x[edge_index[0]]))
+
+
+@pytest.mark.parametrize("watch", [Trace, EnergyConstraint])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_where_edges_are_as_many_as_nodes_a_module_does_what_it_did_elsewhere_or_warns(watch, labelled):
+    ring, other, more = (
+        torch.stack([torch.arange(6), torch.arange(6).roll(1)]),
+        *(random_edges(6, n).index for n in (9, 7)),
+    )
+    model = EdgeModel()
+    with watch(model) as watcher:
+        for index in (other, ring):
+            model(single(6, C), *([more, index] if labelled else [index]))
+    found = names(watcher.select(call=1)) if watch is Trace else watcher.names()
+    assert [name.removeprefix("input of ") for name in dict.fromkeys(found)][-2:] == ["conv", "last"]
+    assert "edge" not in found
+    with hearing() as said, watch(model):
+        for _ in range(2):
+            model(single(6, C), *([more, ring] if labelled else [ring]))
+    (sentence,) = said
+    assert sentence.startswith("There are as many edges as nodes (6), so edge, and others after it, may")
+
+
 @pytest.mark.parametrize("network", [pyg.EdgeCNN, pyg.GIN])
 def test_an_activation_that_layers_use_inside_is_a_part_of_them_there(network):
     """EdgeCNN calls it on edges, of which a ring has as many as nodes."""
@@ -393,7 +440,7 @@ def test_inside_vmap_attention_differs_from_run_to_run_and_counts_as_equal():
     weights = single(2, C, C)
     net = nn.ModuleDict({"conv": model})
     net.forward = lambda x, edge_index: model(x, edge_index)
-    with torch.no_grad(), Trace(net) as trace:
+    with torch.no_grad(), pytest.warns(UserWarning, match=UNREAD.format(r"conv \(GATConv\)")), Trace(net) as trace:
         out = torch.vmap(lambda w: functional_call(net, {"conv.lin.weight": w}, (x, edges.index)))(weights)
     assert [(row.run, row.operator) for row in trace.layers] == [(0, "random_walk"), (1, "random_walk")]
     loops = torch.arange(6).expand(2, 6)
@@ -408,6 +455,37 @@ def test_a_block_around_a_layer_is_measured_as_the_layer():
     with torch.no_grad(), Trace(model) as trace:
         model(single(6, C), random_edges(6, 9).index)
     assert trace.layers[-1].operator == "attention"
+
+
+@pytest.mark.parametrize("watch", [Trace, EnergyConstraint])
+def test_attention_that_cannot_be_read_warns_once_by_the_layers_name(watch):
+    layers = [(pyg.PointTransformerConv(C, C), "x, pos, edge_index -> x") for _ in range(2)]
+    model, edges = pyg.Sequential("x, pos, edge_index", layers), random_edges(6, 9).index
+    with hearing() as said, watch(model):
+        for _ in range(2):
+            model(single(6, C), single(6, 3), edges)
+    assert len(said) == 2
+    for k, sentence in enumerate(said):
+        assert re.match(UNREAD.format(rf"module_{k} \(PointTransformerConv\)"), sentence)
+    with watch(model, operator="random_walk"):  # as chosen
+        model(single(6, C), single(6, 3), edges)
+
+
+def test_attention_to_hyperedges_cannot_be_read():
+    model, index = pyg.HypergraphConv(C, C, use_attention=True), torch.tensor([[0, 1, 1, 2], [0, 0, 1, 1]])
+    with pytest.warns(UserWarning, match=UNREAD.format("HypergraphConv")):
+        Trace.of(model, None, (single(3, C), index, None, single(2, C)))
+
+
+def test_attention_that_one_layer_has_for_two_relations_warns():
+    x = {"a": single(5, C), "b": single(5, C, seed=1)}
+    edges = {("a", "likes", "b"): random_edges(5, 4).index, ("b", "likes", "a"): random_edges(5, 9).index}
+    model = nn.Sequential()
+    model.conv = pyg.HeteroConv(dict.fromkeys(edges, pyg.GATConv((C, C), C, add_self_loops=False)))
+    model.forward = lambda x_dict, edge_index_dict: model.conv(x_dict, edge_index_dict)
+    with torch.no_grad(), pytest.warns(UserWarning, match=UNREAD.format(r"\S+ \(GATConv\)")), Trace(model) as trace:
+        model(x, edges)
+    assert [row.operator for row in trace.layers] == ["random_walk", "attention", "random_walk", "attention"]
 
 
 def test_nodes_that_share_a_hyperedge_are_neighbours():
@@ -558,21 +636,46 @@ def test_a_layer_that_serves_two_relations_is_measured_on_the_edges_of_each():
 
 
 @pytest.mark.parametrize("kind", [pyg.HGTConv, pyg.HANConv])
-def test_a_layer_that_takes_all_relations_at_once_has_their_rows(kind):
-    data = hetero_data()
+@pytest.mark.parametrize("training", [False, True])
+def test_a_layer_that_takes_all_relations_at_once_has_rows_by_the_attention_of_each(kind, training):
+    data, options = hetero_data(), {"dropout": 0.5} if kind is pyg.HANConv else {}
     model = nn.Sequential()
-    model.conv = kind(-1, C, data.metadata(), heads=2)
+    model.conv = kind(-1, C, data.metadata(), heads=2, **options)
     model.forward = lambda x_dict, edge_index_dict: model.conv(x_dict, edge_index_dict)
     model(data.x_dict, data.edge_index_dict)
+    logits = []
+
+    def keep(module, inputs, message):
+        given = inputs[0]
+        if kind is pyg.HGTConv:
+            logits.append((given["q_i"] * given["k_j"]).sum(dim=-1) * given["edge_attr"] / 2**0.5)
+        else:
+            logits.append(nn.functional.leaky_relu(given["alpha_i"] + given["alpha_j"], 0.2))
+
+    model.train(training).conv.register_message_forward_hook(keep)
+    data["paper"].x[2] = 0  # what is weighed, and tells nothing of its weight
+    torch.manual_seed(1)
     with torch.no_grad(), Trace(model) as trace:
         out = model(data.x_dict, data.edge_index_dict)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        assert all(x.equal(out[key]) for key, x in model(data.x_dict, data.edge_index_dict).items())
+    edges, sizes = data.edge_index_dict, {"paper": 5, "author": 3}
+    if kind is pyg.HGTConv:  # a softmax over all relations that lead to a node
+        targets = torch.cat(
+            [index + torch.tensor([[0], [5 * (key[2] == "author")]]) for key, index in edges.items()], 1
+        )
+        alphas = softmax_by_target(logits[0], targets).split([index.size(1) for index in edges.values()])
+    else:
+        alphas = [softmax_by_target(each, index) for each, index in zip(logits, edges.values(), strict=False)]
     rows = {row.part: row for row in trace.layers}
     assert list(rows)[-2:] == list(out)
-    index = data["paper", "cites", "paper"].edge_index
-    assert rows["paper cites paper"].energy == pytest.approx(
-        dense_energy(means(counts(index, 5)), out["paper"]), rel=1e-5
-    )
-    assert rows["paper cites paper"].operator == "random_walk"
+    for (source, name, target), alpha in zip(edges, alphas, strict=True):
+        row, index = rows[f"{source} {name} {target}"], edges[source, name, target]
+        stacked = out[target] if source == target else torch.cat([out[source], out[target]])
+        index = index if source == target else torch.stack([index[0], index[1] + sizes[source]])
+        assert row.energy == pytest.approx(dense_energy(counts(index, len(stacked), alpha), stacked), rel=1e-5)
+        assert row.operator == "attention"
 
 
 def test_a_hetero_model_is_held_by_the_sum_of_its_relations():
@@ -727,6 +830,70 @@ def test_a_model_whose_encode_is_called_has_a_call_for_each():
             model.encode(x, random_edges(6, 9, seed=k).index).sum().backward()
             assert constraint.names() == ["input of convs.0", "convs.0", "convs.1", "convs.2"]
     assert [(row.name, row.call) for row in trace.layers] == [(f"convs.{j}", k) for k in range(3) for j in range(3)]
+
+
+def test_layers_that_two_models_share_are_told_apart_by_who_calls_them():
+    first, other = Encoder(), Encoder()
+    other.lin, other.conv = first.lin, first.conv
+    data = [graph_data(6, k) for k in range(2)]
+    with hearing() as said, EnergyConstraint(first) as constraint, Trace(first) as trace:
+        for _ in range(2):
+            first(data[0].x, data[0].edge_index)
+            held = constraint.names(), constraint.gaps().tolist()
+            other(data[1].x, data[1].edge_index)
+            assert (constraint.names(), constraint.gaps().tolist()) == held
+    assert [(row.name, row.call) for row in trace.layers] == [
+        (name, call) for k in (0, 2) for name, call in (("lin", k), ("conv", k), ("conv", k + 1))
+    ]
+    out = first(data[1].x, data[1].edge_index)
+    weights = means(counts(data[1].edge_index, 6))
+    assert trace.select("conv", call=1).layers[0].energy == pytest.approx(dense_energy(weights, out), rel=1e-5)
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "'lin' is called outside of Encoder, which was called before, as by another model that has it too; the "
+        "constraint holds the calls of the whole model. Make one for the part that is called.",
+        "lin has no row",
+    ]
+
+
+def test_what_comes_before_the_layers_of_a_part_is_not_measured_on_the_graph_of_the_call_before():
+    """Where a loop calls `encode`, only its layers show the graph."""
+
+    class Encode(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.conv, self.last = nn.Linear(C, C), pyg.SAGEConv(C, C), nn.Linear(C, C)
+
+        def encode(self, x, edge_index):
+            return self.last(self.conv(self.first(x), edge_index))
+
+    model = Encode()
+    with hearing() as said, Trace(model) as trace:
+        for k in range(3):
+            model.encode(single(6, C), random_edges(6, 9, seed=k).index)
+    assert [(row.name, row.call) for row in trace.layers] == [(n, k) for k in range(3) for n in ("conv", "last")]
+    assert [sentence.partition(":")[0] for sentence in said] == ["first has no row"]
+
+
+def test_a_call_without_a_row_warns_also_if_it_is_the_first_but_not_if_it_ended_in_an_error():
+    model = Plain()
+    with hearing() as said, Trace(model, path3().graph()):
+        model(single(4, 2))
+        model(single(3, 2))
+    assert "A call of Plain gave no row: no output fits its graph." in said
+    with Trace(model, path3().graph()):
+        model(single(3, 2))
+        with pytest.raises(RuntimeError):
+            model(single(3, 5))
+
+
+def test_a_layer_by_itself_has_a_row_in_each_so_many_th_call():
+    model, data = pyg.GCNConv(C, C), [graph_data(6, k) for k in range(5)]
+    with Trace(model, every=2, on_collapse="stop") as trace:
+        outputs = [model(each.x, each.edge_index) for each in data]
+    assert [row.call for row in trace.layers] == [0, 2, 4]
+    for row in trace.layers:
+        expected = symmetric(model, data[row.call].x, data[row.call].edge_index, outputs[row.call])
+        assert row.energy == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_directed_graph_of_a_call_counts_in_both_directions():

@@ -84,6 +84,10 @@ def walk_with_loops(layer, x, index, out):
     return dense_energy(means(counts(with_loops(index, len(x)), len(x))), out)
 
 
+def walk_with_more_loops(layer, x, index, out):
+    return dense_energy(means(counts(index, len(x)) + torch.eye(len(x))), out)
+
+
 def agnn_attention(layer, x, index, out):
     index = with_loops(index, len(x))
     unit = nn.functional.normalize(x, dim=-1)
@@ -98,8 +102,92 @@ def supergat_attention(layer, x, index, out):
     return dense_energy(counts(index, len(x), alpha.detach().mean(dim=1)), out)
 
 
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(2 * C, C), nn.Tanh())
+def mlp(size: int = 2 * C, out: int = C) -> nn.Module:
+    return nn.Sequential(nn.Linear(size, out), nn.Tanh())
+
+
+# Layers that are called with more than features and edges. What they are called with follows from those.
+
+
+def kinds(index: Tensor) -> Tensor:
+    return index.sum(dim=0) % 2
+
+
+def edge_features(x: Tensor, index: Tensor) -> Tensor:
+    return torch.tanh(x[index[0], :2] - x[index[1], :2])
+
+
+def on_kinds(layer, x, index):
+    return layer(x, index, kinds(index))
+
+
+def on_edge_features(layer, x, index):
+    return layer(x, index, edge_features(x, index))
+
+
+def on_first(layer, x, index):
+    return layer(x, 2 * x, index)
+
+
+def on_points(layer, x, index):
+    return layer(x, x[:, :3], index)
+
+
+def on_layers(layer, x, index):
+    return layer(torch.stack([x, 2 * x, 3 * x], dim=1), index)
+
+
+def on_signs(layer, x, index):
+    return layer(x, index[:, kinds(index) == 0], index[:, kinds(index) == 1])
+
+
+def on_types(layer, x, index):
+    return layer(x, index, torch.arange(len(x)) % 2, kinds(index), edge_features(x, index))
+
+
+def walk_by_kind(layer, x, index, out):
+    each = [means(counts(index[:, kinds(index) == kind], len(x))) for kind in (0, 1)]
+    return dense_energy(each[0] + each[1], out)
+
+
+def softmax_by_target(logits: Tensor, index: Tensor) -> Tensor:
+    """The mean over heads of ``exp(logit) / sum exp(logit)``, one target at a time."""
+    alpha = torch.zeros_like(logits)
+    for target in index[1].unique():
+        alpha[index[1] == target] = logits[index[1] == target].softmax(dim=0)
+    return alpha.detach().mean(dim=1)
+
+
+def attention_with(extra):
+    def truth(layer, x, index, out):
+        _, (index, alpha) = layer(x, index, extra(x, index), return_attention_weights=True)
+        return dense_energy(counts(index, len(x), alpha.detach().mean(dim=1)), out)
+
+    return truth
+
+
+def general_attention(layer, x, index, out):
+    message = (layer.lin_msg(x[index[0]]) + layer.lin_edge(edge_features(x, index))).view(-1, layer.heads, C)
+    logits = nn.functional.leaky_relu((message * layer.att_msg).sum(dim=-1), 0.2)
+    return dense_energy(counts(index, len(x), softmax_by_target(logits, index)), out)
+
+
+def heat_attention(layer, x, index, out):
+    leaky, h = partial(nn.functional.leaky_relu, negative_slope=0.2), layer.hetero_lin(x, torch.arange(len(x)) % 2)
+    edges = leaky(layer.edge_type_emb(kinds(index))), leaky(layer.edge_attr_emb(edge_features(x, index)))
+    logits = leaky(layer.att(torch.cat([h[index[1]], h[index[0]], *edges], dim=-1)))
+    return dense_energy(counts(index, len(x), softmax_by_target(logits, index)), out)
+
+
+def pair_energy(weights: Tensor, y: Tensor) -> float:
+    """1/2 sum w_ij ||y_i - m_j||^2, m_j the mean of what source j leads to by these weights; rows are targets."""
+    y = y.detach().double()
+    m = means(weights.t()) @ y
+    return float(sum(w * (y[i] - m[j]).square().sum() for i, row in enumerate(weights) for j, w in enumerate(row)) / 2)
+
+
+def shared_hyperedges(layer, x, index, out):
+    return pair_energy(means(counts(index, len(x)).t()), out)
 
 
 PNA = {"aggregators": ["mean", "max"], "scalers": ["identity"], "deg": torch.tensor([1, 2, 1])}
@@ -132,18 +220,52 @@ ZOO = {
     "ResGatedGraphConv": (partial(pyg.ResGatedGraphConv, C, C), adjacency_sum),
     "CGConv": (partial(pyg.CGConv, C), adjacency_sum),
     "LEConv": (partial(pyg.LEConv, C, C), adjacency_sum),
+    # Further ones, some with the call that they need.
+    "SimpleConv": (pyg.SimpleConv, adjacency_sum),
+    "SimpleConv mean": (partial(pyg.SimpleConv, aggr="mean", combine_root="self_loop"), walk_with_more_loops),
+    "MFConv": (partial(pyg.MFConv, C, C), adjacency_sum),
+    "FeaStConv": (partial(pyg.FeaStConv, C, C, heads=2), walk_with_loops),
+    "WLConvContinuous": (pyg.WLConvContinuous, random_walk),
+    "MixHopConv": (partial(pyg.MixHopConv, C, C), symmetric),
+    "EGConv": (partial(pyg.EGConv, C, C, num_heads=2), symmetric),
+    "EGConv without loops": (partial(pyg.EGConv, C, C, num_heads=2, add_self_loops=False), loopless),
+    "EGConv of two": (partial(pyg.EGConv, C, C, ["symnorm", "max"], num_heads=2), walk_with_loops),
+    "EGConv sum": (partial(pyg.EGConv, C, C, ["sum"], num_heads=2, add_self_loops=False), adjacency_sum),
+    "HypergraphConv": (partial(pyg.HypergraphConv, C, C), shared_hyperedges),
+    "GPSConv": (lambda: pyg.GPSConv(C, pyg.GINConv(nn.Linear(C, C)), heads=2), adjacency_sum),
+    "AntiSymmetricConv": (partial(pyg.AntiSymmetricConv, C), symmetric),
+    "GCN2Conv": (partial(pyg.GCN2Conv, C, 0.1), symmetric, on_first),
+    "FAConv": (partial(pyg.FAConv, C), symmetric, on_first),
+    "DNAConv": (partial(pyg.DNAConv, C, heads=2), symmetric, on_layers),
+    "SignedConv": (partial(pyg.SignedConv, C, C, True), walk_by_kind, on_signs),
+    "RGCNConv": (partial(pyg.RGCNConv, C, C, 2), walk_by_kind, on_kinds),
+    "FastRGCNConv": (partial(pyg.FastRGCNConv, C, C, 2), walk_by_kind, on_kinds),
+    "RGATConv": (partial(pyg.RGATConv, C, C, 2, heads=2), attention_with(lambda x, i: kinds(i)), on_kinds),
+    "GATConv of edges": (partial(pyg.GATConv, C, C, edge_dim=2), attention_with(edge_features), on_edge_features),
+    "GeneralConv": (partial(pyg.GeneralConv, C, C, 2), adjacency_sum, on_edge_features),
+    "GeneralConv attention": (
+        partial(pyg.GeneralConv, C, C, 2, heads=2, attention=True),
+        general_attention,
+        on_edge_features,
+    ),
+    "HEATConv": (partial(pyg.HEATConv, C, C, 2, 2, 3, 2, 3, heads=2), heat_attention, on_types),
+    "NNConv": (lambda: pyg.NNConv(C, C, nn.Linear(2, C * C)), adjacency_sum, on_edge_features),
+    "GMMConv": (partial(pyg.GMMConv, C, C, 2, 2), random_walk, on_edge_features),
+    "GINEConv": (lambda: pyg.GINEConv(nn.Linear(C, C), edge_dim=2), adjacency_sum, on_edge_features),
+    "PointNetConv": (lambda: pyg.PointNetConv(mlp(C + 3)), walk_with_loops, on_points),
+    "PointGNNConv": (lambda: pyg.PointGNNConv(mlp(C, 3), mlp(C + 3), mlp(C)), random_walk, on_points),
 }
 
 
 class Net(nn.Module):
     """A PyG layer between two linear ones."""
 
-    def __init__(self, layer: nn.Module):
+    def __init__(self, layer: nn.Module, call=None):
         super().__init__()
-        self.encoder, self.conv = nn.Linear(3, C), layer
+        self.encoder, self.conv, self.call = nn.Linear(3, C), layer, call or (lambda layer, x, index: layer(x, index))
 
     def forward(self, x, edge_index, batch=None):
-        return self.conv(self.encoder(x), edge_index)
+        return self.call(self.conv, self.encoder(x), edge_index)
 
 
 def joined(graphs: list[Edges]) -> tuple[Tensor, int]:
@@ -153,22 +275,24 @@ def joined(graphs: list[Edges]) -> tuple[Tensor, int]:
 
 
 def check_zoo(name: str, batches: list[list[Edges]]) -> None:
-    make, truth = ZOO[name]
+    make, truth, *call = ZOO[name]
     torch.manual_seed(0)
-    model = Net(make()).eval()
+    model = Net(make(), *call).eval()
+    encoded = []
+    model.encoder.register_forward_hook(lambda module, args, output: encoded.append(output))
     calls = []
-    model.conv.register_forward_hook(lambda module, args, output: calls.append((*args, output)))
     with torch.no_grad(), Trace(model) as trace:
         for k, graphs in enumerate(batches):
             index, num_nodes = joined(graphs)
-            model(single(num_nodes, 3, seed=k), index)
-        rows, seen = trace.select("conv").layers, list(calls)
-        assert len(rows) == len(seen) == len(batches)  # no call without its row
-        for row, (x, index, out) in zip(rows, seen, strict=True):
+            out = model(single(num_nodes, 3, seed=k), index)
+            calls.append((encoded[-1], index, out))
+        rows = trace.select("conv").layers
+        assert len(rows) == len(batches)  # no call without its row
+        for row, (x, index, out) in zip(rows, calls, strict=True):
             expected = truth(model.conv, x, index, out)
             assert row.energy == pytest.approx(expected, rel=1e-5, abs=1e-9 * (1 + row.norm**2)), name
             assert row.num_nodes == len(x)
-            assert row.operator == operator_of(model.conv)
+            assert row.operator == operator_of(next(filter(passes_messages, model.conv.modules())))
 
 
 batches = st.lists(st.lists(edge_lists(weighted=False), min_size=1, max_size=3), min_size=2, max_size=3)
@@ -188,6 +312,57 @@ def test_a_layer_of_pyg_is_measured_by_its_own_operator_on_the_graph_of_each_cal
 @given(batches)
 def test_the_zoo_over_many_batches(name, batches):
     check_zoo(name, batches)
+
+
+# Pairs: sources and targets are two sets of nodes, and the output is of the targets.
+
+
+def pair_counts(index: Tensor, shape: tuple[int, int], weight: Tensor | None = None) -> Tensor:
+    return counts(index, max(shape), weight)[: shape[0], : shape[1]]
+
+
+def pair_attention(layer, pair, index):
+    _, (index, alpha) = layer(pair, index, return_attention_weights=True)
+    return pair_counts(index, (len(pair[1]), len(pair[0])), alpha.detach().mean(dim=1))
+
+
+def pair_sum(layer, pair, index):
+    return pair_counts(index, (len(pair[1]), len(pair[0])))
+
+
+def pair_mean(layer, pair, index):
+    return means(pair_sum(layer, pair, index))
+
+
+PAIRS = {
+    "SAGEConv": (partial(pyg.SAGEConv, C, C), pair_mean),
+    "EdgeConv": (lambda: pyg.EdgeConv(mlp()), pair_mean),
+    "GENConv": (partial(pyg.GENConv, C, C), pair_mean),
+    "GraphConv": (partial(pyg.GraphConv, C, C), pair_sum),
+    "GINConv": (lambda: pyg.GINConv(nn.Linear(C, C)), pair_sum),
+    "ResGatedGraphConv": (partial(pyg.ResGatedGraphConv, C, C), pair_sum),
+    "GATConv": (partial(pyg.GATConv, (C, C), C, add_self_loops=False), pair_attention),
+    "GATv2Conv": (partial(pyg.GATv2Conv, C, C, heads=2, add_self_loops=False), pair_attention),
+    "TransformerConv": (partial(pyg.TransformerConv, C, C, heads=2), pair_attention),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@settings(deadline=None, max_examples=3)
+@given(st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=9), min_size=2, max_size=3))
+def test_a_layer_on_pairs_is_measured_between_targets_on_the_edges_of_each_call(name, batches):
+    make, weights = PAIRS[name]
+    torch.manual_seed(0)
+    model = pyg.Sequential("x, edge_index", [(make().eval(), "x, edge_index -> x")])
+    with torch.no_grad(), Trace(model) as trace:
+        for k, edges in enumerate(batches):
+            pair = single(6, C, seed=k), single(4, C, seed=k + 9)
+            index = torch.tensor(edges, dtype=torch.int64).view(-1, 2).t()
+            expected = pair_energy(weights(model[0], pair, index), out := model(pair, index))
+            row = trace.layers[-1]
+            assert row.num_nodes == 4
+            assert row.energy == pytest.approx(expected, rel=1e-5, abs=1e-9 * (1 + row.norm**2))
+            assert row.norm == pytest.approx(float(out.norm()), rel=1e-5)
 
 
 # Which operator.
@@ -257,6 +432,7 @@ def test_weights_that_are_learnt_from_edges_are_those_of_the_call():
     assert trace.layers[0].energy == pytest.approx(dense_energy(counts(index, 6, weight), out), rel=1e-5)
     assert operator_of(pyg.GeneralConv(3, C, attention=True)) == "attention"
     assert operator_of(pyg.GeneralConv(3, C)) == "sum"
+    assert set(operators_in(pyg.AttentiveFP(C, C, C, 2, 2, 1), None).values()) == {"attention"}
 
 
 def test_an_operator_can_be_chosen_for_all_layers():
@@ -337,6 +513,18 @@ def test_attention_that_cannot_be_read_is_none():
     assert attention_weights(nn.Identity(), {}, message, 5) is None
     assert attention_weights(nn.Identity(), {"x_j": single(5, 2, 3, seed=1)}, message, 5) is None
     assert attention_weights(nn.Identity(), {"x_j": message / 2}, message, 5).tolist() == pytest.approx([2.0] * 5)
+
+
+@pytest.mark.parametrize(("layer", "truth"), [(pyg.AGNNConv(), agnn_attention), ZOO["SuperGATConv"]])
+def test_attention_to_a_node_whose_features_are_zero_is_read(layer, truth):
+    """As after a ReLU: its messages are zero, whatever their weights are."""
+    layer, edges = layer if isinstance(layer, nn.Module) else layer(), random_edges(6, 8)
+    x = single(6, C) * torch.tensor([1, 0, 1, 0, 1, 1])[:, None]
+    model = pyg.Sequential("x, edge_index", [(layer.eval(), "x, edge_index -> x")])
+    with torch.no_grad(), Trace(model) as trace:
+        out = model(x, edges.index)
+    assert trace.layers[0].operator == "attention"
+    assert trace.layers[0].energy == pytest.approx(truth(layer, x, edges.index, out), rel=1e-5)
 
 
 @pytest.mark.gpu

@@ -204,7 +204,7 @@ class EmbeddingHooks:
         self._graphs = GraphReader(model, graph, num_nodes, operator)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
-        self._has_grad, self._has_input, self._has_warned = False, False, False
+        self._has_grad, self._has_input, self._has_warned, self._is_shared = False, False, False, False
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         self._handles: list[RemovableHandle] = []
@@ -271,6 +271,16 @@ class EmbeddingHooks:
 
     def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if not self._graphs.is_ours or (self._is_default and self._graphs.is_inside_layer):
+            return
+        if self._num_calls and not self._is_called and not is_in_backward():
+            if not self._is_shared:
+                kind = type(self._given[0]).__name__
+                warnings.warn(
+                    f"{name!r} is called outside of {kind}, which was called before, as by another model that has it "
+                    "too; the constraint holds the calls of the whole model. Make one for the part that is called.",
+                    stacklevel=2,
+                )
+            self._is_shared = True
             return
         found = [
             each for each in self._graphs.measured(name, module, args, kwargs, output) if each.operator is not None

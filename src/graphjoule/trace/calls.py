@@ -34,6 +34,8 @@ class CallInputs:
         relations: edges by relation, ``(source type, name, target type)``.
         other: edges of a second graph, as likely as `edges`.
         edge_features: tensors with a row for every edge.
+        node_features: other tensors, with a row for every node if with one for anything.
+        num_edges: how many rows features of edges may have: of the graph's, and of others such as ``edge_label_index``.
     """
 
     graph: Propagation | None = None
@@ -44,6 +46,8 @@ class CallInputs:
     relations: dict[Relation, Any] = field(default_factory=dict)
     other: Any = None
     edge_features: list[Tensor] = field(default_factory=list)
+    node_features: list[Tensor] = field(default_factory=list)
+    num_edges: set[int] = field(default_factory=set)
 
     @property
     def has_graph(self) -> bool:
@@ -84,6 +88,7 @@ def read_inputs(inputs: Sequence[tuple[str, Any]]) -> CallInputs:
             relations = {key: edges for key, edges in value.items() if _is_relation(key) and is_edges(edges)}
             found.relations.update(relations)
         elif isinstance(value, Tensor) or _is_sparse_tensor(value):
+            found.num_edges |= _num_edges(value)
             if name in _EDGES and is_edges(value):
                 found.edges = value
             elif name == "edge_weight" and (weight := as_weights(value)) is not None:
@@ -92,8 +97,8 @@ def read_inputs(inputs: Sequence[tuple[str, Any]]) -> CallInputs:
                 found.batch, found.num_nodes = value, value.numel()
             elif is_edges(value) and name != "x" and "label" not in name:
                 by_shape.append(value)
-            elif name.startswith("edge_") and isinstance(value, Tensor) and value.is_floating_point():
-                found.edge_features.append(value)
+            elif isinstance(value, Tensor) and value.is_floating_point():
+                (found.edge_features if name.startswith("edge_") else found.node_features).append(value)
         elif not isinstance(value, str | int | float | tuple | list | None):
             _read_data(value, found)
     if found.edges is None and not found.has_graph and by_shape:
@@ -124,13 +129,16 @@ def _read_data(data: Any, found: CallInputs) -> None:
     edges = next((e for e in (getattr(data, name, None) for name in _EDGES) if is_edges(e)), None)
     if edges is None:
         return
+    found.num_edges |= _num_edges(edges) | _num_edges(getattr(data, "edge_label_index", None))
     if found.edges is not None:  # two graphs at once, as pairs that are compared
         found.other = edges
         return
     found.edges, found.weight = edges, as_weights(getattr(data, "edge_weight", None))
-    features, batch, number = (getattr(data, name, None) for name in ("edge_attr", "batch", "num_nodes"))
+    x, features, batch, number = (getattr(data, name, None) for name in ("x", "edge_attr", "batch", "num_nodes"))
     if isinstance(features, Tensor):
         found.edge_features.append(features)
+    if isinstance(x, Tensor):
+        found.node_features.append(x)
     if isinstance(batch, Tensor):
         found.batch = batch
     if isinstance(number, int):
@@ -145,6 +153,11 @@ def is_edges(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.dim() == 2 and value.size(0) == value.size(1)
     return _is_sparse_tensor(value)
+
+
+def _num_edges(value: Any) -> set[int]:
+    """The number of edges of an ``edge_index``; a sparse matrix has no features of edges in the order of others."""
+    return {value.size(1)} if is_edges(value) and not is_matrix(value) else set()
 
 
 def is_matrix(value: Any) -> bool:
@@ -179,19 +192,24 @@ def edges_of(value: Any, weight: Tensor | None = None, *, is_reversed: bool = Fa
     return index.flip(0) if is_reversed else index, weight
 
 
-def rows_of(inputs: Sequence[tuple[str, Any]]) -> tuple[int | None, int | None, bool]:
-    """How many sources and targets a layer is called with, by its features, and whether these are two sets of nodes."""
+def rows_of(inputs: Sequence[tuple[str, Any]], node_dim: int = -2) -> tuple[int | None, int | None, bool]:
+    """How many sources and targets a layer is called with, by its features, and whether these are two sets of nodes.
+
+    Args:
+        inputs: names and values, as `named_inputs` gives them.
+        node_dim: the axis of nodes in features of several axes; that of the layer.
+    """
     for name, value in inputs:
         if is_edges(value) and name != "x":
             continue
         if isinstance(value, Tensor) and (value.dim() >= 2 or name == "x"):
-            rows = value.size(-2 if value.dim() >= 2 else 0)
+            rows = value.size(node_dim if value.dim() >= 2 else 0)
             return rows, rows, False
         if isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Tensor):
             source, target = value
             if not isinstance(target, Tensor):
-                return source.size(-2), None, True
-            return source.size(-2), target.size(-2), not _are_one(source, target)
+                return source.size(node_dim), None, True
+            return source.size(node_dim), target.size(node_dim), not _are_one(source, target)
     return None, None, False
 
 
@@ -341,7 +359,11 @@ class LayerCalls:
         call = self._open.setdefault(layer, LayerCall(self._operators[layer]))
         if any(edges is known for known, _, _ in call.passed) or not is_edges(edges):
             return
-        call.passed.append((edges, as_weights(values.get("edge_weight")), None if size is None else size[1]))
+        targets, kinds = None if size is None else size[1], values.get("edge_type")
+        if type(layer).__name__ == "FastRGCNConv" and isinstance(kinds, Tensor):  # the mean over each kind by itself
+            call.passed += [(edges[:, kinds == kind], None, targets) for kind in range(layer.num_relations)]  # type: ignore[arg-type]
+        else:
+            call.passed.append((edges, as_weights(values.get("edge_weight")), targets))
 
     def _read_attention(self, layer: nn.Module, inputs: tuple[dict[str, Any]], message: Any) -> None:
         call = self._open.get(layer)
@@ -357,7 +379,7 @@ class LayerCalls:
             return
         inputs = list(named_inputs(layer, args, kwargs))
         call.inputs, call.layer = read_inputs(inputs), layer
-        call.num_sources, call.num_targets, call.is_pair = rows_of(inputs)
+        call.num_sources, call.num_targets, call.is_pair = rows_of(inputs, getattr(layer, "node_dim", -2))
         call.is_reversed = getattr(layer, "flow", "") == "target_to_source"
         call.loops = loops_of(layer)
         if "hyperedge_index" in (name for name, _ in inputs) and call.passed:

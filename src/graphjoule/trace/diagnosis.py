@@ -167,13 +167,16 @@ def diagnose(trace: TraceView) -> Diagnosis:
 def _diagnose(trace: TraceView) -> Diagnosis:
     """The diagnosis of one part."""
     rows = trace.one_pass("diagnosis")
-    embeddings = without_scores(rows)
+    read_out = [row for row in rows if _is_read_out(row, rows[0])]
+    embeddings = without_scores([row for row in rows if row not in read_out])
     if len(embeddings) < 2:
         raise GraphjouleError(
             f"A diagnosis compares layers, but the trace has embeddings of {len(embeddings)} only, "
             f"{embeddings[0].name!r}; watch more modules."
         )
     findings, not_judged, is_decided = [], [], True
+    if read_out:
+        not_judged.append(f"{some([row.name for row in read_out], ', ')}, of other nodes that share no neighbours")
     for symptom in SYMPTOMS:
         if symptom.needs == (("reach",),) and not any("reach" in row for row in embeddings):
             continue  # measured on demand alone
@@ -189,6 +192,16 @@ def _diagnose(trace: TraceView) -> Diagnosis:
     changes = ", ".join(f"{name.replace('_', ' ')} {first[name]:.3g} to {last[name]:.3g}" for name in names)
     evidence = f"{first.name} to {last.name}: {changes or 'no measure that is judged'}"
     return Diagnosis(tuple(findings), evidence, tuple(not_judged), is_decided)
+
+
+def _is_read_out(row: LayerTrace, first: LayerTrace) -> bool:
+    """Whether a row is of other nodes without any neighbours, as of molecules that layers read out from their atoms.
+
+    Features of neighbours that have become alike still differ by their rounding.
+    """
+    if "energy" not in row or "norm" not in row or row.num_nodes == first.num_nodes:
+        return False
+    return row.norm > 0 and row.energy <= 1e-30 * row.norm**2
 
 
 def _missing(symptom: Symptom, rows: Sequence[LayerTrace]) -> str:

@@ -103,12 +103,17 @@ class GraphReader:
         self._thread = OneThread()
         self._layers = LayerCalls(model, self._operators, self._thread)
         self._of_edges: dict[int, weakref.ref[Tensor]] = {}  # tensors of this call with a row for every edge, by id
+        self._of_nodes: dict[int, weakref.ref[Tensor]] = {}  # and those with a row for every node
+        self._on_edges: set[str] = set()  # modules that were seen to return features of edges
+        self._on_nodes: set[str] = set()  # and those of nodes
         self._kept: OrderedDict[tuple[Any, ...], tuple[list[weakref.ref[Any]], Operator]] = OrderedDict()
         self._splits: weakref.WeakKeyDictionary[Operator, _KnownSplits] = weakref.WeakKeyDictionary()
         self._compared: weakref.ref[Any] | None = None  # the latest graph that was held against the fixed one
         self._had_rows: set[str] = set()
         self._warned: set[str] = set()
-        self._num_rows: int | None = None  # of this call of the model
+        self._early: set[str] = set()  # modules that are called before any graph is seen
+        self._num_rows: int | None = None  # of this call of the model; None where none runs
+        self._is_empty = False  # whether a call had no row
 
     @property
     def num_nodes(self) -> int | None:
@@ -155,17 +160,24 @@ class GraphReader:
             self._call.num_nodes = self._num_nodes
         self._layers.begin(self._call)
         self._of_edges = {id(x): weakref.ref(x) for x in self._call.edge_features}
+        self._of_nodes = {}
         if self._fixed is not None:
             self._fixed.read_inputs(chain(args, kwargs.values()))
             self._compare()
 
-    def end(self, *, has_rows: bool) -> None:
-        """The last call of the model ended, if there was one; `has_rows` says whether there are rows of others."""
-        if self._num_rows == 0 and has_rows:
+    def end(self, *, has_rows: bool, has_failed: bool = False) -> None:
+        """The last call of the model ended, maybe in an error, or there was none; nothing of it is kept.
+
+        Args:
+            has_rows: whether there are rows of any call.
+            has_failed: whether it ended in an error, so that rows may be missing.
+        """
+        self._is_empty |= self._num_rows == 0 and not has_failed
+        if self._is_empty and has_rows:
             self._warn("call", f"A call of {type(self._model).__name__} gave no row: no output fits its graph.")
         self._call, self._num_rows = CallInputs(), None
         self._layers.begin(self._call)
-        self._of_edges = {}
+        self._of_edges, self._of_nodes = {}, {}
 
     def measured(
         self, name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
@@ -176,34 +188,64 @@ class GraphReader:
         """
         why = "its output is not node features of the graph"
         is_wrong = False
-        if self._is_of_edges(args, output):
-            return []
+        if self._is_of_edges(args, output) or (self._num_rows is None and name in self._early):
+            return []  # a part that is called by itself, before a layer: what was seen last is another call's graph
         try:
             found = self._find(module, args, kwargs, output)
         except GraphjouleError as error:
             found, why, is_wrong = [], str(error).rstrip("."), True
+        if not passes_messages(module) and not self._is_of_nodes(name, args, found, output):
+            return []
         if found:
+            self._of_nodes[id(found[0].origin)] = weakref.ref(found[0].origin)
             self._had_rows.add(name)
-            self._num_rows = (self._num_rows or 0) + len(found)
-        elif is_wrong or passes_messages(module) or name in self._had_rows:
-            size = "" if self.num_nodes is None or is_wrong else f" of {self.num_nodes} nodes"
-            self._warn(name, f"{name} has no row in some calls: {why}{size}; it returned {describe_output(output)}.")
-        elif self._is_too_early(output):
+            self._num_rows = None if self._num_rows is None else self._num_rows + len(found)
+        elif not is_wrong and self._is_too_early(output):
+            self._early.add(name)
             self._warn(
                 "early",
                 f"{name} has no row: it is called before any graph is seen, and the model is called without one; pass "
                 "the graph as graph=...",
             )
+        elif is_wrong or passes_messages(module) or name in self._had_rows:
+            size = "" if self.num_nodes is None or is_wrong else f" of {self.num_nodes} nodes"
+            self._warn(name, f"{name} has no row in some calls: {why}{size}; it returned {describe_output(output)}.")
         return found
 
     def _is_of_edges(self, args: Sequence[Any], output: Any) -> bool:
         """Whether a module maps features of edges, of which there may be as many as nodes; then so is its output."""
-        if not self._of_edges or len(args) != 1:
+        if len(args) != 1:
             return False
-        found = self._of_edges.get(id(args[0]))
-        if found is None or found() is not args[0]:
+        if not _is_among(args[0], self._of_edges) and not any(
+            args[0] is x for x in self._layers.scope.inputs.edge_features
+        ):
             return False
         self._of_edges.update((id(x), weakref.ref(x)) for x in tensors_in(output))
+        return True
+
+    def _is_of_nodes(self, name: str, args: Sequence[Any], found: Sequence[Measured], output: Any) -> bool:
+        """Whether what was found are features of nodes, where there are as many edges: else their shape tells.
+
+        A module does what it did where the numbers differ; what it is called with may be known too. Else it warns.
+        """
+        inputs = self._layers.scope.inputs
+        if not inputs.has_graph and self._layers.latest is not None:
+            inputs = self._layers.latest.inputs
+        if not found:
+            if any(x.dim() >= 2 and x.size(0) in inputs.num_edges for x in tensors_in(output)):
+                self._on_edges.add(name)
+            return True
+        if found[0].num_nodes not in inputs.num_edges:
+            self._on_nodes.add(name)
+            return True
+        if (name in self._on_nodes) != (name in self._on_edges):
+            return name in self._on_nodes
+        if not any(_is_among(x, self._of_nodes) or any(x is y for y in inputs.node_features) for x in tensors_in(args)):
+            self._warn(
+                "as many",
+                f"There are as many edges as nodes ({found[0].num_nodes}), so {name}, and others after it, may have "
+                "features of edges; they are measured as those of nodes. If they are not, name the modules to watch.",
+            )
         return True
 
     def _is_too_early(self, output: Any) -> bool:
@@ -265,6 +307,8 @@ class GraphReader:
         elif name == "attention" and call is not None and not call.is_pair and call.num_targets == graph.num_nodes:
             operator = self._of_layer(call).to(graph.device)
         else:
+            if name == "attention" and call is not None:
+                self._warn_of_attention(call)
             graph.require_whole(f"The operator {name!r}")
             name = "random_walk" if name == "attention" else name
             edges = graph.edge_index, graph.edge_weight
@@ -310,14 +354,26 @@ class GraphReader:
         layers = getattr(module, "convs", None)  # of HeteroConv, by relation
         layers = dict(layers.items()) if isinstance(layers, nn.ModuleDict) else {}
         calls: dict[Any, LayerCall | None] = {key: self._layers.finished.get(layer) for key, layer in layers.items()}
+        whole = self._layers.finished.get(module)  # of a layer that takes all relations at once
+        if whole is not None:
+            sizes = [edges_of(edges)[0].size(1) for edges in relations.values()]
+            alpha = torch.cat(whole.attention) if whole.attention else torch.zeros(0)
+            can_read = alpha.numel() == sum(sizes)
+            pieces = [[piece] for piece in torch.split(alpha, sizes)] if can_read else [[] for _ in sizes]
+            calls.update(
+                (key, _of_relation(whole, edges, piece))
+                for (key, edges), piece in zip(relations.items(), pieces, strict=True)
+            )
         leading: dict[str, list[int]] = {key: [] for key in types}
         origin = next(iter(types.values()), None)
         for count, (relation, edges) in enumerate((key, edges) for key, edges in relations.items() if key[2] in types):
             source, _, target = relation
             x = types[target]
             call = calls.get(relation)
-            if call is None or call.inputs.edges is not edges:  # of a shared layer the last call alone is kept
+            if call is None:
                 call = LayerCall(self._before_layers(), CallInputs(edges=edges), loops=Loops())
+            elif call.inputs.edges is not edges:  # of a shared layer the last call alone is kept
+                call = _of_relation(call, edges, [])
             if source not in rows:
                 index = edges_of(edges)[0]
                 rows[source] = int(index[0].max()) + 1 if index.numel() else 1
@@ -384,6 +440,8 @@ class GraphReader:
                 f"The messages of {kind} cannot be seen, as in compiled code; its energy is that of the edges that it "
                 "is called with, with equal weights in place of attention.",
             )
+        elif name == "attention" and not can_read:
+            self._warn_of_attention(call)
         if (name == "attention" and not can_read) or (is_normalised and call.is_pair):
             name, is_normalised = "random_walk", False
         if (is_normalised or not raw) and call.inputs.edges is not None:  # before the layer normalised them
@@ -406,6 +464,18 @@ class GraphReader:
             make = partial(square_operator, name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
             call.made = self._keep(key, list(chain(*raw)), make)
         return call.made
+
+    def _warn_of_attention(self, call: LayerCall) -> None:
+        key = f"attention {id(call.layer)}"
+        if key in self._warned:
+            return
+        name = next((name for name, module in self._model.named_modules() if module is call.layer), "")
+        kind = type(call.layer).__name__
+        self._warn(
+            key,
+            f"The attention weights of {f'{name} ({kind})' if name else kind} cannot be read in some calls: its energy "
+            "is that of 'random_walk' there, with equal weights. Choose one for all layers with operator=...",
+        )
 
     def _plain_graph(self, call: LayerCall, operator: Operator) -> Propagation:
         """The undirected graph that measures other than the energy take."""
@@ -472,6 +542,17 @@ class GraphReader:
             warnings.warn(message, stacklevel=3)
 
 
+def _is_among(x: Any, known: Mapping[int, weakref.ref[Tensor]]) -> bool:
+    """Whether it is one of the tensors that are kept by their id."""
+    found = known.get(id(x))
+    return found is not None and found() is x
+
+
 def version(thing: Any) -> int | None:
     """How often a tensor was changed in place; tensors of inference mode, and other things, do not count it."""
     return thing._version if isinstance(thing, Tensor) and not thing.is_inference() else None
+
+
+def _of_relation(call: LayerCall, edges: Any, attention: list[Tensor]) -> LayerCall:
+    """A layer's call as one on the edges of one relation."""
+    return replace(call, inputs=CallInputs(edges=edges), passed=[(edges, None, None)], attention=attention, made=None)

@@ -32,10 +32,10 @@ _SYMMETRIC = {
 _LOOPLESS = {"TAGConv", "ARMAConv", "ChebConv", "LGConv"}  # they add no self-loops, and cannot be told to
 _ATTENTION = {
     *("GATConv", "GATv2Conv", "TransformerConv", "SuperGATConv", "AGNNConv", "RGATConv", "HGTConv", "HANConv"),
-    *("HEATConv", "PointTransformerConv"),
+    *("HEATConv", "PointTransformerConv", "GATEConv"),
     "PDNConv",  # weights that it learns from the features of edges
 }
-_WALKS = {"ClusterGCNConv"}  # they sum, with weights that they have divided by the degree
+_WALKS = {"ClusterGCNConv", "WLConvContinuous", "HypergraphConv"}  # they sum, and divide by the degree themselves
 _AS_CALLED = {"SAGEConv", "GINConv", "GINEConv", "GraphConv", "EdgeConv"}
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences
 _STOCHASTIC = {"random_walk", "attention"}  # rows of both add up to one, so their energies can be compared
@@ -61,7 +61,11 @@ def operator_of(layer: nn.Module) -> str:
         return "sum" if layer.normalization is None else "random_walk"
     if names & _SYMMETRIC and getattr(layer, "normalize", True):
         return "symmetric" if loops_of(layer).added else "loopless"
-    if names & _ATTENTION or ("GeneralConv" in names and layer.attention):
+    if "EGConv" in names:
+        kinds = set(getattr(layer, "aggregators", ()))
+        normalised = "symmetric" if layer.add_self_loops else "loopless"
+        return normalised if kinds == {"symnorm"} else "sum" if kinds <= {"sum", "add"} else "random_walk"
+    if names & _ATTENTION or any(getattr(layer, name, False) is True for name in ("attention", "use_attention")):
         return "attention"
     if names & _WALKS:
         return "random_walk"
@@ -359,23 +363,63 @@ def _is_of_many_runs(x: Any) -> bool:
 def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message: Any, num_edges: int) -> Tensor | None:
     """The attention of a call from what went into its messages, the mean over heads; None where it cannot be read.
 
-    It is an input of the messages (GAT), or kept for the time of the call (TransformerConv), or how many times as long
-    a message is as the neighbour's features (AGNN, SuperGAT).
+    It is an input of the messages (GAT), or kept for the time of the call (TransformerConv), or computed again from
+    their inputs (AGNN, SuperGAT, HAN, HGT), or how many times as long a message is as the features that it weighs.
     """
-    if num_edges == 0:
-        return torch.zeros(0)
-    if _is_of_many_runs(message):
+    if not isinstance(message, Tensor) or message.size(0) != num_edges or _is_of_many_runs(message):
         return None
-    for alpha in (message_inputs.get("alpha"), getattr(layer, "_alpha", None)):
-        if isinstance(alpha, Tensor) and alpha.size(0) == num_edges:
-            return alpha.detach().reshape(num_edges, -1).mean(dim=1)
-    x = message_inputs.get("x_j")
-    if isinstance(x, Tensor) and isinstance(message, Tensor) and message.shape[:1] == x.shape[:1] == (num_edges,):
-        heads = message.detach().double().reshape(num_edges, -1, message.size(-1))
-        neighbours = x.detach().double().reshape(num_edges, -1, x.size(-1))
-        if heads.shape == neighbours.shape:
-            squares = neighbours.square().sum(dim=-1)
-            alpha = ratio((heads * neighbours).sum(dim=-1), squares)
-            if torch.allclose(alpha[..., None] * neighbours, heads, rtol=1e-3, atol=1e-6 * float(heads.abs().amax())):
-                return alpha.mean(dim=1)
-    return None
+    if num_edges == 0:
+        return message.new_zeros(0)
+    alphas = message_inputs.get("alpha"), message_inputs.get("edge_weight"), getattr(layer, "_alpha", None)
+    alpha = next((x for x in alphas if isinstance(x, Tensor) and x.size(0) == num_edges), None)
+    try:
+        with torch.no_grad():
+            alpha = _computed_attention(layer, message_inputs) if alpha is None else alpha
+            values = _weighed_features(layer, message_inputs) if alpha is None else None
+    except (AttributeError, KeyError, TypeError):  # a layer of another version of PyG
+        return None
+    if alpha is not None:
+        return alpha.detach().reshape(num_edges, -1).mean(dim=1)
+    if not isinstance(values, Tensor) or values.size(0) != num_edges or message.size(-1) != values.size(-1):
+        return None
+    heads = message.detach().double().reshape(num_edges, -1, message.size(-1))
+    values = values.detach().double().reshape(num_edges, -1, values.size(-1))
+    squares = values.square().sum(dim=-1)
+    if values.size(1) not in (1, heads.size(1)) or not bool(squares.all()):  # of zeros, a weight cannot be read
+        return None
+    weights = (heads * values).sum(dim=-1) / squares
+    if not torch.allclose(weights[..., None] * values, heads, rtol=1e-3, atol=1e-6 * float(heads.abs().amax())):
+        return None
+    return weights.mean(dim=1)
+
+
+def _computed_attention(layer: Any, inputs: dict[str, Any]) -> Tensor | None:
+    """The weights before dropout, of layers that say them or that weigh something else than what they compare."""
+    names = {kind.__name__ for kind in type(layer).__mro__}
+    if "SuperGATConv" in names:
+        alpha: Tensor = layer.get_attention(inputs["edge_index_i"], inputs["x_i"], inputs["x_j"], inputs["size_i"])
+        return alpha
+    if not names & {"AGNNConv", "HANConv", "HGTConv"}:
+        return None
+    name = "v_j" if "HGTConv" in names else "x_j"
+    mode, layer.training = layer.training, False  # dropout would use up random numbers
+    try:  # messages of ones
+        ones: Tensor = layer.message(**{**inputs, name: torch.ones_like(inputs[name])})
+    finally:
+        layer.training = mode
+    return ones
+
+
+def _weighed_features(layer: Any, inputs: dict[str, Any]) -> Tensor | None:
+    """What messages are some weights times of; ``forward`` is called by itself, for nobody's hooks should see it."""
+    x: Tensor | None
+    names, x, edge_attr = {kind.__name__ for kind in type(layer).__mro__}, inputs.get("x_j"), inputs.get("edge_attr")
+    if "HEATConv" in names:
+        edges = nn.functional.leaky_relu(layer.edge_attr_emb.forward(edge_attr), layer.negative_slope)
+        x = layer.lin.forward(torch.cat([inputs["x_j"], edges], dim=-1))
+    elif "GeneralConv" in names:
+        message = layer.lin_msg.forward(x)
+        message = message if layer.directed_msg else message + layer.lin_msg_i.forward(inputs["x_i"])
+        message = message if edge_attr is None else message + layer.lin_edge.forward(edge_attr)
+        x = message.view(-1, layer.heads, layer.out_channels)
+    return x

@@ -119,8 +119,8 @@ class Trace(TraceView):
         self._shown: tuple[Any, Any, Any] = (None, None, None)  # a fused stack's kwargs, its shape, what is measured
         self._can_wait = all(measure is MEASURES.get(measure.name) for measure in self._measures)
         self._uncompiled = ExitStack()
-        self._call = -1
-        self._part_call, self._first_part = -1, ""
+        self._call, self._num_calls, self._is_called = -1, 0, False
+        self._first_part = ""  # the first module with a row, of those that are called outside of a call of the model
         self._mark: int | str | None = None
         self._entries: list[Entry] = []
         self._num_settled = 0
@@ -169,12 +169,9 @@ class Trace(TraceView):
         """Start watching."""
         self._is_open = True
         self._uncompiled.enter_context(uncompiled())
-        begin, end = Hook(self._begin_call), Hook(self._end_call)
+        begin = Hook(self._begin_call)
         self._handles.append(self._model.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
         self._attach()
-        if self._alarm is not None:
-            self._handles.append(self._model.register_forward_hook(Hook(self._look)))
-        self._handles.append(self._model.register_forward_hook(end, always_call=True))
         if self._gradients:  # where several watched modules have a parameter, it counts for each
             for name, module in self._watched.items():
                 for key, parameter in module.named_parameters():
@@ -221,10 +218,10 @@ class Trace(TraceView):
     def _begin_call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if is_in_backward() or not self._graphs.claim():
             return  # a checkpoint around the whole model computes it again
-        self._call += 1
-        self._seen.clear()
-        self._uses.clear()
-        is_due = self._call % self._every == 0
+        self._next_call()
+        is_due = self._num_calls % self._every == 0
+        self._num_calls += 1
+        self._is_called, self._first_part = True, ""
         self._graphs.end(has_rows=bool(self._entries))
         if is_due:
             self._graphs.begin(args, kwargs)
@@ -232,12 +229,21 @@ class Trace(TraceView):
             self._attach()
         elif not is_due:
             self._detach()
+            self._graphs.release()
         if len(self._entries) - self._num_settled >= _MOST_WAITING:
             self._waiting.measure(self._measures)
             settle(self._entries[self._num_settled :])
             self._num_settled = len(self._entries)
 
+    def _next_call(self) -> None:
+        self._call += 1
+        self._seen.clear()
+        self._uses.clear()
+
     def _end_call(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        if self._graphs.is_ours and not is_in_backward():
+            self._is_called = False
+            self._graphs.end(has_rows=bool(self._entries), has_failed=output is None)
         self._graphs.release()
 
     def _attach(self) -> None:
@@ -247,6 +253,9 @@ class Trace(TraceView):
             hook = Hook(see) if self._gradients else Onlooker(see)  # a gradient needs outputs that autograd knows
             self._layer_handles.append(module.register_forward_hook(hook, with_kwargs=True))
         self._layer_handles += self._graphs.attach_last()
+        if self._alarm is not None:
+            self._layer_handles.append(self._model.register_forward_hook(Hook(self._look)))
+        self._layer_handles.append(self._model.register_forward_hook(Hook(self._end_call), always_call=True))
 
     def _detach(self) -> None:
         for handle in self._layer_handles:
@@ -279,13 +288,12 @@ class Trace(TraceView):
             self._shown = kwargs, output.shape, replace(found[0], features=_EMPTY, origin=_EMPTY)
         if self._is_default and self._is_seen(name, module, origin):
             return
-        call = self._call
-        if call < 0:  # the model itself is never called, as where a loop calls its `encode`
-            self._first_part = self._first_part or name
-            self._part_call += name == self._first_part
-            call = self._part_call
+        if not self._is_called and self._first_part in ("", name):
+            # Outside of a call of the model, as where a loop calls its `encode`, or where another model has the module.
+            self._first_part = name
+            self._next_call()
         times, kind, mode = self._times(name), type(module).__name__, module.training
-        entries = [Entry(name, kind, call, self._mark, mode, times, part=each.part) for each in found]
+        entries = [Entry(name, kind, self._call, self._mark, mode, times, part=each.part) for each in found]
         self._entries += entries
         self._seen[id(origin)] = weakref.ref(origin), version(origin), entries
         if torch.is_grad_enabled():
@@ -332,9 +340,7 @@ class Trace(TraceView):
         return True
 
     def _times(self, name: str) -> int:
-        """How often this call of the model has used a module; parts called by themselves belong to no call."""
-        if self._call < 0:
-            return 1
+        """How often this call has used a module."""
         self._uses[name] += 1
         return self._uses[name]
 
