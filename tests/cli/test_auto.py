@@ -106,7 +106,7 @@ def test_auto_tries_what_is_asked_for_and_prints_the_ranking(here, monkeypatch):
     words = ("auto", *OWN, "--budget", "2s", "--models", "sgc,gcn", "--depths", "1", *QUICK, "--out", "run")
     result = run(*words, "--set", "epochs=5")
     assert result.code == 0, result.err
-    assert "sgc, gcn with 1 layers, then variations of the best, for 2 s in all; kept in run" in result.err
+    assert "sgc, gcn with 1 layer, then variations of the best, for 2 s in all; kept in run" in result.err
     lines = result.out.splitlines()
     assert lines[0].endswith("candidates tried, the best first; all of them: run/ranking.csv")
     assert lines[1].split() == ["model", "layers", "seeds", "epochs", "val", "accuracy", "changed", "settings"]

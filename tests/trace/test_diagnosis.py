@@ -266,6 +266,18 @@ def test_a_problem_of_low_rank_is_not_called_collapsed():
     assert not diagnose(RecordedTrace(rows(effective_rank=[2.2, 2.0, 1.6, 1.5]), ["effective_rank"])).findings
 
 
+@pytest.mark.parametrize("out_channels", [1, 2])
+@pytest.mark.parametrize("network", [pyg.GCN, pyg.GraphSAGE])
+def test_one_or_two_scores_after_a_single_layer_are_no_collapse(network, out_channels, graph):
+    """They are all that there is to compare the first layer with, and cannot have its rank."""
+    torch.manual_seed(0)
+    model = network(16, 64, num_layers=2, out_channels=out_channels)
+    with Trace(model, watch=["convs.*"]) as trace:
+        model(normal(60, 16, dtype=torch.float32), graph.edge_index)
+    assert [row.channels for row in trace.layers] == [64, out_channels]
+    assert diagnose(trace).findings == ()
+
+
 def test_class_scores_at_the_end_count_for_gradients_alone():
     layers = [LayerTrace(f"layer.{k}", {"effective_rank": 8.0}, channels=8, gradient=1e-9) for k in range(3)]
     scores = LayerTrace("head", {"effective_rank": 1.0}, channels=2, gradient=1.0)

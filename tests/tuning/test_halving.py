@@ -54,6 +54,15 @@ def test_scores_within_a_standard_error_of_the_best_are_ranked_by_the_loss(tmp_p
     assert names(make(tmp_path, broken, near).ranked()) == ["sgc-1", "gcn-1"]
 
 
+def test_the_standings_of_a_rung_are_in_the_order_that_chose_from_it(tmp_path):
+    """A better score of an earlier rung does not decide which of the finalists are within a standard error."""
+    num_val = len(make(tmp_path).seen.splits[0].val)
+    error = (0.5 / num_val) ** 0.5
+    finalists = [trial("gcn-1", 0.5, "seeds", loss=2.0), trial("sgc-1", 0.5 - 0.3 * error, "seeds", loss=1.0)]
+    search = make(tmp_path, *finalists, trial("gcn-4", 1.0))
+    assert names(search.standings()[:2]) == names(search.ranked(of="seeds")) == ["sgc-1", "gcn-1"]
+
+
 def test_what_a_rung_takes_follows_from_the_rungs_before_it_alone(tmp_path):
     before = [trial("gcn-1", 0.5), trial("sgc-1", 0.4)]
     search = make(tmp_path, *before, trial("sgc-1", 1.0, rung="best"))

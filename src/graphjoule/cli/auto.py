@@ -136,9 +136,9 @@ def try_models(
         RunFolder(folder).check(first, resume=False)
     task = source.load()
     warn_of_accuracy(task, first)
-    layers = ", ".join(map(str, depths))
+    layers = f"{', '.join(map(str, depths))} layer{'s' if depths != [1] else ''}"
     typer.echo(
-        f"{source.name}: {', '.join(models)} with {layers} layers, then variations of the best, for "
+        f"{source.name}: {', '.join(models)} with {layers}, then variations of the best, for "
         f"{in_words(seconds)} in all; kept in {folder}{hint}",
         err=True,
     )

@@ -14,7 +14,7 @@ from math import inf, isclose
 from pathlib import Path
 from typing import Final
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text, parse_json, read_bytes, reason
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
@@ -342,9 +342,9 @@ def is_page(text: bytes) -> bool:
 def page_of(checks: Collection[Check]) -> str:
     """One page on all checks, in Markdown."""
     problems = sum(len(check.problems) for check in checks)
-    lines = [f"# Not verified: {problems} problems" if problems else "# Verified", ""]
+    lines = [f"# Not verified: {counted(problems, 'problem')}" if problems else "# Verified", ""]
     for check in checks:
-        state = f"{len(check.problems)} problems" if check.problems else "ok"
+        state = counted(len(check.problems), "problem") if check.problems else "ok"
         lines += [f"- **{state}** ({check.count:,}): {check.name}."]
         lines += [f"  - PROBLEM: {problem}" for problem in check.problems]
         lines += [f"  - {note}" for note in check.notes]

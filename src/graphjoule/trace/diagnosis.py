@@ -39,7 +39,8 @@ RAYLEIGH_LOST = 1e-3
 RANK_LEFT = 2.0
 """Effective rank below which nodes point one way or the opposite; an EGNN on Pubmed keeps 3.9, a dead GCN 1.4."""
 RANK_LOST = 0.2
-"""Share of the first layer's effective rank below which rank has been lost at all: a problem may be of low rank."""
+"""Share of the first layer's effective rank, or of a narrower layer's width, below which rank has been lost at all: a
+problem may be of low rank, and one or two scores fill no more directions however well they tell nodes apart."""
 ENERGY_GAINED = 1e4
 """Times the first layer's energy per channel above which a network drives its nodes apart."""
 RAYLEIGH_GAINED = 1.0
@@ -288,7 +289,8 @@ def _direction_collapse(rows: Sequence[LayerTrace]) -> Sign | None:
     found = None
     if _have(rows, "effective_rank"):
         rank = [row["effective_rank"] for row in rows]
-        ill = [r <= RANK_LEFT and r <= RANK_LOST * rank[0] for r in rank]
+        most = [min(rank[0], row.channels) for row in rows]
+        ill = [r <= RANK_LEFT and r <= RANK_LOST * m for r, m in zip(rank, most, strict=True)]
         found = _sign(ill, lambda at: f"the effective rank {fell(rank, at)}: all nodes lie along one direction")
     if found is None and (_have(rows, "rayleigh") or _have(rows, "energy", "norm")):
         rayleigh = _rayleigh(rows)

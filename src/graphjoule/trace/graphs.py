@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Nodes
+from graphjoule.graph.propagation import InducedPropagation
 from graphjoule.trace.calls import (
     CallInputs,
     LayerCall,
@@ -520,7 +521,7 @@ class GraphReader:
         self._compared = weakref.ref(called)
         assert self._fixed is not None
         fixed = self._fixed.any_device()
-        if type(fixed) is not Propagation:  # a part of a graph
+        if type(fixed) not in (Propagation, InducedPropagation):  # rows of several processes, or directed edges
             return
         try:
             is_graph = isinstance(called, Propagation)

@@ -80,7 +80,7 @@ def energies_of_many(x: Tensor, graph: Propagation) -> Tensor:
         graph: the operator ``P``.
     """
     outputs = x.flatten(0, -3)
-    if type(graph) is not Propagation or x.dtype != graph.dtype:
+    if not graph.has_known_kernel or x.dtype != graph.dtype:
         return dirichlet_energy(x, graph)
     energies = _by_one_product(outputs, graph)
     if energies is None:

@@ -121,7 +121,7 @@ class Recipe(Strict):
     @property
     def title(self) -> str:
         """A training in words: "egnn, 64 layers, cora"."""
-        return f"{self.model.name}, {self.model.num_layers} layers, {self.data.name}"
+        return f"{self.model.name}, {counted(self.model.num_layers, 'layer')}, {self.data.name}"
 
     def settings(self) -> dict[str, Any]:
         """All settings in one flat dict by their dotted names."""

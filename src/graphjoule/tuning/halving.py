@@ -424,14 +424,16 @@ class Halving:
         return near.epoch_seconds * (trial.num_layers + 2) / (near.num_layers + 2)
 
     def standings(self) -> list[Trial]:
-        """The last state of every candidate: the later its last rung, the better, then see `_in_order`.
+        """The last state of every candidate: the later its last rung, the better, and within a rung see `_in_order`.
 
         Those without a result come last.
         """
         latest = self.latest().values()
-        ranked = self._in_order([trial for trial in latest if trial.score is not None])
         # Of the rungs before the finalists', more time alone is no merit.
-        ranked.sort(key=lambda trial: -max(_ORDER.index(trial.rung), _ORDER.index("variations")))
+        merit = {trial.name: max(_ORDER.index(trial.rung), _ORDER.index("variations")) for trial in latest}
+        ranked = []
+        for rung in sorted(set(merit.values()), reverse=True):
+            ranked += self._in_order([t for t in latest if t.score is not None and merit[t.name] == rung])
         return ranked + [trial for trial in latest if trial.score is None]
 
 
