@@ -26,7 +26,7 @@ class Memory:
         fitting = [place for place, vector in enumerate(self._free) if vector.numel() >= size]
         if not fitting:
             self._free.clear()
-            with torch.inference_mode(mode=False):  # or training could not write to it later
+            with torch.inference_mode(False):  # or training could not write to it later
                 return torch.empty(size, dtype=torch.float32, device="cpu")  # whatever the defaults are
         return self._free.pop(min(fitting, key=lambda place: self._free[place].numel()))
 

@@ -84,7 +84,7 @@ class SmoothingGraph:
         if scratch is None:
             if len(self._scratch) >= _MOST_SCRATCH:
                 self._scratch.clear()
-            with torch.inference_mode(mode=False):  # or training could not write to it later
+            with torch.inference_mode(False):  # or training could not write to it later
                 scratch = self._scratch[key] = torch.empty(run.shape, dtype=run.dtype)
         return scratch
 
