@@ -25,14 +25,20 @@ def settings_ledger(records: Iterable[Record]) -> str:
             scores = record["scores"][f"test_{score_name(record['task'])}"]
             mean[record["task"], record["depth"], record["what"]] = 100 * statistics.fmean(scores)
     depths = sorted({depth for _, depth, _ in mean if depth < 32})  # at 32 layers there is no search
-    heads = [f"{name}, {depth}" for depth in depths for name in ("data", "search", "difference")]
+    searched = {depth for _, depth, what in mean if what == FOUND}
+    heads = [
+        f"{name}, {depth}"
+        for depth in depths
+        for name in ("data", "search", "difference")[: 3 if depth in searched else 1]
+    ]
     below: dict[str, dict[str, float]] = {}
     rows = []
     for task in dict.fromkeys(task for task, _, _ in mean):
         cells = []
         for depth in depths:
             data, found = (mean.get((task, depth, what)) for what in (DATA, FOUND))
-            cells += [data, found, _difference(below, f"{depth} layers, data - search", task, data, found)]
+            against = [found, _difference(below, f"{depth} layers, data - search", task, data, found)]
+            cells += [data, *(against if depth in searched else [])]
         deep, flat = (mean.get((task, depth, DATA)) for depth in (32, 2))
         rows.append([task, *cells, deep, _difference(below, "data, 32 - 2 layers", task, deep, flat)])
     return _table(["task", *heads, "data, 32", "32 - 2"], rows, below, limit=2.0)

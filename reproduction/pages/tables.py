@@ -275,10 +275,14 @@ def busy_table() -> str:
         times = [found["seconds"][side] for side in sides]
         medians = " | ".join(f"{statistics.median(each):.1f} s" if each else "cut" for each in times)
         lines.append(f"| {load.replace(' late', ', from a third on')} | {medians} | {found['ratio']:.2f} |")
-    worst = max(found["ratio"] for found in loads.values())
+    worst = max(found["ratio"] for load, found in loads.items() if not load.endswith("late"))
     aim = f"the aim of {BUSY_AIM} is {'met' if worst <= BUSY_AIM else 'missed'}"
-    lines += ["", f"The default took at most {worst:.2f} times as long as the best fixed number: {aim}."]
-    return "\n".join(lines)
+    said = (
+        f"Beside a load that stays, the default took at most {worst:.2f} times as long as the best fixed number: {aim}."
+    )
+    if late := [found["ratio"] for load, found in loads.items() if load.endswith("late")]:
+        said += f" Where a load begins in a training of a few seconds, which notices it late, it took {max(late):.2f}."
+    return "\n".join([*lines, "", said])
 
 
 def minutes(seconds: float) -> str:
@@ -402,10 +406,10 @@ TABLES = {
     "views": cost_table,
     "corpus_verdict": partial(corpus_table, ledger.settings_ledger, "verdict.jsonl.gz"),
     "corpus_auto": partial(corpus_table, ledger.auto_ledger, "verdict-auto.jsonl.gz", "verdict.jsonl.gz"),
+    "corpus_lines": partial(corpus_lines, ledger.settings_ledger, "verdict.jsonl.gz"),
+    "corpus_auto_lines": partial(corpus_lines, ledger.auto_ledger, "verdict-auto.jsonl.gz", "verdict.jsonl.gz"),
     "corpus_second": partial(corpus_table, ledger.settings_ledger, "judge.jsonl.gz"),
-    "corpus_second_lines": partial(corpus_lines, ledger.settings_ledger, "judge.jsonl.gz"),
     "corpus_second_auto": partial(corpus_table, ledger.auto_ledger, "auto.jsonl.gz", "judge.jsonl.gz"),
-    "corpus_second_auto_lines": partial(corpus_lines, ledger.auto_ledger, "auto.jsonl.gz", "judge.jsonl.gz"),
     "corpus_first": partial(corpus_lines, ledger.settings_ledger, "judge-part.jsonl.gz"),
 }
 DOCUMENTS = (
