@@ -14,6 +14,7 @@ from graphjoule.report.evaluation import (
     class_rows,
     colour_groups,
     curve_charts,
+    degree_groups,
     distance_groups,
     evaluation_view,
     matrix_view,
@@ -209,3 +210,9 @@ def test_many_networks_leave_out_evaluations_before_they_burst():
     text = report_page(many, title="t")
     assert len(text.encode()) <= 2_000_000
     assert "For want of room 88 other networks have no part here" in text
+
+
+def test_degrees_that_no_node_has_end_in_a_group():
+    """The logarithm of 2**60 + 1 is that of 2**60, so that its group once ended before it began, for ever."""
+    values = np.array([0.0, 4.0, 1e30, np.inf, np.nan])
+    assert [int(mask.sum()) for _, mask in degree_groups(values)] == [1, 1, 1]

@@ -188,6 +188,18 @@ def test_files_are_held_against_their_sums(tmp_path):
     assert "more.jsonl: is in no SHA256SUMS." in said
 
 
+@pytest.mark.parametrize("name", ["runs\0.jsonl", "long" * 200, "a\0" * 500])
+def test_a_name_in_the_sums_that_no_file_can_have_is_a_problem(tmp_path, name):
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  {name}\n")
+    (said,) = check_sums([tmp_path]).problems
+    assert said.endswith(f"{tmp_path / 'SHA256SUMS'} lists it.")
+
+
+def test_curves_of_other_lengths_are_no_traceback(tmp_path):
+    curve = {"train_loss": [0.9, 0.8, 0.7], "val_loss": [0.6, 0.5, 0.7], "val_accuracy": [0.5]}
+    assert problems(check_selection(placed(tmp_path, record(curve=curve)))) == ""
+
+
 def test_every_line_that_differs_is_named_with_its_digits():
     files = {"a.md": "one\n| egnn | 85.58 ± 0.40 |\n", "b.md": "x\n"}
     check = compare_texts(files, {"a.md": "one\n| egnn | 85.53 ± 0.40 |\nmore\n"}.get, "pages")
@@ -197,6 +209,8 @@ def test_every_line_that_differs_is_named_with_its_digits():
         "b.md: is not there.",
     ]
     assert page_of([check]).startswith("# Not verified: 3 problems\n")
+    (blank,) = compare_texts({"a.md": "one\n"}, {"a.md": "  one\n"}.get, "pages").problems
+    assert blank == "a.md, line 1: differs in the blanks before its first word."
 
 
 def test_a_seed_far_away_leaves_a_gap_and_takes_no_memory(tmp_path):

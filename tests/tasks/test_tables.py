@@ -549,6 +549,13 @@ def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):
     assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
 
 
+@pytest.mark.parametrize("direction", ["both", "kept", "mutual"])
+def test_types_of_edges_of_which_none_is_left_are_a_graph_without_edges(here, direction):
+    edges = "source,target,kind\n" + ("a,b,likes\n" if direction == "mutual" else "")
+    task = load(here, edges=edges, edge_type="kind", types="separate", direction=direction)
+    assert task.graph.num_edges == 0
+
+
 @pytest.mark.parametrize("direction", ["both", "kept"])
 def test_types_of_edges_can_have_operators_of_their_own(here, caplog, direction):
     caplog.set_level("INFO", "graphjoule")

@@ -63,6 +63,10 @@ def test_the_standings_of_a_rung_are_in_the_order_that_chose_from_it(tmp_path):
     assert names(search.standings()[:2]) == names(search.ranked(of="seeds")) == ["sgc-1", "gcn-1"]
 
 
+def test_scores_that_no_accuracy_can_have_are_ranked_too(tmp_path):
+    assert names(make(tmp_path, trial("gcn-1", -3.0), trial("sgc-1", 1e16)).ranked()) == ["sgc-1", "gcn-1"]
+
+
 def test_what_a_rung_takes_follows_from_the_rungs_before_it_alone(tmp_path):
     before = [trial("gcn-1", 0.5), trial("sgc-1", 0.4)]
     search = make(tmp_path, *before, trial("sgc-1", 1.0, rung="best"))

@@ -317,9 +317,9 @@ def degree_groups(values: Array) -> list[tuple[str, Array]]:
     [('0', 1), ('1', 1), ('3–4', 2), ('9–16', 1)]
     """
     groups = [("0", values == 0), ("1", values == 1), ("2", values == 2)]
-    low = 3
-    while len(values) and low <= values.max():
-        high = 2 ** math.ceil(math.log2(low))
+    low, most = 3, values.max(where=np.isfinite(values), initial=0)
+    while low <= most:
+        high = 1 << (low - 1).bit_length()  # whole numbers: a logarithm is rounded, and a forged degree may be anything
         groups.append((f"{low}–{high}", (values >= low) & (values <= high)))
         low = high + 1
     return [(name, mask) for name, mask in groups if mask.any()]

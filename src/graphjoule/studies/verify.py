@@ -111,11 +111,14 @@ def check_sums(paths: Iterable[Path]) -> Check:
             file = sums.parent / name
             listed.add(file)
             check.count += 1
-            if file.exists() and not file.is_file():  # a pipe or a device would be read for ever
-                check.problems.append(f"{file}: is not a file; {sums} lists it.")
-                continue
             try:
+                if file.exists() and not file.is_file():  # a pipe or a device would be read for ever
+                    check.problems.append(f"{file}: is not a file; {sums} lists it.")
+                    continue
                 found = hashlib.sha256(file.read_bytes()).hexdigest()
+            except ValueError:
+                check.problems.append(f"{name!r:.200}: is no name of a file; {sums} lists it.")
+                continue
             except OSError as error:
                 check.problems.append(f"{file}: {reason(error)}; {sums} lists it.")
                 continue
@@ -206,7 +209,8 @@ def check_selection(placed: Sequence[Placed]) -> Check:
         if not _is_close(chosen, best):
             check.problems.append(f"{one.place}: epoch {record.selected_epoch} is not the best of its curve by {rule}.")
         for name, value in record.val.items():
-            at = (record.curve.get(f"val_{name}") or [None] * len(scores))[record.selected_epoch]
+            of_epochs = record.curve.get(f"val_{name}") or []
+            at = of_epochs[record.selected_epoch] if record.selected_epoch < len(of_epochs) else None
             if value is not None and at is not None and not _is_close(value, at):
                 check.problems.append(f"{one.place}: its validation {name} is {value}, its curve has {at}.")
     if without:
@@ -329,6 +333,8 @@ def _difference(is_: str | None, should: str | None) -> str:
     if is_ == should:
         return "differs after thousands of letters."
     mine, theirs = (re.findall(r"\S+\s*", line) for line in (is_, should))
+    if mine == theirs:
+        return "differs in the blanks before its first word."
     steps = [step for step in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes() if step[0] != "equal"]
     ours, given = ("".join(mine[steps[0][1] : steps[-1][2]]), "".join(theirs[steps[0][3] : steps[-1][4]]))
     return f'has "{ours.strip()[:80]}", the records give "{given.strip()[:80]}".'

@@ -332,7 +332,7 @@ def graph_of(
 
 def linked_graph(edges: EdgeTable) -> Propagation:
     """The graph of a table: self-loops are dropped, and rows that repeat one direction add their weights."""
-    if edges.columns["types"] is None:
+    if edges.columns["types"] is None or not edges.types:  # no types, or no edge that has one
         return _operator(edges, np.arange(edges.index.shape[1]))
     assert edges.codes is not None
     return MixedPropagation.of([_operator(edges, np.flatnonzero(edges.codes == k)) for k in range(len(edges.types))])

@@ -443,7 +443,7 @@ def standard_error(accuracy: float, num_nodes: int) -> float:
     >>> round(standard_error(0.9, 98), 3)
     0.031
     """
-    share = (accuracy * num_nodes + 1) / (num_nodes + 2)
+    share = min(max((accuracy * num_nodes + 1) / (num_nodes + 2), 0.0), 1.0)  # a forged score may be anything
     return math.sqrt(share * (1 - share) / max(num_nodes, 1))
 
 
