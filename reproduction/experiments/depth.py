@@ -5,7 +5,7 @@ python -m reproduction.experiments.depth --device cuda --out reproduction/result
 A line per cell; a second call goes on where the first stopped, and a cell whose settings have changed is made anew: of
 two lines with a key the later one counts. Settings are chosen by validation among four for every model. Parts: ``ring``
 (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings), ``distances`` (six families of graphs, all
-models).
+models), ``cost`` (time and memory of an epoch of those, alone on the device).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _RING: dict[str, Any] = {
     **{"epochs": 150, "patience": 150, "select_on": "loss"},
 }
 _RATES = ({"lr": 0.02}, {"lr": 0.005})
+# A pass sees all nodes, and running statistics that lag behind the weights would spoil what is validated.
+IN_STEP: dict[str, Any] = {"norm_momentum": 1.0}
 # By model what is searched on the shortest distance beside the learning rate: two values each.
 _SEARCHED: dict[str, tuple[dict[str, Any], ...]] = {
     # At d hops step^(2 d) of a pulse arrives in one piece: 37 % of it at 500 hops with 0.999, 90 % with 0.9999.
@@ -44,13 +46,14 @@ _SEARCHED: dict[str, tuple[dict[str, Any], ...]] = {
     "egnn": ({"c_min": 0.2, "beta": 0.1}, {"c_min": 0.2, "beta": 0.01}),
     "gcnii": ({"alpha": 0.1}, {"alpha": 0.01}),
     "appnp": ({"alpha": 0.1}, {"alpha": 0.01}),
-    "resgcn": ({"batch_norm": True}, {"batch_norm": False}),
+    "resgcn": ({"batch_norm": True} | IN_STEP, {"batch_norm": False}),
     "adgn": ({"epsilon": 0.1}, {"epsilon": 0.5}),
     "graphcon": ({"dt": 0.5}, {"dt": 1.0}),
-    "gps": ({"encoding": "laplacian"}, {"encoding": "walk"}),
+    "gps": ({"encoding": "laplacian"} | IN_STEP, {"encoding": "walk"} | IN_STEP),
 }
 # Seeds of a rival by distance: its chance level is plain long before 500 hops, where its epoch costs most.
 _RIVAL_SEEDS = {5: 10, 10: 10, 20: 10, 50: 10, 100: 3}
+_LEAN = ("egnn", "gcnii", "appnp")  # those that can afford 500 hops too
 _GPS_SEEDS = {5: 3, 10: 3, 20: 3, 50: 3, 100: 3}  # one run after the other
 _GPS_LAYERS = 8  # attention sees all nodes at once
 _BY_CLASS: dict[str, Any] = {"adgn": ADGN, "graphcon": GraphCON, "gps": GPS}
@@ -61,7 +64,7 @@ def _task(name: str) -> Task:
     return load_task(name)
 
 
-_TRAINING = ("lr", "weight_decay", "epochs", "patience", "select_on", "split", "normalize_features")
+_TRAINING = ("lr", "weight_decay", "epochs", "patience", "select_on", "split", "normalize_features", *IN_STEP)
 _OPTIONS = ("hidden_channels", "dropout", "epsilon", "dt", "encoding")
 
 
@@ -70,7 +73,7 @@ def train(model: str, dataset: str, layers: int, settings: Mapping[str, Any], se
     if model not in _BY_CLASS:
         base = dataset.partition("-missing-")[0]
         names = load_recipe(model, base, layers).settings()
-        short = {name.rpartition(".")[2] for name in names} | {"weight_decay"}
+        short = {name.rpartition(".")[2] for name in names} | {"weight_decay", *IN_STEP}
         own = {k: v for k, v in settings.items() if k in short or k.startswith("terms.")}
         recipe = load_recipe(model, base, layers, own)
         return fit(recipe, _task(dataset), range(seeds), device=device)
@@ -153,7 +156,7 @@ _DISTANCE_SETTINGS: dict[str, Any] = {
     **{"hidden_channels": 64, "dropout": 0.0, "output_dropout": 0.0, "weight_decay": 0.0, "edge_dropout": 0.0},
     **{"epochs": 300, "patience": 100, "select_on": "loss"},
 }
-_SPREAD = {"delta": 0.0, "mu": 0.0, "speeds": "spread", "encoder": "mlp", "head": "mlp"}
+_SPREAD = {"delta": 0.0, "mu": 0.0, "speeds": "spread", "head": "mlp"} | IN_STEP
 _DISTANCE_SEARCHED = {
     "wave": (_SPREAD | {"step": 0.95}, _SPREAD | {"step": 0.8}),
     **{name: _SEARCHED[name] for name in ("adgn", "gcnii", "gps", "graphcon", "egnn", "appnp", "resgcn")},
@@ -193,9 +196,24 @@ def distances(
             cells.get(f"{what}-{largest} {model}", chosen, make, runs=seeds)
 
 
+def cost(cells: Cells, models: list[str]) -> None:
+    """An epoch of one run on shortest paths with the settings that were chosen, on a device that nobody else uses."""
+    for model in models:
+        trained = cells.found[f"shortest-paths-{_SEARCH_DIAMETER} {model}"]
+        settings = trained["settings"] | {"epochs": 30}
+
+        def make(model=model, settings=settings, layers=trained["layers"]):
+            run = partial(train, model, f"shortest-paths-{_SEARCH_DIAMETER}", layers, settings, 1, cells.device)
+            run()  # compiles
+            return cell(run(), model=model, layers=layers)
+
+        cells.get(f"cost shortest-paths-{_SEARCH_DIAMETER} {model}", settings, make)
+
+
 def rival_seeds(model: str, distance: int) -> int:
     """How many runs a rival gets."""
-    return (_GPS_SEEDS if model == "gps" else _RIVAL_SEEDS).get(distance, 0)
+    seeds = _GPS_SEEDS if model == "gps" else _RIVAL_SEEDS | ({500: 3} if model in _LEAN else {})
+    return seeds.get(distance, 0)
 
 
 _REAL = ("cora", "pubmed", "physics")
@@ -287,7 +305,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--distances", type=int, nargs="+", default=list(DISTANCES))
     parser.add_argument("--datasets", nargs="+", default=list(_REAL))
-    parser.add_argument("--models", nargs="+", help="of rivals and distances")
+    parser.add_argument("--models", nargs="+", help="of rivals, distances and cost")
     parser.add_argument("--layers", type=int, default=10_000, help="of the part ten-thousand")
     parser.add_argument("--diameter", type=int, default=40, help="the largest, and the depth, of the part distances")
     parser.add_argument("--tasks", nargs="+", default=_DISTANCE_TASKS, choices=_DISTANCE_TASKS, help="of distances")
@@ -309,8 +327,10 @@ def main() -> None:
         elif part == "distances":
             models = given.models or list(_DISTANCE_SEARCHED)
             distances(cells, models, given.diameter, given.epochs, given.tasks, given.seeds)
+        elif part == "cost":
+            cost(cells, given.models or list(_DISTANCE_SEARCHED))
         else:
-            parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand, rivals and distances.")
+            parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand, rivals, distances, cost.")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 from graphjoule import load_recipe
 from graphjoule.training import resolve_device
-from reproduction.experiments.depth import cell, train
+from reproduction.experiments.depth import IN_STEP, cell, train
 from reproduction.experiments.record import Cells, ranked
 
 __all__ = ["main"]
@@ -32,17 +32,17 @@ _OWN: dict[str, tuple[dict[str, Any], ...]] = {
     "gcnii": ({"alpha": 0.1}, {"alpha": 0.02}),
     "egnn": ({"c_min": 0.15, "beta": 0.1}, {"c_min": 0.15, "beta": 0.02}),
     "appnp": ({"alpha": 0.1}, {"alpha": 0.02}),
-    "resgcn": ({"batch_norm": True}, {"batch_norm": False}),
+    "resgcn": ({"batch_norm": True} | IN_STEP, {"batch_norm": False}),
     "adgn": ({"epsilon": 0.1}, {"epsilon": 0.5}),
     "graphcon": ({"dt": 0.5}, {"dt": 1.0}),
-    "gps": ({"encoding": "laplacian"}, {"encoding": "walk"}),
+    "gps": ({"encoding": "laplacian"} | IN_STEP, {"encoding": "walk"} | IN_STEP),
 }
 _DEPTHS = {"gps": (2, 4)}  # attention sees all nodes at once; of the others
 _OTHER_DEPTHS = (4, 32)
 _QUADRATIC = ("pubmed", "physics")  # too many nodes for attention of all to all
 _NO_RECIPE = ("adgn", "graphcon", "gps")
 # A linear filter of the input cannot count; channels of many speeds between two small networks can.
-_SPREAD = {"speeds": "spread", "encoder": "mlp", "head": "mlp"}
+_SPREAD = {"speeds": "spread", "encoder": "mlp", "head": "mlp"} | IN_STEP
 _MINES_OWN = _OWN | {"wave": (_SPREAD | {"delta": 0.0, "mu": 0.0, "step": 0.95}, _SPREAD | _OWN["wave"][0])}
 _MINES = {"hidden_channels": 64, "lr": 0.01, "weight_decay": 0.0, "dropout": 0.2, "select_on": "roc_auc"}
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.ops import make_key
 from graphjoule.tasks import Classification
@@ -378,3 +379,18 @@ def test_the_average_of_the_weights_is_what_is_validated_and_kept_and_a_snapshot
     batch.train_epoch()
     assert again.averages.equal(batch.averages)
     assert again.curve.nan_to_num().equal(batch.curve.nan_to_num())
+
+
+def test_batch_norms_have_the_momentum_that_the_recipe_says():
+    task = small_task()
+    own, in_step = (
+        make_batch(small_recipe("resgcn", **given), task, [0, 1], 1) for given in ({}, {"norm_momentum": 1})
+    )
+    name = "convs.0.norm"  # torch's own momentum is a tenth, from a mean of 0 and a variance of 1
+    torch.testing.assert_close(own.buffers[f"{name}.running_mean"], in_step.buffers[f"{name}.running_mean"] / 10)
+    torch.testing.assert_close(
+        own.buffers[f"{name}.running_var"], 0.9 + in_step.buffers[f"{name}.running_var"] / 10, atol=1e-5, rtol=1e-5
+    )
+    assert in_step.buffers[f"{name}.running_mean"].abs().max() > 1e-3
+    with pytest.raises(GraphjouleError, match=r"norm_momentum is 0\.5, and gcn has no batch norm"):
+        make_batch(small_recipe("gcn", norm_momentum=0.5), task, [0])

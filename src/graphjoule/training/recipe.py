@@ -34,7 +34,8 @@ from graphjoule.training.settings import (
 if TYPE_CHECKING:
     from graphjoule.tasks.task import Task
 
-_OPTIONAL = ("class_weights", "focal_gamma", "label_smoothing", "average")  # of these None is not listed
+# Of these None is not listed.
+_OPTIONAL = ("class_weights", "focal_gamma", "label_smoothing", "average", "norm_momentum")
 Source = Literal["paper", "released code", "ours", "data", "default", "override"]
 Settled = dict[str, tuple[Any, Source]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -116,6 +116,8 @@ class TrainSettings(Strict):
         label_smoothing: Share of every target that is spread over all classes; None is what the objective says.
         average: Decay of an exponential average of the weights, which is then what is validated and kept; None keeps
             the weights themselves.
+        norm_momentum: Share of the last pass in the running statistics of batch norms, which validation uses; 1 keeps
+            them in step with the weights where a pass sees all nodes. None is what the model says.
     """
 
     lr: float = Field(gt=0)
@@ -128,6 +130,7 @@ class TrainSettings(Strict):
     focal_gamma: Annotated[float, Field(ge=0)] | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] | None = None
     average: Annotated[float, Field(gt=0, lt=1)] | None = None
+    norm_momentum: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @field_validator("class_weights", mode="before")
     @classmethod
