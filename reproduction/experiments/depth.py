@@ -5,7 +5,8 @@ python -m reproduction.experiments.depth --device cuda --out reproduction/result
 A line per cell; a second call goes on where the first stopped, and a cell whose settings have changed is made anew: of
 two lines with a key the later one counts. Settings are chosen by validation among four for every model. Parts: ``ring``
 (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings), ``distances`` (six families of graphs, all
-models), ``cost`` (time and memory of an epoch of those, alone on the device).
+models), ``lag`` (the wave's, with batch norms as torch keeps them), ``cost`` (time and memory of an epoch of those,
+alone on the device).
 """
 
 from __future__ import annotations
@@ -210,6 +211,14 @@ def cost(cells: Cells, models: list[str]) -> None:
         cells.get(f"cost shortest-paths-{_SEARCH_DIAMETER} {model}", settings, make)
 
 
+def lag(cells: Cells) -> None:
+    """The wave's shortest paths again, validated with statistics that lag behind, as torch's batch norms keep them."""
+    trained = cells.found[f"shortest-paths-{_SEARCH_DIAMETER} wave"]
+    settings = {name: value for name, value in trained["settings"].items() if name not in IN_STEP}
+    data, layers = f"shortest-paths-{_SEARCH_DIAMETER}", trained["layers"]
+    cells.get(f"lag {data} wave", settings, lambda: cell(train("wave", data, layers, settings, 10, cells.device)))
+
+
 def rival_seeds(model: str, distance: int) -> int:
     """How many runs a rival gets."""
     seeds = _GPS_SEEDS if model == "gps" else _RIVAL_SEEDS | ({500: 3} if model in _LEAN else {})
@@ -329,8 +338,11 @@ def main() -> None:
             distances(cells, models, given.diameter, given.epochs, given.tasks, given.seeds)
         elif part == "cost":
             cost(cells, given.models or list(_DISTANCE_SEARCHED))
+        elif part == "lag":
+            lag(cells)
         else:
-            parser.error(f"{part} is no part; the choices are ring, accuracy, ten-thousand, rivals, distances, cost.")
+            choices = "ring, accuracy, ten-thousand, rivals, distances, lag and cost"
+            parser.error(f"{part} is no part; the choices are {choices}.")
 
 
 if __name__ == "__main__":

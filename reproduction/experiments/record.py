@@ -24,18 +24,13 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_cells(path: Path, having: str = "key") -> dict[str, dict[str, Any]]:
-    """The whole lines of a file by their key, of two with a key the later one; none where there is no file.
-
-    Args:
-        path: the file.
-        having: what a line must have to count, such as "peak_bytes", which those made on a GPU have.
-    """
+def read_cells(path: Path) -> dict[str, dict[str, Any]]:
+    """The whole lines of a file by their key, of two with a key the later one; none where there is no file."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         with suppress(json.JSONDecodeError):
             row = json.loads(line)
-            found |= {row["key"]: row} if having in row else {}
+            found[row["key"]] = row
     return found
 
 

@@ -63,28 +63,27 @@ def _accuracy(cell: dict[str, Any] | None) -> str:
 
 def distances_table() -> str:
     """Mean absolute errors on the six families of graphs, and what a run costs; a row for each model with a record."""
-    cells, on_gpu = read_cells(FILE), read_cells(FILE, having="peak_bytes")
+    cells = read_cells(FILE)
     lines = [
-        "| model | layers | shortest paths | eccentricity | diameter | seconds of a run | memory of a run |",
+        "| model | layers | shortest paths | eccentricity | diameter | an epoch of a run | its memory |",
         "|---" * 7 + "|",
     ]
     for model, name in NAMES.items():
         found = [cells.get(f"{task}-40 {model}") for task in _TASKS]
         if first := next(filter(None, found), None):
             errors = " | ".join("-" if cell is None else _error(cell) for cell in found)
-            cost = _cost(on_gpu.get(f"{_TASKS[0]}-40 {model}"), is_at_once=model != "gps")
+            cost = _cost(cells.get(f"cost {_TASKS[0]}-40 {model}"))
             lines.append(f"| {name} | {first['layers']} | {errors} | {cost} |")
     return (
         "\n".join(lines) if len(lines) > 2 else "Not trained yet: `python -m reproduction.experiments.depth distances`."
     )
 
 
-def _cost(cell: dict[str, Any] | None, *, is_at_once: bool) -> str:
-    """Time and memory of one run on a GPU."""
+def _cost(cell: dict[str, Any] | None) -> str:
+    """Time and memory of an epoch of one run, alone on a GPU."""
     if cell is None:
         return "- | -"
-    runs = len(cell["test_mae"]) + cell["failed"] if is_at_once else 1
-    return f"{cell['seconds_per_run']:.1f} s | {cell['peak_bytes'] / runs / 1e9:.2f} GB"
+    return f"{1000 * cell['seconds_per_run'] / cell['epochs'][0]:.1f} ms | {cell['peak_bytes'] / 1e9:.2f} GB"
 
 
 def large_table() -> str:
