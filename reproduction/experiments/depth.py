@@ -5,7 +5,7 @@ python -m reproduction.experiments.depth --device cuda --out reproduction/result
 A line per cell; a second call goes on where the first stopped, and a cell whose settings have changed is made anew: of
 two lines with a key the later one counts. Settings are chosen by validation among four for every model. Parts: ``ring``
 (the wave), ``accuracy``, ``ten-thousand``, ``rivals`` (on the rings), ``distances`` (six families of graphs, all
-models), ``lag`` (the wave's, with batch norms as torch keeps them), ``cost`` (time and memory of an epoch of those,
+models), ``norms`` (the wave's, with other batch norms), ``cost`` (time and memory of an epoch of those,
 alone on the device).
 """
 
@@ -211,12 +211,15 @@ def cost(cells: Cells, models: list[str]) -> None:
         cells.get(f"cost shortest-paths-{_SEARCH_DIAMETER} {model}", settings, make)
 
 
-def lag(cells: Cells) -> None:
-    """The wave's shortest paths again, validated with statistics that lag behind, as torch's batch norms keep them."""
+def norms(cells: Cells) -> None:
+    """The wave's shortest paths with and without a batch norm in the encoder, in step or with torch's own momentum."""
     trained = cells.found[f"shortest-paths-{_SEARCH_DIAMETER} wave"]
-    settings = {name: value for name, value in trained["settings"].items() if name not in IN_STEP}
     data, layers = f"shortest-paths-{_SEARCH_DIAMETER}", trained["layers"]
-    cells.get(f"lag {data} wave", settings, lambda: cell(train("wave", data, layers, settings, 10, cells.device)))
+    plain = {name: value for name, value in trained["settings"].items() if name not in IN_STEP}
+    mlp = {"encoder": "mlp"}
+    for name, settings in (("linear lag", plain), ("mlp lag", plain | mlp), ("mlp in step", plain | mlp | IN_STEP)):
+        run = partial(train, "wave", data, layers, settings, 10, cells.device)
+        cells.get(f"norms {data} wave {name}", settings, lambda run=run: cell(run()))
 
 
 def rival_seeds(model: str, distance: int) -> int:
@@ -338,10 +341,10 @@ def main() -> None:
             distances(cells, models, given.diameter, given.epochs, given.tasks, given.seeds)
         elif part == "cost":
             cost(cells, given.models or list(_DISTANCE_SEARCHED))
-        elif part == "lag":
-            lag(cells)
+        elif part == "norms":
+            norms(cells)
         else:
-            choices = "ring, accuracy, ten-thousand, rivals, distances, lag and cost"
+            choices = "ring, accuracy, ten-thousand, rivals, distances, norms and cost"
             parser.error(f"{part} is no part; the choices are {choices}.")
 
 

@@ -154,6 +154,19 @@ def test_a_browser_is_shown_the_page_where_there_is_one(study, tmp_path, monkeyp
     assert (result.code, result.err) == (2, f"graphjoule: No browser could be started; open {out} yourself.\n")
 
 
+def test_a_page_says_how_far_a_network_sees_where_that_is_asked_for(study, tmp_path):
+    path = tmp_path / "reach.html"
+    assert run("report", study / "a/egnn", "--reach", "--device", "cpu", "--out", path).code == 0
+    told = run("trace", study / "a/egnn", "--reach", "--device", "cpu").out
+    words = [line for line in told.splitlines() if line.startswith("Reach of ")][-1]  # after training
+    assert f"{words} By the closed law, " in path.read_text()
+    result = run("report", study / "a/egnn", "--reach", "--no-energy")
+    assert (result.code, result.err) == (
+        2,
+        "graphjoule: --reach measures networks, and --no-energy says not to; leave out one of them.\n",
+    )
+
+
 def test_what_cannot_be_reported_on_is_refused_in_a_sentence(tmp_path, study):
     missing = run("report", tmp_path / "nowhere")
     assert (missing.code, missing.out) == (2, "")

@@ -54,10 +54,10 @@ def test_a_network_that_cannot_be_traced_costs_no_report_on_the_others(tmp_path,
         fit(small_recipe(name, epochs=1), small_task(), out=tmp_path / name)
     examined = cells.states_of
 
-    def refusing(model, recipe, *more):
+    def refusing(model, recipe, *more, **options):
         if recipe.model.name == "sgc":
             raise GraphjouleError("This version refuses it.")
-        return examined(model, recipe, *more)
+        return examined(model, recipe, *more, **options)
 
     monkeypatch.setattr(cells, "states_of", refusing)
     found = cells.read_cells(tmp_path, lambda runs: ModelInput.of(small_task()))

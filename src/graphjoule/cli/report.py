@@ -35,6 +35,9 @@ def report(
         bool,
         typer.Option("--energy/--no-energy", help="Measure the energies; needs the data the runs were trained on."),
     ] = True,
+    reach: Annotated[
+        bool, typer.Option("--reach", help="Measure how many hops away some layers still see, too.")
+    ] = False,
     device: Device = "auto",
     data_root: DataRoot = None,
     open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
@@ -49,6 +52,8 @@ def report(
 
     - `graphjoule report reproduction/results/table1 --out records.html` makes do with records alone
     """
+    if reach and not energy:
+        raise GraphjouleError("--reach measures networks, and --no-energy says not to; leave out one of them.")
     from graphjoule.report import check_report_path, read_cells, report_page, write_report
     from graphjoule.training import resolve_device
 
@@ -68,7 +73,7 @@ def report(
         if total > 1:
             typer.echo(f"traced {done} of {total} networks", err=True)
 
-    cells = read_cells(folder, load, trace=energy, device=resolve_device(device), on_cell=show)
+    cells = read_cells(folder, load, trace=energy, reaches=reach, device=resolve_device(device), on_cell=show)
     page = report_page(cells, title=folder.absolute().name, reference=paper_table(), command=repeat_command)
     write_report(path, page)
     typer.echo(f"report: {path}")

@@ -181,11 +181,7 @@ def describe(heading: str, found: Examination) -> str:
         more = [f"  and {len(broken) - _MOST_BROKEN} more"] if len(broken) > _MOST_BROKEN else []
         parts.append("\n".join([found.limits.summary(), *broken[:_MOST_BROKEN], *more]))
     if found.reaches:
-        name, last = list(found.reaches.items())[-1]
-        lines = [f"Reach of {name}: {last}."]
-        if found.law is not None:
-            lines.append(f"By the closed law, {found.law}. On this graph: {found.expected_reach}.")
-        parts.append("\n".join(lines))
+        parts.append("\n".join(found.reach_words()))
     if found.diagnosis is not None:
         parts.append(str(found.diagnosis).replace("`gradients=True` and a backward pass", "--gradients"))
     return "\n\n".join(parts)

@@ -136,7 +136,13 @@ class Cell:
 
 
 def states_of(
-    model: GraphModel, recipe: Recipe, inputs: ModelInput, seed: int, device: str | torch.device = "cpu"
+    model: GraphModel,
+    recipe: Recipe,
+    inputs: ModelInput,
+    seed: int,
+    device: str | torch.device = "cpu",
+    *,
+    reaches: bool = False,
 ) -> dict[str, Examination]:
     """What the instruments say about a trained network, and about the one its training began with.
 
@@ -146,10 +152,12 @@ def states_of(
         inputs: the graph it was trained on.
         seed: of its training.
         device: "auto", "cpu" or "cuda".
+        reaches: measure how far some layers see, too.
     """
     first = initialised(recipe, model.in_channels, model.out_channels, seed)
     return {
-        state: examine(network, recipe, inputs, device=device) for state, network in ((BEFORE, first), (AFTER, model))
+        state: examine(network, recipe, inputs, reaches=reaches, device=device)
+        for state, network in ((BEFORE, first), (AFTER, model))
     }
 
 
@@ -181,6 +189,7 @@ def read_cells(
     load_graph: Callable[[TrainedRuns], ModelInput],
     *,
     trace: bool = True,
+    reaches: bool = False,
     device: str | torch.device = "cpu",
     on_cell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
@@ -191,6 +200,7 @@ def read_cells(
             files of records.
         load_graph: the graph that runs were trained on; a `GraphjouleError` of it becomes the reason on the page.
         trace: whether to measure energies: one run of every cell, the lowest seed that has finished.
+        reaches: whether to measure, with the energies, how far some layers see.
         device: where to trace.
         on_cell: called with the number of cells that are traced, and of all.
 
@@ -227,7 +237,8 @@ def read_cells(
         else:
             try:  # one network that cannot be traced must not cost the report on the others
                 runs = read_runs(folder / cell.place, seed=seed)
-                states = states_of(runs.models[seed], cell.recipe, load_graph(runs), seed, device)
+                graph = load_graph(runs)
+                states = states_of(runs.models[seed], cell.recipe, graph, seed, device, reaches=reaches)
                 traced.append(replace(cell, seed=seed, states=states))
             except GraphjouleError as error:
                 traced.append(replace(cell, untraced=str(error)))

@@ -295,7 +295,9 @@ def _cell_view(cell: Cell, variant: str, reference: Reference | None, command: s
     found, energy_words = cell.states.get(AFTER), cell.untraced
     if found is not None and found.diagnosis is not None:
         limits = "" if found.limits is None else f" {found.limits.summary()}"
-        energy_words = f"Diagnosis after training, of the energy alone: {found.diagnosis.verdict}.{limits}"
+        of = "the energy and the reach" if found.reaches else "the energy alone"
+        words = [f"Diagnosis after training, of {of}: {found.diagnosis.verdict}.{limits}", *found.reach_words()]
+        energy_words = " ".join(words)
     return {
         "cell": cell,
         "dataset": dataset,

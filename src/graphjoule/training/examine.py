@@ -44,6 +44,14 @@ class Examination:
     law: StepLaw | None = None
     expected_reach: Reach | None = None
 
+    def reach_words(self) -> list[str]:
+        """How far the last graph layer sees, and how far the closed law says; empty where it was not measured."""
+        if not self.reaches:
+            return []
+        name, last = list(self.reaches.items())[-1]
+        law = f"By the closed law, {self.law}. On this graph: {self.expected_reach}."
+        return [f"Reach of {name}: {last}.", *([] if self.law is None else [law])]
+
     def fields(self) -> dict[str, Any]:
         """Everything as a dict that JSON can hold."""
         rows = [{"name": row.name, "channels": row.channels, **row.numbers()} for row in self.trace.layers]
