@@ -6,9 +6,9 @@
     python -m reproduction.experiments.tuned cost --device cuda --models egnn
 
 Every part goes on where it was stopped. ``search`` is `graphjoule.tuning.tune` per graph and network, several at once
-on one GPU (under MPS they share it); its journals are in ``--state``, which another machine needs to go
-on, and a line per trial, with the code that made it, is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the
-best of a finished search with ten seeds that were not searched with, and reads their test nodes, once:
+on one GPU (under MPS they share it); its journals are in ``--state``, in the repository until it is done, and a line
+per trial, with the code that made it, is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the best of a
+finished search with ten seeds that were not searched with, and reads their test nodes, once:
 ``DATASET-MODEL.runs.jsonl.gz``, with the energy of every layer and both limits in ``DATASET-MODEL.energies.jsonl``.
 ``ablation`` takes one ingredient away at a time, ``cost`` times an epoch. `reproduction.pages.tuned` has the tables.
 """
@@ -49,7 +49,7 @@ __all__ = ["DATASETS", "FOLDER", "PLAN", "main", "read_lines"]
 
 PLAN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "tuned"
-STATE = Path("runs/tuned")
+STATE = FOLDER / "journals"
 PROTOCOL = Protocol(**PLAN["protocol"])
 DATASETS = ("pubmed", "cora", "physics")
 
