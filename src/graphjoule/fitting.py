@@ -385,8 +385,11 @@ class TrainedRuns:
                 "are equally frequent",
                 *(split, unit, unit),
             )
-        own = torch.stack([each.threshold(coverage) for each in calibrations]).mean(dim=0)
-        return torch.stack([own, *(member.threshold(coverage) for member in self.members.values())]).mean(dim=0)
+        return self._threshold(coverage)
+
+    def _threshold(self, coverage: float) -> Tensor:
+        own = torch.stack([each.threshold(coverage) for each in self._all_calibrations().values()]).mean(dim=0)
+        return torch.stack([own, *(member._threshold(coverage) for member in self.members.values())]).mean(dim=0)
 
     def _all_calibrations(self) -> dict[int, Calibration]:
         if missing := self.models.keys() - self.calibrations.keys():

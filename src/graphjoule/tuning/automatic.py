@@ -205,11 +205,11 @@ def _finish(search: Halving, task: Task, out: Path | None) -> AutoResult:
         best.models,
         out,
         members,
-        search.standings(),
-        chosen,
-        metric.name,
-        _score(task, metric, mean, val),
-        _score(task, metric, mean, test) if test.numel() else None,
+        trials=search.standings(),
+        chosen=chosen,
+        metric=metric.name,
+        val_score=_score(task, metric, mean, val),
+        test_score=_score(task, metric, mean, test) if test.numel() else None,
     )
     if out is not None:
         scores = {"metric": result.metric, "val_score": result.val_score, "test_score": result.test_score}
