@@ -280,7 +280,9 @@ def runs_together(task: Task, metric: Metric, predicted: Mapping[int, Tensor], v
 def models_together(task: Task, metric: Metric, predicted: Mapping[str, Tensor], val: Tensor) -> list[str]:
     """The first candidate, and every other one that makes the mean prediction no worse on the validation nodes.
 
-    By the log loss: it tells means apart that are right about as many of few nodes. Candidates join in their order.
+    Better is a lower log loss, where there is one: accuracies on few nodes say little. On 14 opened tasks of
+    `reproduction/corpus` the mean was 9.8 and 3.1 points above the first alone on test nodes of two, and within 0.4 on
+    the others, on most of which nothing joined. The rule was chosen on seven of these tasks.
 
     Args:
         task: what is predicted.
