@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,10 @@ def unit(job: Job) -> list[dict[str, Any]]:
         if isinstance(which, int):
             own = [which + 1000 * number for number in range(5)]  # the first one has the split
             found = auto(task, core_time(budget), seeds=own, settings=settings, device=device)
-            best = found.records[0]
-            what = {"model": best.model, "layers": best.num_layers, "runs": len(found.records), "budget": budget}
-            records = [{**about, **what, "scores": [found.test_score], "val": found.val_score}]
+            test = task.split(seed=which).test
+            alone = task.objective.scored(replace(found, members=[]).predict(task)[test], task.targets[test])
+            what = {"chosen": found.chosen, "budget": budget, "scores": [found.test_score], "val": found.val_score}
+            records = [{**about, **what, "alone": float(task.objective.metric(metric).value(*alone))}]
         elif which == "simple":
             scores: dict[str, list[float]] = {}
             for seed in seeds:  # one at a time: of several the rows have means

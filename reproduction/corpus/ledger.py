@@ -47,11 +47,19 @@ def settings_ledger(records: Iterable[Record]) -> str:
 def auto_ledger(records: Iterable[Record]) -> str:
     """What `auto` finds in its time against every rival, in points: test scores, the means over the same splits.
 
-    A rival's scores are in the order of the splits; those that `auto` had count. Of `settings_ledger`'s records the
-    settings from the data are rivals too: EGNN as `fit` trains it to its end.
+    Where its records say what the first of its models has alone, that is a column, and records that do not say it are
+    of an older `auto` and left out. A rival's scores are in the order of the splits; those that `auto` had count. Of
+    `settings_ledger`'s records the settings from the data are rivals too: EGNN as `fit` trains it to its end.
     """
+    records = list(records)
     found: dict[str, dict[str, list[float]]] = {}
+    alone: dict[str, list[float]] = {}
     for record in records:
+        if "alone" in record:
+            alone.setdefault(record["task"], []).append(100 * record["alone"])
+    for record in records:
+        if alone and record["kind"] == "auto" and "alone" not in record:
+            continue
         if record["kind"] in ("auto", "rival"):
             name, scores = record.get("name", "auto"), record["scores"]
         elif record["kind"] == "fit" and record["what"] == DATA and record["scores"]:
@@ -71,15 +79,18 @@ def auto_ledger(records: Iterable[Record]) -> str:
     for task, of_task in mean.items():
         for name in names:
             _difference(below, f"auto - {name}", task, of_task["auto"], of_task.get(name))
+        first = [statistics.fmean(alone[task])] if alone else []
+        if alone:
+            _difference(below, "auto - its first model alone", task, of_task["auto"], *first)
         best = max((name for name in of_task if name != "auto"), key=lambda name: of_task[name])
         worse = _difference(below, "auto - the best rival of each task", task, of_task["auto"], of_task[best])
         others = [score for name, score in of_task.items() if name != "auto" and not name.startswith("egnn")]
         if others:
             _difference(below, "auto - the best rival of each task but EGNN", task, of_task["auto"], max(others))
-        rows.append(
-            [task, len(found[task]["auto"]), of_task["auto"], *(of_task.get(name) for name in names), best, worse]
-        )
-    return _table(["task", "splits", "auto", *names, "best rival", "difference"], rows, below, limit=1.0)
+        scores = [of_task["auto"], *first, *(of_task.get(name) for name in names)]
+        rows.append([task, len(found[task]["auto"]), *scores, best, worse])
+    heads = ["task", "splits", "auto", *(["first model alone"] if alone else []), *names, "best rival", "difference"]
+    return _table(heads, rows, below, limit=1.0)
 
 
 def _difference(

@@ -404,6 +404,13 @@ TABLES = {
     "ablation": ablation_table,
     "gate": gate_table,
     "views": cost_table,
+    "corpus_fourth": partial(corpus_table, ledger.settings_ledger, "fourth.jsonl.gz"),
+    "corpus_fourth_auto": partial(corpus_table, ledger.auto_ledger, "fourth-auto.jsonl.gz", "fourth.jsonl.gz"),
+    "corpus_mixed": partial(
+        corpus_table,
+        ledger.auto_ledger,
+        *("mixed.jsonl.gz", "verdict-auto.jsonl.gz", "verdict.jsonl.gz", "auto.jsonl.gz", "judge.jsonl.gz"),
+    ),
     "corpus_verdict": partial(corpus_table, ledger.settings_ledger, "verdict.jsonl.gz"),
     "corpus_auto": partial(corpus_table, ledger.auto_ledger, "verdict-auto.jsonl.gz", "verdict.jsonl.gz"),
     "corpus_lines": partial(corpus_lines, ledger.settings_ledger, "verdict.jsonl.gz"),

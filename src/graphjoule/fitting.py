@@ -63,16 +63,25 @@ class FitResult:
         models: one per seed, in evaluation mode; a model of the user's own is what its function built, of a regression
             within `graphjoule.nn.OutputScale`, which gives numbers in the unit of the targets.
         folder: where they were written; None if nowhere.
+        members: runs of other models that predict together with these; only `graphjoule.tuning.auto` has any.
     """
 
     records: list[Record]
     models: list[torch.nn.Module]
     folder: Path | None = None
+    members: list[FitResult] = field(default_factory=list)
 
     @property
     def summary(self) -> Summary:
         """Mean and spread over the runs."""
         return summarise(self.records)
+
+    def predict(self, task: Task, device: str | torch.device = "cpu") -> Tensor:
+        """What the runs that are done say together about every node, or graph, of a task: see `mean_prediction`."""
+        recipe = Recipe.from_fields(self.records[0].recipe)
+        done = [model for model, record in zip(self.models, self.records, strict=True) if record.status == "done"]
+        own = mean_prediction(done, recipe, task.objective, ModelInput.of(task), device)
+        return torch.stack([own, *(member.predict(task, device) for member in self.members)]).mean(dim=0)
 
 
 def fit(
@@ -312,6 +321,8 @@ class TrainedRuns:
         data: what they were trained on; None where the files do not say.
         models: by seed, in evaluation mode.
         calibrations: what the validation nodes of each run say about its predictions, by seed; older files have none.
+        members: runs of other models that predict together with these, by the name of their folder; every model counts
+            the same, whatever its number of runs.
 
     Example:
         >>> import tempfile
@@ -332,6 +343,12 @@ class TrainedRuns:
     data: TaskFacts | None
     models: dict[int, GraphModel]
     calibrations: dict[int, Calibration] = field(default_factory=dict)
+    members: dict[str, TrainedRuns] = field(default_factory=dict)
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs predict together."""
+        return len(self.models) + sum(member.num_runs for member in self.members.values())
 
     def predict(self, inputs: ModelInput, device: str | torch.device = "cpu", *, is_calibrated: bool = False) -> Tensor:
         """See `mean_prediction`.
@@ -343,7 +360,9 @@ class TrainedRuns:
                 same; that of the mean of several runs may change where they disagree.
         """
         calibrations = list(self._all_calibrations().values()) if is_calibrated else None
-        return mean_prediction(list(self.models.values()), self.recipe, self.objective, inputs, device, calibrations)
+        own = mean_prediction(list(self.models.values()), self.recipe, self.objective, inputs, device, calibrations)
+        others = (member.predict(inputs, device, is_calibrated=is_calibrated) for member in self.members.values())
+        return torch.stack([own, *others]).mean(dim=0)
 
     def threshold(self, coverage: float) -> Tensor:
         """What `prediction_sets` and `prediction_intervals` need for a coverage: the mean over runs.
@@ -366,7 +385,11 @@ class TrainedRuns:
                 "are equally frequent",
                 *(split, unit, unit),
             )
-        return torch.stack([each.threshold(coverage) for each in calibrations]).mean(dim=0)
+        return self._threshold(coverage)
+
+    def _threshold(self, coverage: float) -> Tensor:
+        own = torch.stack([each.threshold(coverage) for each in self._all_calibrations().values()]).mean(dim=0)
+        return torch.stack([own, *(member._threshold(coverage) for member in self.members.values())]).mean(dim=0)
 
     def _all_calibrations(self) -> dict[int, Calibration]:
         if missing := self.models.keys() - self.calibrations.keys():
@@ -455,7 +478,8 @@ def load(path: str | Path, device: str | torch.device = "cpu", *, seed: int | No
         path: what ``graphjoule train`` or `fit` wrote: the folder, or a ``model-seed-N.safetensors`` in it; or a folder
             of `export_to_hub`.
         device: "auto", "cpu" or "cuda", whatever it was trained on.
-        seed: which run of a folder; by default the one that validated best.
+        seed: which run of a folder; by default the one that validated best. Of models that predict together this is one
+            alone, of the first.
 
     Returns:
         The model; it expects features scaled as in training, which ``graphjoule predict`` and `read_runs` take care of.
@@ -485,7 +509,7 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
 
     Args:
         path: a run folder, a model file, or a folder of `export_to_hub`, which holds one.
-        seed: one run of a folder; by default all.
+        seed: one run of a folder; by default all, and those of its members.
         device: where to put the models.
     """
     path = model_file(Path(path))
@@ -493,13 +517,13 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
     if not path.exists():
         raise GraphjouleError(f"There is no run {path}; expected a folder that graphjoule train made, or a model file.")
     if path.is_dir():
-        folder, finished = _finished(path)
-        if seed is not None and seed not in finished:
-            have = ", ".join(map(str, sorted(finished)))
-            raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
-        about = folder.about()
-        seeds = sorted(finished) if seed is None else [seed]
-        return _runs(about.recipe, about.data, [read_model(folder.model_path(each), where) for each in seeds])
+        folder, runs = _of_folder(path, seed, where)
+        names = folder.about().members if seed is None else []
+        members = {name: _of_folder(folder.member(name).path, None, where)[1] for name in names}
+        for name, member in members.items():
+            if (member.objective.name, member.objective.names) != (runs.objective.name, runs.objective.names):
+                raise GraphjouleError(f"{folder.member(name).path} predicts something else than {path}; train again.")
+        return replace(runs, members=members)
     if seed is not None:
         raise GraphjouleError(f"The seed is {seed}, but {path} is one model; name its folder to choose by seed.")
     saved = read_model(path, where)
@@ -511,6 +535,16 @@ def read_runs(path: str | Path, *, seed: int | None = None, device: str | torch.
             "with a smaller learning rate or another seed."
         )
     return _runs(saved.recipe, saved.data, [saved])
+
+
+def _of_folder(path: Path, seed: int | None, where: torch.device) -> tuple[RunFolder, TrainedRuns]:
+    """A run folder, and all its finished runs or one of them."""
+    folder, finished = _finished(path)
+    if seed is not None and seed not in finished:
+        have = ", ".join(map(str, sorted(finished)))
+        raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
+    about, seeds = folder.about(), sorted(finished) if seed is None else [seed]
+    return folder, _runs(about.recipe, about.data, [read_model(folder.model_path(each), where) for each in seeds])
 
 
 def _runs(recipe: Recipe, data: TaskFacts | None, saved: Sequence[SavedModel]) -> TrainedRuns:

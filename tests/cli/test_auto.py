@@ -120,6 +120,43 @@ def test_auto_tries_what_is_asked_for_and_prints_the_ranking(here, monkeypatch):
     assert everything(here) == before
 
 
+def test_models_that_predict_together_can_be_used_by_every_command(here, monkeypatch):
+    real = automatic.auto
+    monkeypatch.setattr(automatic, "auto", lambda task, seconds, **options: real(task, Budget(300, Clock()), **options))
+    monkeypatch.setattr(halving, "standard_error", lambda accuracy, num_nodes: 1.0)
+    monkeypatch.setattr(automatic, "models_together", lambda task, metric, predicted, val: list(predicted))
+    words = ("auto", *OWN, "--features", "x", "--models", "sgc,gcn", "--depths", "1", "--device", "cpu", "--seeds", "2")
+    result = run(*words, "--out", "run", "--set", "epochs=5", "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    first, second, *_ = found["chosen"]
+    assert f"{found['num_together']} runs of {first} and {second}" in result.err
+    assert f"what follows is of {first} alone, but for the predictions" in result.err
+    assert [row["name"] for row in found["worth"]["rows"]][-1].startswith(found["model"])
+    told = run("predict", "run", "--out", "again.csv")
+    assert f"predicted by {found['num_together']} runs of {len(found['chosen'])} models, " in told.out
+    assert (here / "again.csv").read_text() == (here / "run/predictions.csv").read_text()
+    seed = json.loads((here / "run/auto.json").read_text())["chosen"][first][0]
+    assert run("predict", "run", "--seed", seed, "--out", "one.csv").code == 0
+    assert (here / "one.csv").read_text() != (here / "again.csv").read_text()
+    assert run("predict", "run", "--coverage", "0.9", "--calibrated", "--out", "sure.csv").code == 0
+    assert run("predict", f"run/members/{second}", "--out", "member.csv").code == 0
+    alone = f"this is one of {len(found['chosen'])} models of run that predict together; name run/members/{second}"
+    for command in (("trace", "run"), ("export", "run", "--format", "torch", "--out", "model.pt2")):
+        told = run(*command)
+        assert told.code == 0, told.err
+        assert alone in told.err
+        assert "predict together" not in run(command[0], f"run/members/{second}", *command[2:], "--force").err
+    told = run("report", "run", "--no-energy", "--device", "cpu")
+    assert told.code == 0, told.err
+    page = next(here.rglob("report*.html")).read_text()
+    assert all(f"From members/{name}." in page for name in found["chosen"][1:])
+    told = run("verify", "run", "--no-pages")  # which may find code that is not committed
+    assert f"**ok** ({found['num_together']}): records are whole" in told.out
+    again = run(*words, "--out", "run", "--set", "epochs=5", "--json", "--resume")
+    assert json.loads(again.out) == found
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

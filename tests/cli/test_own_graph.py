@@ -305,7 +305,8 @@ def test_predict_on_a_new_graph_without_labels(here, trained):
     names = write_graph(here / "new", 11, "m", labels=False)
     new = ("--nodes", "new/nodes.csv", "--edges", "new/edges.csv", "--out", "new.csv")
     told = json.loads(run("predict", "run", *new, "--json").out)
-    assert told == {"num_nodes": 11, "num_given": 0, "accuracy": None, "seeds": [0, 1], "predictions": "new.csv"}
+    counts = {"num_nodes": 11, "num_given": 0, "accuracy": None, "seeds": [0, 1], "members": []}
+    assert told == counts | {"predictions": "new.csv"}
     rows = rows_of(here / "new.csv")
     assert [row["id"] for row in rows] == names
     assert {row["given"] for row in rows} == {"false"}
@@ -377,10 +378,10 @@ def test_the_predictions_of_a_training_leave_out_the_run_that_failed(tmp_path):
     next(result.models[1].parameters()).data.fill_(torch.nan)
     both = FitResult([result.records[0], failed], result.models, tmp_path)
     alone = FitResult(result.records[:1], result.models[:1], tmp_path)
-    written = [predict_all(recipe, task, runs, "cpu").read_bytes() for runs in (both, alone)]
+    written = [predict_all(task, runs, "cpu").read_bytes() for runs in (both, alone)]
     assert written[0] == written[1]
     with pytest.raises(GraphjouleError, match="30 nodes of 30 are not finite"):
-        predict_all(recipe, task, FitResult(result.records, result.models, tmp_path), "cpu")
+        predict_all(task, FitResult(result.records, result.models, tmp_path), "cpu")
     assert (tmp_path / "predictions.csv").read_bytes() == written[1]
 
 

@@ -207,7 +207,13 @@ BLURRED, ALIKE = steps(0.6, 0.1, 0.2, 0.1, 0.0, 0.0), steps(0.3, 0.2, 0.3, 0.2, 
             8,
             ["free layers", "half dropped", "rate", "neighbours do not help"],
         ),
-        (replace(NUMBERS, explained=ALIKE, homophily=0.0), 8, ["free layers", "half dropped", "rate"]),
+        (replace(NUMBERS, explained=ALIKE, homophily=0.1), 8, ["free layers", "half dropped", "rate"]),
+        (replace(NUMBERS, explained=BLURRED, homophily=0.05), 8, ["free layers", "half dropped", "rate"]),
+        (
+            replace(FACTS, explained=BLURRED, homophily=0.05),  # of words nothing was measured
+            8,
+            ["accuracy selects", "neighbours do not help", "words, and edges at random"],
+        ),
         (
             replace(NUMBERS, explained=ALIKE, homophily=0.0),
             2,

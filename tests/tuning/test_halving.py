@@ -7,7 +7,7 @@ import torch
 
 from graphjoule.training.budget import Budget
 from graphjoule.tuning import Trial, hide_test
-from graphjoule.tuning.halving import Halving
+from graphjoule.tuning.halving import Halving, standard_error
 from graphjoule.tuning.ranges import parse_range
 from tests.training import small_recipe, small_task
 from tests.training.test_budget import Clock
@@ -61,6 +61,19 @@ def test_the_standings_of_a_rung_are_in_the_order_that_chose_from_it(tmp_path):
     finalists = [trial("gcn-1", 0.5, "seeds", loss=2.0), trial("sgc-1", 0.5 - 0.3 * error, "seeds", loss=1.0)]
     search = make(tmp_path, *finalists, trial("gcn-4", 1.0))
     assert names(search.standings()[:2]) == names(search.ranked(of="seeds")) == ["sgc-1", "gcn-1"]
+
+
+def test_finalists_are_of_different_models_first_and_within_two_standard_errors(tmp_path):
+    num_val = len(make(tmp_path).seen.splits[0].val)
+    error = standard_error(0.9, num_val)
+    one = [trial("gcn-1", 0.9), *(trial(f"gcn-1-v{k}", 0.9, "variations", loss=0.1 * k) for k in (1, 2, 3, 4))]
+    near, far = (trial("sgc-1", 0.9 - times * error, loss=9.0) for times in (1.99, 2.01))
+    assert names(make(tmp_path, *one, near)._finalists()) == ["gcn-1", "sgc-1", "gcn-1-v1", "gcn-1-v2"]
+    assert names(make(tmp_path, *one, far)._finalists()) == ["gcn-1", "gcn-1-v1", "gcn-1-v2", "gcn-1-v3"]
+    assert make(tmp_path)._finalists() == []
+    # Other metrics have no such error.
+    by_loss = make(tmp_path, *one, far, select_on="log_loss")._finalists()
+    assert names(by_loss) == ["sgc-1", "gcn-1", "gcn-1-v1", "gcn-1-v2"]
 
 
 def test_scores_that_no_accuracy_can_have_are_ranked_too(tmp_path):

@@ -165,7 +165,8 @@ def try_models(
     more = {
         "model": recipe.model.name,
         "layers": recipe.model.num_layers,
-        "num_together": len(result.records),
+        "chosen": result.chosen,
+        "num_together": _num_runs(result),
         "val_together": result.val_score,
         "test_together": result.test_score,
         "num_tried": len(result.trials),
@@ -185,13 +186,19 @@ def ranking_lines(result: AutoResult, folder: Path) -> list[str]:
         lines.append("  ".join(["", *cells, changes]).rstrip())
     if num_failed := len(result.trials) - len(tried):
         lines.append(f"{counted(num_failed, 'other')} without a result; the file says why")
-    if len(result.records) > 1:
+    if (number := _num_runs(result)) > 1:
         test = "" if result.test_score is None else f", test {result.test_score:.4f}"
         lines.append(
-            f"{len(result.records)} runs of the first predict together: validation {result.metric} "
+            f"{number} runs of {' and '.join(result.chosen)} predict together: validation {result.metric} "
             f"{result.val_score:.4f}{test}"
         )
+    if result.members:
+        lines.append(f"what follows is of {result.chosen[0]} alone, but for the predictions")
     return lines
+
+
+def _num_runs(result: AutoResult) -> int:
+    return sum(len(each.records) for each in (result, *result.members))
 
 
 def _cells(trial: Trial) -> list[str]:

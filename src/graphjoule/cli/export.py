@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from graphjoule.cli.places import check_output, refuse_inputs
+from graphjoule.cli.places import check_output, refuse_inputs, say_alone
 from graphjoule.cli.terminal import Json
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import check_free, json_text
@@ -75,6 +75,7 @@ def export(
             normalize_features=found.recipe.data.normalize_features,
             about=describe_model(found.recipe, chosen, found.data),
         )
+    say_alone(run)
     if json:
         typer.echo(json_text({"format": format, "seed": chosen, "out": str(out)}))
     else:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import typer
+
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import foreign_names
 from graphjoule.training.defaults import with_choices_of
@@ -95,6 +97,19 @@ def check_place(path: Path, *, resume: bool) -> None:
         raise GraphjouleError(
             f"There is no folder {path}, so there is nothing to resume; name the folder of the training with --out, or "
             "leave out --resume to begin one."
+        )
+
+
+def say_alone(run: Path) -> None:
+    """Say so where a command takes one model of a run folder whose models predict together."""
+    from graphjoule.training.folder import RunFolder
+
+    if run.is_dir() and RunFolder(run).is_taken and (members := RunFolder(run).about().members):
+        paths = " and ".join(str(run / "members" / name) for name in members)
+        typer.echo(
+            f"note: this is one of {len(members) + 1} models of {run} that predict together; name {paths} for "
+            "the others",
+            err=True,
         )
 
 

@@ -46,7 +46,7 @@ def predict(
         Path | None, typer.Option(metavar="FILE", help="Another archive, if the model was trained on one.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="One run alone; by default the mean probability of all finished runs.")
+        int | None, typer.Option(help="One run alone; by default the mean probability of all that is in the folder.")
     ] = None,
     coverage: Annotated[
         float | None,
@@ -141,13 +141,14 @@ def predict(
         score = float(metric.value(*objective.scored(predicted[known], targets[known])))
     if json:
         fields = {f"num_{unit}s": num_nodes, "num_given": num_known, metric.name: score, "seeds": list(runs.models)}
-        typer.echo(json_text(fields | {"predictions": str(out)}))
+        typer.echo(json_text(fields | {"members": list(runs.members), "predictions": str(out)}))
         return
     scored = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
     if scored and (write_all or (nodes is None and npz is None)):  # the training graph, whose splits differ by run
         scored += "; some of them trained the model, so that is too good"
+    models = f" of {len(runs.members) + 1} models" if runs.members else ""
     typer.echo(
-        f"{counted(num_nodes, unit)} predicted by {counted(len(runs.models), 'run')}, "
+        f"{counted(num_nodes, unit)} predicted by {counted(runs.num_runs, 'run')}{models}, "
         f"{num_known:,} of them had a known target{scored}\npredictions: {out}"
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graphjoule.cli.places import say_alone
 from graphjoule.cli.predict import training_graph
 from graphjoule.cli.source import GraphSource, split_names, takes_a_graph
 from graphjoule.cli.terminal import Device, Overrides
@@ -120,6 +121,7 @@ def trace(
     models: dict[str, GraphModel]
     if path.exists():
         runs = read_runs(path, seed=seed)
+        say_alone(path)
         recipe, seed = runs.recipe, min(runs.models)
         trained = runs.models[seed]
         inputs = training_graph(runs, source.data_root)

@@ -483,7 +483,7 @@ def print_result(
         "warnings": [],
     }
     if job.source.is_own and summary.n:
-        path = predict_all(job.recipe, task, result, job.device)
+        path = predict_all(task, result, job.device)
         fields["predictions"] = str(path)
         lines.append(f"predictions: {path}")
     if summary.n and (evaluation := RunFolder(folder).evaluation()) is not None:
@@ -511,15 +511,11 @@ def worth_lines(comparison: Comparison) -> list[str]:
     return ["", "What is the graph worth?", *table, *comparison.sentences(), *comparison.notes]
 
 
-def predict_all(recipe: Recipe, task: Task, result: FitResult, device: str) -> Path:
+def predict_all(task: Task, result: FitResult, device: str) -> Path:
     """Write what the runs that are done say together about each node, or graph, as the folder's ``predictions.csv``."""
-    from graphjoule.fitting import mean_prediction
     from graphjoule.tasks.task import ModelInput
     from graphjoule.training.predictions import write_predictions
 
-    done: Any = [m for m, record in zip(result.models, result.records, strict=True) if record.status == "done"]
-    inputs = ModelInput.of(task)
-    path = (result.folder or Path()) / "predictions.csv"
-    predicted = mean_prediction(done, recipe, task.objective, inputs, device)
-    write_predictions(path, inputs.node_ids, predicted, inputs.targets, task.objective)
+    inputs, path = ModelInput.of(task), (result.folder or Path()) / "predictions.csv"
+    write_predictions(path, inputs.node_ids, result.predict(task, device), inputs.targets, task.objective)
     return path

@@ -193,7 +193,7 @@ def read_cells(
     device: str | torch.device = "cpu",
     on_cell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """All cells of a run folder, of a folder of run folders, or of a folder of records.
+    """All cells of a run folder and its members, of a folder of run folders, or of a folder of records.
 
     Args:
         folder: what ``graphjoule train`` or ``graphjoule study`` wrote, or a folder with ``.jsonl`` or ``.jsonl.gz``
@@ -259,7 +259,7 @@ def _without_gc() -> Iterator[None]:
 
 
 def _run_folders(root: Path) -> list[Path]:
-    """The run folders at any depth, each once however many links lead to it; one is not searched further."""
+    """The run folders at any depth, each once however many links lead to it; in one only its members count."""
     found: list[Path] = []
     seen = set(map(str, root.resolve().parents))  # a link to a folder above would bring in what was not asked about
     folders: list[Path] = [root]
@@ -270,8 +270,8 @@ def _run_folders(root: Path) -> list[Path]:
         if real in seen:
             continue
         seen.add(real)
-        if RunFolder(folder).is_taken and (folder / "run.json").exists():
-            found.append(folder)
+        if (run := RunFolder(folder)).is_taken and (folder / "run.json").exists():
+            found += [folder, *(run.member(name).path for name in run.about().members)]
             continue
         for path in sorted(folder.iterdir(), reverse=True):
             if path.is_dir() and not path.name.startswith("."):

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, choices
@@ -49,6 +49,7 @@ class About(BaseModel):
         groups: which seeds train together: the same groups give the same bits.
         data: what is trained on; None in a folder that is older than the field.
         splits: fingerprint of the split of every seed in `groups`; empty in a folder that is older than the field.
+        members: names of the run folders in ``members/`` whose models predict together with those of this one.
     """
 
     format: Literal[2] = 2
@@ -56,6 +57,7 @@ class About(BaseModel):
     groups: list[list[int]]
     data: TaskFacts | None = None
     splits: dict[int, str] = {}
+    members: list[Annotated[str, Field(pattern=r"^\w[\w.-]*$")]] = []
 
     @field_validator("recipe", mode="before")
     @classmethod
@@ -67,9 +69,10 @@ class RunFolder:
     """The files of one `fit`: ``run.json``, ``records.jsonl``, ``model-seed-N.safetensors``, ``MODEL_CARD.md``.
 
     ``evaluation.safetensors`` is for reports: the predictions of the run that is best on its validation nodes.
-    ``comparison.json`` is there where `graphjoule.tuning.worth.assess` has compared the runs with simpler models. While
-    it trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is whole
-    at any moment. A seed counts as done when its record is there; its model is written first.
+    ``comparison.json`` is there where `graphjoule.tuning.worth.assess` has compared the runs with simpler models, and
+    ``members/`` where `graphjoule.tuning.auto` found models that are better together: a run folder of each other one.
+    While it trains there is a checkpoint too; the empty ``.lock``, which its process holds then, stays. Every file is
+    whole at any moment. A seed counts as done when its record is there; its model is written first.
 
     Args:
         path: the folder; created by `open`.
@@ -169,6 +172,10 @@ class RunFolder:
         """Where the model of a seed is."""
         return self.path / f"model-seed-{seed}.safetensors"
 
+    def member(self, name: str) -> RunFolder:
+        """The run folder of another model that predicts together with those of this one."""
+        return RunFolder(self.path / "members" / name)
+
     def load_model(self, seed: int, model: GraphModel) -> GraphModel:
         """The saved model of a seed; `model` is one of its kind and gets the parameters."""
         return load_parameters(self.model_path(seed), model)
@@ -222,10 +229,13 @@ class RunFolder:
         groups: list[list[int]],
         data: TaskFacts | None = None,
         splits: Mapping[int, str] | None = None,
+        members: Sequence[str] | None = None,
     ) -> None:
-        """Write ``run.json``; see `About` for what is given."""
+        """Write ``run.json``; see `About` for what is given. Without `members` it keeps those that it has."""
         self._check_in_place()
-        about = About(recipe=recipe, groups=groups, data=data, splits=dict(splits or {}))
+        if members is None:
+            members = self.about().members if self._about_path.exists() else []
+        about = About(recipe=recipe, groups=groups, data=data, splits=dict(splits or {}), members=list(members))
         write_json(self._about_path, about.model_dump(mode="json"))
 
     def records(self) -> dict[int, Record]:
@@ -277,7 +287,14 @@ class RunFolder:
         """Write ``MODEL_CARD.md`` from the files that are here."""
         self._check_in_place()
         about, records, found = self.about(), list(self.records().values()), self.evaluation()
-        card = model_card(about.recipe, records, about.data, evaluation=found, comparison=self.comparison())
+        card = model_card(
+            about.recipe,
+            records,
+            about.data,
+            evaluation=found,
+            comparison=self.comparison(),
+            members={name: self.member(name).about().recipe for name in about.members},
+        )
         write_text(self.card_path, card)
 
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 
 from jinja2 import Environment, StrictUndefined, Template
 
@@ -30,6 +31,7 @@ def model_card(
     *,
     evaluation: Evaluation | None = None,
     comparison: Comparison | None = None,
+    members: Mapping[str, Recipe] = MappingProxyType({}),
 ) -> str:
     """The card of a run folder, or of a folder with one model alone.
 
@@ -40,6 +42,7 @@ def model_card(
         only_model: name of the model's file where the folder holds nothing else of the training.
         evaluation: predictions of the best run, for warnings about classes.
         comparison: what the runs are worth beside simpler models.
+        members: by folder, other models that predict together with these runs.
 
     Returns:
         Markdown; the same files give the same text.
@@ -61,6 +64,7 @@ def model_card(
         directions=DIRECTIONS,
         warnings=[] if evaluation is None else evaluation.warnings(),
         comparison=comparison,
+        members=members,
     )
 
 

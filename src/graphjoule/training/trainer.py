@@ -184,12 +184,12 @@ class Trainer:
         """Whether a backend fuses layers on this graph."""
         return backend != "reference"
 
-    def _plan(self, groups: list[list[int]]) -> None:
+    def _plan(self, groups: list[list[int]], members: Sequence[str] | None = None) -> None:
         """Note which seeds train together, in the folder too: after a kill they must be the same."""
         self.groups = groups
         if self.folder is not None:
             splits = {seed: self.split_of[seed].sha256 for group in groups for seed in group}
-            self.folder.begin(self.recipe, groups, self.facts, splits)
+            self.folder.begin(self.recipe, groups, self.facts, splits, members)
 
     def _train_or_halve(self, group: list[int]) -> None:
         """Train one group, or if it does not fit in memory, make no group larger than half of it."""
@@ -267,15 +267,16 @@ class Trainer:
                 clock.skip()  # the next run's time is its own
                 self._finish(result, len(group), clock.share)
 
-    def adopt(self, runs: Sequence[tuple[Record, GraphModel]]) -> None:
+    def adopt(self, runs: Sequence[tuple[Record, GraphModel]], members: Sequence[str] = ()) -> None:
         """Take over runs that were trained where no test target could be read: the test nodes are scored now, once.
 
         Args:
             runs: the record of each on the same training and validation nodes, and its selected model.
+            members: see `graphjoule.training.folder.About`; their folders are there.
         """
         if self.folder is not None and self.folder.is_taken:
             self.records = {seed: r for seed, r in self.folder.records().items() if seed in self.split_of}
-        self._plan([[record.seed for record, _ in runs]])
+        self._plan([[record.seed for record, _ in runs]], members)
         for record, model in runs:
             if record.seed in self.records:
                 continue

@@ -42,7 +42,7 @@ WORK_NAME = f"{FLEETING}auto"  # while it searches; a run folder may begin besid
 _RUNGS = {"first": 0.4, "best": 0.55, "variations": 0.7, "seeds": 0.85, "winner": 0.95}
 _ORDER = tuple(_RUNGS)
 _KEPT = 1 / 3  # of the first rung
-_NUM_FINALISTS, _SEEDS_OF_FINALISTS = 3, 3
+_NUM_FINALISTS, _SEEDS_OF_FINALISTS = 4, 3
 _MOST_VARIATIONS = 24
 _CHANGED = 0.4  # how likely a variation draws a setting anew
 _LEEWAY = 1.5  # times as long as its leader a variation may take
@@ -144,6 +144,10 @@ class Halving:
         self._more_ranges = (_WIDTHS,) if has_negative(seen.features) else (_WIDTHS, _ROWS)
         self.metric = _ranking_metric(seen, list(recipes.values()))
 
+    @property
+    def _num_val(self) -> int:
+        return len(next(iter(self.seen.splits.values())).val)
+
     # What is known of a search, and of one that is to go on.
 
     @property
@@ -224,8 +228,7 @@ class Halving:
             return (0.0, loss, score) if score <= best + margin else (1.0, score, loss)
 
         best = min((sign * (trial.score or 0.0) for trial in trials), default=0.0)
-        num_val = len(next(iter(self.seen.splits.values())).val)
-        margin = standard_error(-best, num_val) if self.metric.name == ACCURACY.name else 0.0
+        margin = standard_error(-best, self._num_val) if self.metric.name == ACCURACY.name else 0.0
         return sorted(trials, key=key)
 
     # The rungs.
@@ -240,8 +243,21 @@ class Halving:
         kept = self.ranked(before="best")[: math.ceil(_KEPT * len(first))]
         self._rung("best", [trial for trial in kept if not trial.is_over])
         self._vary()
-        self._rung("seeds", self.ranked(before="seeds")[:_NUM_FINALISTS], self.seeds[:_SEEDS_OF_FINALISTS])
+        self._rung("seeds", self._finalists(), self.seeds[:_SEEDS_OF_FINALISTS])
         self._rung("winner", (self.ranked(before="winner", of="seeds") or self.ranked("winner"))[:1], self.seeds)
+
+    def _finalists(self) -> list[Trial]:
+        """The best of each model, then the best others; of accuracies those within two standard errors of the best.
+
+        Variations of one model are wrong about the same nodes, and with few validation nodes the best three by them are
+        often of one model: different ones can make up for each other, see `graphjoule.tuning.automatic`.
+        """
+        ranked = self.ranked(before="seeds")
+        if self.metric.name == ACCURACY.name:
+            best = max((trial.score or 0.0 for trial in ranked), default=0.0)
+            ranked = [t for t in ranked if (t.score or 0.0) >= best - 2 * standard_error(best, self._num_val)]
+        firsts = {trial.model: trial for trial in reversed(ranked)}.values()
+        return sorted(ranked, key=lambda trial: trial not in firsts)[:_NUM_FINALISTS]
 
     def _all(self) -> list[tuple[str, Recipe]]:
         return [(name, recipe) for name, recipe in self.recipes.items() if "-v" not in name]

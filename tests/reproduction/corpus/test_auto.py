@@ -44,6 +44,9 @@ def test_auto_and_rivals_have_the_same_split_and_a_second_call_trains_nothing(tm
     assert len(names) == len({*names})
     assert all(len(record["scores"]) == 2 for record in records if record["kind"] == "rival")  # one of each split
     assert sum(record["kind"] == "time" for record in records) == 4
+    found = [record for record in records if record["kind"] == "auto"]
+    assert [record["chosen"][0][:5] for record in found] == ["gcn-1", "gcn-1"]
+    assert [record["alone"] for record in found] == [record["scores"][0] for record in found]  # it had one model
     assert "auto - the best rival of each task" in capsys.readouterr().out
     auto.main()
     assert jobs.read_records(out) == records

@@ -45,4 +45,10 @@ def test_auto_against_every_rival_and_against_the_best_of_each_task():
     but = "auto - the best rival of each task but EGNN: mean +3.50 points over 2 tasks, median +3.50, worst -4.00 (a)"
     assert but in auto_ledger(records + trained)
     assert "worst -4.00 (a); more than 1 below on 1: a" in text
+    assert "alone" not in text
+    alone = [record | {"alone": 0.905} for record in records[:2]]  # of the first task; others are of an older auto
+    line = "auto - its first model alone: mean +0.50 points over 1 tasks, median +0.50, worst +0.50 (a)"
+    assert line in auto_ledger(alone + records[1:])
+    assert "| a | 2 | 91.00 | 90.50 | 95.00 | 50.00 | gcn | -4.00 |" in auto_ledger(records[:1] + alone + records[2:])
+    assert "| b |" not in auto_ledger(alone + records[2:])
     assert auto_ledger([]) == ""
