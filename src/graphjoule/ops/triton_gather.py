@@ -18,7 +18,7 @@ from graphjoule.graph.csr import Rows
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 
 NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3
-_ROWS, _ENTRIES, _HUB_ENTRIES, _WARPS = 8, 8, 64, 4  # by a sweep on an H200
+_ROWS, _ENTRIES, _HUB_ENTRIES, _WARPS, _CHANNELS = 8, 8, 64, 4, 64  # by a sweep on an H200
 _NARROW, _MANY = 4, 2**18  # rows of few channels where runs have many: ten of 100,000 x 16 took 0.39 ms, so 0.10
 _BLOCK = 1024
 
@@ -41,6 +41,7 @@ def gather(
     speed: Tensor | None = None,
     keep: float = 1.0,
     h: float = 1.0,
+    parts: int = 0,
 ) -> Tensor:
     """The gather described above; with a `velocity`, a layer of a wave.
 
@@ -64,9 +65,11 @@ def gather(
         speed: factor of every channel, shape ``[channels]``; 1 by default.
         keep: what a layer leaves of the velocity.
         h: step along the velocity.
+        parts: 0 for an output like `x`; else it is the sum of so many bfloat16, ``[runs, parts, num_rows, channels]``.
     """
     runs, num_cols, channels = x.shape
-    out = torch.empty(runs, rows.num_rows, channels, dtype=x.dtype, device=x.device)
+    shape = (runs, parts, rows.num_rows, channels) if parts else (runs, rows.num_rows, channels)
+    out = torch.empty(shape, dtype=torch.bfloat16 if parts else x.dtype, device=x.device)
     if keys is None or p == 0:
         drop = NO_DROP
     count = {DROP_VALUE: value.numel(), DROP_OUTPUT: rows.num_rows * channels}.get(drop, num_cols * channels)
@@ -81,9 +84,9 @@ def gather(
     flags = {
         "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
         "HAS_ALPHA": alpha != 0.0, "HAS_V": velocity is not None, "HAS_SPEED": speed is not None,
-        "BLOCK": min(64, triton.next_power_of_2(channels)),
+        "BLOCK": min(_CHANNELS, triton.next_power_of_2(channels)), "PARTS": parts,
     }  # fmt: skip
-    more = min(_NARROW, 64 // flags["BLOCK"]) if runs * rows.short.numel() >= _MANY else 1
+    more = max(1, min(_NARROW, 64 // flags["BLOCK"])) if runs * rows.short.numel() >= _MANY else 1
     tile = {"ROWS": _ROWS * more, "ENTRIES": _ENTRIES, "HUB_ENTRIES": _HUB_ENTRIES}
     programs = rows.long.numel() + triton.cdiv(rows.short.numel(), tile["ROWS"])
     grid = (programs, runs, triton.cdiv(channels, flags["BLOCK"]))
@@ -141,8 +144,8 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
-    HUB_ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < num_long:  # the longest first
@@ -150,7 +153,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         _make_rows(
             hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, BLOCK, 1, HUB_ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
     else:
         place = (program - num_long) * ROWS + tl.arange(0, ROWS)
@@ -159,7 +162,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         _make_rows(
             row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, BLOCK, ROWS, ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, BLOCK, ROWS, ENTRIES,
         )  # fmt: skip
 
 
@@ -168,7 +171,8 @@ def _make_rows(  # type: ignore[no-untyped-def]
     row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    ENTRIES: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
@@ -190,7 +194,7 @@ def _make_rows(  # type: ignore[no-untyped-def]
             number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
             weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
         element = source[:, :, None] * channels + channel[None, None, :]
-        part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0)
+        part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0).to(tl.float32)
         if DROP == 1:
             part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
         total += tl.sum(weight[:, :, None] * part, axis=1)
@@ -199,7 +203,7 @@ def _make_rows(  # type: ignore[no-untyped-def]
     inside = is_row[:, None] & is_channel[None, :]
     element = row[:, None] * channels + channel[None, :]
     if HAS_ALPHA or HAS_ADD:
-        own = tl.load(x + element, mask=inside, other=0.0)
+        own = tl.load(x + element, mask=inside, other=0.0).to(tl.float32)
         if HAS_ADD:
             place = add_to + run * num_rows * channels + element
             tl.store(place, tl.load(place, mask=inside, other=0.0) + beta * own, mask=inside)
@@ -213,7 +217,7 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if HAS_SPEED:
         total *= tl.load(speed + channel, mask=is_channel, other=0.0)[None, :]
     if HAS_X0:
-        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0)
+        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0).to(tl.float32)
         if HAS_V:
             total -= beta * own
     if HAS_V:
@@ -221,7 +225,14 @@ def _make_rows(  # type: ignore[no-untyped-def]
         total += keep * tl.load(place, mask=inside, other=0.0)
         tl.store(place, total, mask=inside)
         total = own + h * total
-    tl.store(out + run * num_rows * channels + element, total, mask=inside)
+    if PARTS == 0:
+        tl.store(out + run * num_rows * channels + element, total, mask=inside)
+    else:
+        place = out + run * PARTS * num_rows * channels + element
+        hi = total.to(tl.bfloat16)
+        tl.store(place, hi, mask=inside)
+        if PARTS == 2:
+            tl.store(place + num_rows * channels, (total - hi.to(tl.float32)).to(tl.bfloat16), mask=inside)
 
 
 @triton.jit
