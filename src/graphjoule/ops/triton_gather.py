@@ -7,7 +7,7 @@ at once, so that no program runs for long. Every sum has a fixed order, so resul
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,7 +18,25 @@ from graphjoule.graph.csr import Rows
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 
 NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3
-_ROWS, _ENTRIES, _HUB_ENTRIES, _WARPS, _CHANNELS = 8, 8, 64, 4, 64  # by a sweep on an H200
+
+
+class Tile(NamedTuple):
+    """What a program makes: rows and channels; how many entries it reads at once, also of a hub; its warps.
+
+    With `unroll` a thread keeps to one row and channel, and reads entry after entry of it.
+    """
+
+    channels: int
+    rows: int
+    entries: int
+    hub_entries: int
+    warps: int
+    unroll: bool = False
+    hint: bool = False
+
+
+_TILE = Tile(64, 8, 8, 64, 4)  # by a sweep on an H200
+_WIDE = {4: _TILE, 2: _TILE}  # by bytes of a number
 _NARROW, _MANY = 4, 2**18  # rows of few channels where runs have many: ten of 100,000 x 16 took 0.39 ms, so 0.10
 _BLOCK = 1024
 
@@ -81,26 +99,21 @@ def gather(
         anything if velocity is None else velocity, anything if speed is None else speed,
     )  # fmt: skip
     numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale, keep, h)
+    tile = _TILE if channels <= 64 and x.element_size() == 4 else _WIDE[x.element_size()]
+    block = min(tile.channels, triton.next_power_of_2(channels))
     flags = {
         "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
         "HAS_ALPHA": alpha != 0.0, "HAS_V": velocity is not None, "HAS_SPEED": speed is not None,
-        "BLOCK": min(_CHANNELS, triton.next_power_of_2(channels)), "PARTS": parts,
+        "BLOCK": block, "PARTS": parts, "UNROLL": tile.unroll, "HINT": tile.hint,
     }  # fmt: skip
-    more = max(1, min(_NARROW, 64 // flags["BLOCK"])) if runs * rows.short.numel() >= _MANY else 1
-    tile = {"ROWS": _ROWS * more, "ENTRIES": _ENTRIES, "HUB_ENTRIES": _HUB_ENTRIES}
-    programs = rows.long.numel() + triton.cdiv(rows.short.numel(), tile["ROWS"])
-    grid = (programs, runs, triton.cdiv(channels, flags["BLOCK"]))
-    _gather_kernel[grid](
-        rows.short,
-        rows.long,
-        rows.short.numel(),
-        rows.long.numel(),
-        *common,
-        *numbers,
-        **flags,
-        **tile,
-        num_warps=_WARPS,
-    )
+    rows_at_once = tile.rows
+    if channels < 64 and runs * rows.short.numel() >= _MANY:
+        rows_at_once *= min(_NARROW, 64 // block)
+    programs = rows.long.numel() + triton.cdiv(rows.short.numel(), rows_at_once)
+    _gather_kernel[(programs, runs, triton.cdiv(channels, block))](
+        rows.short, rows.long, rows.short.numel(), rows.long.numel(), *common, *numbers, **flags,
+        ROWS=rows_at_once, ENTRIES=tile.entries, HUB_ENTRIES=tile.hub_entries, num_warps=tile.warps,
+    )  # fmt: skip
     return out
 
 
@@ -144,8 +157,8 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < num_long:  # the longest first
@@ -153,7 +166,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         _make_rows(
             hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, BLOCK, 1, HUB_ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, False, HINT, BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
     else:
         place = (program - num_long) * ROWS + tl.arange(0, ROWS)
@@ -162,7 +175,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         _make_rows(
             row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, BLOCK, ROWS, ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, UNROLL, HINT, BLOCK, ROWS, ENTRIES,
         )  # fmt: skip
 
 
@@ -171,8 +184,8 @@ def _make_rows(  # type: ignore[no-untyped-def]
     row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
@@ -185,19 +198,38 @@ def _make_rows(  # type: ignore[no-untyped-def]
     start = tl.load(rowptr + row, mask=is_row, other=0)
     end = tl.load(rowptr + row + 1, mask=is_row, other=0)
     total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    keep_x: tl.constexpr = "evict_last" if HINT else ""
+    pass_by: tl.constexpr = "evict_first" if HINT else ""
     for first in range(0, tl.max(end - start), ENTRIES):
-        entry = start[:, None] + first + tl.arange(0, ENTRIES)[None, :]
-        there = entry < end[:, None]
-        source = tl.load(col + entry, mask=there, other=0)
-        weight = tl.load(value + entry, mask=there, other=0.0)
-        if DROP == 3:
-            number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
-            weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
-        element = source[:, :, None] * channels + channel[None, None, :]
-        part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0).to(tl.float32)
-        if DROP == 1:
-            part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
-        total += tl.sum(weight[:, :, None] * part, axis=1)
+        if UNROLL:
+            for step in tl.static_range(ENTRIES):
+                entry = start + first + step
+                there = entry < end
+                source = tl.load(col + entry, mask=there, other=0, eviction_policy=pass_by)
+                weight = tl.load(value + entry, mask=there, other=0.0, eviction_policy=pass_by)
+                if DROP == 3:
+                    number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
+                    weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
+                element = source[:, None] * channels + channel[None, :]
+                part = tl.load(
+                    x + element, mask=there[:, None] & is_channel[None, :], other=0.0, eviction_policy=keep_x
+                ).to(tl.float32)
+                if DROP == 1:
+                    part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
+                total += weight[:, None] * part
+        else:
+            entry = start[:, None] + first + tl.arange(0, ENTRIES)[None, :]
+            there = entry < end[:, None]
+            source = tl.load(col + entry, mask=there, other=0)
+            weight = tl.load(value + entry, mask=there, other=0.0)
+            if DROP == 3:
+                number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
+                weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
+            element = source[:, :, None] * channels + channel[None, None, :]
+            part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0, eviction_policy=keep_x).to(tl.float32)
+            if DROP == 1:
+                part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
+            total += tl.sum(weight[:, :, None] * part, axis=1)
     total *= a
 
     inside = is_row[:, None] & is_channel[None, :]
@@ -217,7 +249,7 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if HAS_SPEED:
         total *= tl.load(speed + channel, mask=is_channel, other=0.0)[None, :]
     if HAS_X0:
-        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0).to(tl.float32)
+        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0, eviction_policy=pass_by).to(tl.float32)
         if HAS_V:
             total -= beta * own
     if HAS_V:
