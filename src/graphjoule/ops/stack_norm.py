@@ -80,7 +80,7 @@ class Stack(StackBody):
             drop=NO_DROP if k else DROP_INPUT, p=self.p, keys=self._key(k), parts=self._parts,
         )  # fmt: skip
         runs, n, d = x.shape
-        z = torch.empty(runs, n, d, dtype=self.activations, device=x.device)
+        z = self._room(k) if remember else torch.empty(runs, n, d, dtype=self.activations, device=x.device)
         weight, beta = self._weights[:, k], self.betas[:, k]
         if self.gammas is None:
             product_srelu(mixed, weight, beta, self._shift(k), z)
@@ -97,6 +97,7 @@ class Stack(StackBody):
     def begin_segment(self, layers: range) -> None:
         """Weights transposed, for all layers at once."""
         runs, _, d = self.x0.shape
+        self._first = layers.start
         self._transposed = self._weights.transpose(-1, -2).contiguous()
         if not self.sums:
             self.sums = [
@@ -111,24 +112,33 @@ class Stack(StackBody):
         grad = grad.to(self.activations)
         pull = affine.new_empty(runs, 2, d)
         merge_sums(norm_srelu_sums(grad, z, affine, shift, **drop), affine, n, self.sums[1][k], pull)
-        grad_z, grad_mixed = torch.empty_like(mixed), torch.empty_like(z)
+        grad_z, grad_mixed = torch.empty_like(mixed), z  # a program reads its rows of Z before it writes them
         product_backward(grad, z, affine, pull, shift, self._transposed[:, k], grad_z, grad_mixed, **drop)
-        self.sums[0][:, k] = weight_grad(mixed, grad_z).sum(dim=1)
+        torch.sum(weight_grad(mixed, grad_z), dim=1, out=self.sums[0][:, k])
+        if k == self._first:  # now the gradients of all M of the segment stand where the Z were
+            grad_x0.add_(self._before_norm.sum(dim=0, dtype=torch.float32), alpha=self.beta)
         return gather(
-            grad_mixed, self.graph.rows, self.graph.value,
-            a=1 - self.c_min, alpha=self.alpha, beta=self.beta, add_to=grad_x0,
+            grad_mixed, self.graph.rows, self.graph.value, a=1 - self.c_min, alpha=self.alpha,
             drop=NO_DROP if k else DROP_OUTPUT, p=self.p, keys=self._key(k),
         )  # fmt: skip
 
     def end_segment(self) -> None:
-        """Let go of the transposed weights."""
-        del self._transposed
+        """Let go of what is needed no more."""
+        del self._transposed, self._before_norm
 
     def parameter_grads(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Gradients of the weights, the shifts, the factors and the offsets of the norms."""
         weights, sums = self.sums
         betas, gammas, shifts = sums.transpose(0, 1).unbind(2)
         return weights, None if self.shifts is None else shifts, gammas, betas
+
+    def _room(self, k: int) -> Tensor:
+        """Where the ``Z`` of a layer goes: those of a segment lie in one piece."""
+        segment = self.segment or self.num_layers
+        if k % segment == 0:
+            shape = (min(segment, self.num_layers - k), *self.x0.shape)
+            self._before_norm = torch.empty(shape, dtype=self.activations, device=self.x0.device)
+        return self._before_norm[k % segment]
 
     def _shift(self, k: int) -> Tensor | None:
         return None if self.shifts is None else self.shifts[:, k]

@@ -186,7 +186,7 @@ def product_backward(
         shift: as it was in the forward pass.
         weight: from `split`, transposed: ``[runs, 2, d, d]``, any stride between runs.
         grad_z: filled, bfloat16, shape ``[runs, parts, n, d]``.
-        out: filled with the gradient of ``M``, shape ``[runs, n, d]``.
+        out: filled with the gradient of ``M``, shape ``[runs, n, d]``; may be `z`.
         p: as it was in the forward pass.
         keys: likewise.
     """
@@ -413,6 +413,7 @@ def _product_backward_kernel(  # type: ignore[no-untyped-def]
             grad_m = tl.dot(lo, w_hi, grad_m)
         grad_m = tl.dot(hi, w_lo, grad_m)
         grad_m = tl.dot(hi, w_hi, grad_m)
+    tl.debug_barrier()  # `out` may be `z`
     tl.store(out + run * n * D + row[:, None] * D + d[None, :], grad_m, mask=inside)
 
 
