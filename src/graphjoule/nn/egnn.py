@@ -262,7 +262,13 @@ class ResidualModel(GraphModel):
             return None
         c_min, beta, p = coefficients
         of_all = torch.stack(shifts) if shifts else None
-        settings = {"weights": torch.stack(weights), "shifts": of_all, "c_min": c_min, "beta": beta, "p": p}
+        settings: dict[str, Any] = {
+            "weights": torch.stack(weights),
+            "shifts": of_all,
+            "c_min": c_min,
+            "beta": beta,
+            "p": p,
+        }
         if norms is None:
             return partial(egnn_stack, **settings)
         return partial(_norm_stack, norms=norms, activations=getattr(torch, self.activations), **settings)

@@ -128,7 +128,7 @@ def egnn_stack(
 def fuses_norms(x0: Tensor, graph: Propagation) -> bool:
     """Whether `egnn_norm_stack` has kernels for features of this shape on this device."""
     n, d = x0.shape[-2:]
-    is_known = d in (16, 32, 64, 128, 256) and 1 < n and n * d < 2**31
+    is_known = d in (16, 32, 64, 128, 256) and n > 1 and n * d < 2**31
     return is_known and backend_for(x0) == "triton" and graph.has_gpu_kernels
 
 
@@ -172,14 +172,14 @@ def egnn_norm_stack(
         ``[num_layers, 2, channels]``, of no meaning without `gammas`.
     """
     if fuses_norms(x0, graph) and not (gammas is None and torch.is_grad_enabled()):
-        from graphjoule.ops.stack_norm import NormStack, Stack
+        from graphjoule.ops.stack_norm import Stack, run_stack
 
         needs_backward = torch.is_grad_enabled()
         body = Stack(
             graph, c_min, beta, p, segment, needs_backward=needs_backward, show=None, eps=eps, activations=activations
         )
         tensors = (x0, weights, shifts, gammas, betas, keys if p else None)
-        out, statistics = NormStack.apply(*[None if t is None else t[None].contiguous() for t in tensors], body)  # type: ignore[no-untyped-call]
+        out, statistics = run_stack(body, *[None if t is None else t[None].contiguous() for t in tensors])
         return out[0], statistics[0]
     x, of_layers = x0, []
     for k, weight in enumerate(weights):

@@ -108,7 +108,8 @@ class Stack(StackBody):
         """See `StackBody.layer_backward`."""
         mixed, z, affine = self.remembered.pop(k)
         runs, n, d = z.shape
-        shift, drop = self._shift(k), {"p": self.p, "keys": self._key(k + 1)}
+        shift = self._shift(k)
+        drop: dict[str, Any] = {"p": self.p, "keys": self._key(k + 1)}
         grad = grad.to(self.activations)
         pull = affine.new_empty(runs, 2, d)
         merge_sums(norm_srelu_sums(grad, z, affine, shift, **drop), affine, n, self.sums[1][k], pull)
@@ -148,9 +149,20 @@ class Stack(StackBody):
         return None if self.keys is None or k == self.num_layers else self.keys[k]
 
 
+def run_stack(body: Stack, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The output, and mean and unbiased variance of every layer ``[runs, K, 2, d]``.
+
+    Args:
+        body: one of this call.
+        tensors: those of `Stack.bind_all`, contiguous.
+    """
+    out: tuple[Tensor, Tensor] = _NormStack.apply(*tensors, body)  # type: ignore[no-untyped-call]
+    return out
+
+
 @with_signature
-class NormStack(torch.autograd.Function):
-    """Autograd and vmap around a `Stack`: the output, and mean and unbiased variance of every layer ``[K, 2, d]``."""
+class _NormStack(torch.autograd.Function):
+    """Autograd and vmap around a `Stack`."""
 
     @staticmethod
     def forward(
@@ -191,5 +203,5 @@ class NormStack(torch.autograd.Function):
                 t = t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
                 t = t.flatten(0, 1).contiguous()
             moved.append(t)
-        out, statistics = NormStack.apply(*moved, body)  # type: ignore[no-untyped-call]
+        out, statistics = run_stack(body, *moved)
         return (out[:, None], statistics[:, None]), (0, 0)

@@ -226,7 +226,9 @@ def _make_rows(  # type: ignore[no-untyped-def]
                 number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
                 weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
             element = source[:, :, None] * channels + channel[None, None, :]
-            part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0, eviction_policy=keep_x).to(tl.float32)
+            part = tl.load(
+                x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0, eviction_policy=keep_x
+            ).to(tl.float32)
             if DROP == 1:
                 part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
             total += tl.sum(weight[:, :, None] * part, axis=1)
@@ -249,7 +251,9 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if HAS_SPEED:
         total *= tl.load(speed + channel, mask=is_channel, other=0.0)[None, :]
     if HAS_X0:
-        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0, eviction_policy=pass_by).to(tl.float32)
+        total += beta * tl.load(
+            x0 + run * num_rows * channels + element, mask=inside, other=0.0, eviction_policy=pass_by
+        ).to(tl.float32)
         if HAS_V:
             total -= beta * own
     if HAS_V:

@@ -79,7 +79,7 @@ def product_srelu(m: Tensor, weight: Tensor, offset: Tensor, shift: Tensor | Non
 
 def num_tiles(n: int) -> int:
     """How many tiles of rows `product` makes."""
-    return triton.cdiv(n, _PRODUCT.rows)
+    return -(-n // _PRODUCT.rows)
 
 
 def merge_statistics(
