@@ -33,6 +33,7 @@ class Tile(NamedTuple):
     warps: int
     unroll: bool = False
     hint: bool = False
+    hub_warps: int = 0
 
 
 _TILE = Tile(64, 8, 8, 64, 4)  # by a sweep on an H200
@@ -109,11 +110,18 @@ def gather(
     rows_at_once = tile.rows
     if channels < 64 and runs * rows.short.numel() >= _MANY:
         rows_at_once *= min(_NARROW, 64 // block)
-    programs = rows.long.numel() + triton.cdiv(rows.short.numel(), rows_at_once)
-    _gather_kernel[(programs, runs, triton.cdiv(channels, block))](
-        rows.short, rows.long, rows.short.numel(), rows.long.numel(), *common, *numbers, **flags,
-        ROWS=rows_at_once, ENTRIES=tile.entries, HUB_ENTRIES=tile.hub_entries, num_warps=tile.warps,
-    )  # fmt: skip
+    num_short, num_long, blocks = rows.short.numel(), rows.long.numel(), triton.cdiv(channels, block)
+    size = {"ROWS": rows_at_once, "ENTRIES": tile.entries, "HUB_ENTRIES": tile.hub_entries}
+    if tile.hub_warps and num_long:  # a launch of their own
+        few = {"ROWS": 1, "ENTRIES": 1, "HUB_ENTRIES": tile.hub_entries}
+        _gather_kernel[(num_long * blocks, runs)](
+            rows.short, rows.long, 0, num_long, blocks, *common, *numbers, **flags, **few, num_warps=tile.hub_warps
+        )
+        num_long, size["HUB_ENTRIES"] = 0, 1
+    programs = (num_long + triton.cdiv(num_short, rows_at_once)) * blocks
+    _gather_kernel[(programs, runs)](
+        rows.short, rows.long, num_short, num_long, blocks, *common, *numbers, **flags, **size, num_warps=tile.warps
+    )
     return out
 
 
@@ -154,26 +162,28 @@ def kept(index, key0, key1, half, dropped):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gather_kernel(  # type: ignore[no-untyped-def]
-    short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    short, long, num_short, num_long, blocks, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    if program < num_long:  # the longest first
-        hub = tl.load(long + program + tl.arange(0, 1))
+    if program < num_long * blocks:  # the longest first, all channels of it: nobody shall wait for a hub at the end
+        hub = tl.load(long + program // blocks + tl.arange(0, 1))
         _make_rows(
-            hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            hub, hub >= 0, program % blocks, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
             DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, False, HINT, BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
-    else:
-        place = (program - num_long) * ROWS + tl.arange(0, ROWS)
+    else:  # some channels of all rows, then the next: what is gathered at a time fits better into the cache
+        program -= num_long * blocks
+        tiles = tl.cdiv(num_short, ROWS)
+        place = program % tiles * ROWS + tl.arange(0, ROWS)
         is_row = place < num_short
         row = tl.load(short + place, mask=is_row, other=0)
         _make_rows(
-            row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            row, is_row, program // tiles, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
             DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, UNROLL, HINT, BLOCK, ROWS, ENTRIES,
         )  # fmt: skip
@@ -181,14 +191,14 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _make_rows(  # type: ignore[no-untyped-def]
-    row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    row, is_row, block, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    channel = block * BLOCK + tl.arange(0, BLOCK)
     is_channel = channel < channels
     x += run * num_cols * channels
     if DROP != 0:
