@@ -127,9 +127,10 @@ def egnn_stack(
 
 def fuses_norms(x0: Tensor, graph: Propagation) -> bool:
     """Whether `egnn_norm_stack` has kernels for features of this shape on this device."""
+    if backend_for(x0) != "triton" or not graph.has_gpu_kernels:
+        return False
     n, d = x0.shape[-2:]
-    is_known = d in (16, 32, 64, 128, 256) and n > 1 and n * d < 2**31
-    return is_known and backend_for(x0) == "triton" and graph.has_gpu_kernels
+    return d in (16, 32, 64, 128, 256) and n > 1 and n * d < 2**31
 
 
 def egnn_norm_stack(
