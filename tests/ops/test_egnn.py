@@ -535,11 +535,31 @@ def test_many_runs_with_norms_equal_each_alone(device):
 
 
 @pytest.mark.parametrize("device", FUSED_DEVICES)
-def test_known_statistics_need_no_gradient_to_be_fused(device):
-    graph = GRAPHS["random"].to(device)
-    x0, weights, shifts, _, offsets = (t.to(device) for t in norm_parameters(graph, 32, 3))
-    found = []
-    for backend in ("triton", "reference"):
-        with use_backend(backend), torch.no_grad():
-            found.append(egnn_norm_stack(x0, graph, weights, shifts, None, offsets, **SETTING)[0].cpu())
-    assert relative(*found) < 5e-5
+@pytest.mark.parametrize("segment", [None, 2])
+def test_fused_layers_with_known_statistics_equal_the_plain_ones(segment, device):
+    graph, num_layers = GRAPHS["random"], 3
+    x0, weights, shifts, _, offsets = norm_parameters(graph, 32, num_layers)
+    keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    found = {}
+    for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        leaves = [t.to(device, dtype).requires_grad_() for t in (x0, weights, shifts, offsets)]
+        inputs = (leaves[0], graph.to(device).to(dtype=dtype), leaves[1], leaves[2], None, leaves[3])
+        with use_backend(backend):
+            out, _ = egnn_norm_stack(*inputs, **SETTING, p=0.5, keys=keys, segment=segment)
+            with torch.no_grad():
+                evaluated, _ = egnn_norm_stack(*inputs, **SETTING)
+        found[backend] = [out.detach(), evaluated, *torch.autograd.grad(out.sin().sum(), leaves)]
+    for ours, truth in zip(found["triton"], found["reference"], strict=True):
+        assert relative(ours.cpu(), truth.cpu()) < 1e-4
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_wide_layers_equal_the_reference(device):
+    graph, num_layers = GRAPHS["a hub"], 2
+    tensors = parameters(graph, 128, num_layers)
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    fast, plain = (
+        value_and_gradients(backend, tensors, graph, device, p=0.5, keys=keys) for backend in ("triton", "reference")
+    )
+    for ours, truth in zip(fast, plain, strict=True):
+        assert relative(ours, truth) < 1e-4

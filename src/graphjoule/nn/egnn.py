@@ -106,14 +106,14 @@ class ResidualConv(nn.Module):
 def norms_for_stack(layers: Sequence[ResidualConv]) -> list[nn.BatchNorm1d] | None:
     """The batch norms of all layers if `egnn_norm_stack` computes what they do now, else None.
 
-    They must be as they were written and all alike. In evaluation the stack has no gradient.
+    They must be as they were written and all alike.
     """
     norms = [layer.norm for layer in layers if layer.norm is not None and is_stock(layer.norm)]
     alike = {(norm.eps, norm.momentum, norm.training, norm.affine, norm.track_running_stats) for norm in norms}
     if len(norms) != len(layers) or len(alike) != 1:
         return None
-    _, momentum, training, *both = alike.pop()
-    return norms if all(both) and momentum is not None and (training or not torch.is_grad_enabled()) else None
+    _, momentum, _, *both = alike.pop()
+    return norms if all(both) and momentum is not None else None
 
 
 @stock
@@ -222,7 +222,7 @@ class ResidualModel(GraphModel):
         h = h0 = self.encoder(x, keys[0])
         drops = [key for key in keys[1:-1] if key is not None]
         show = None if drops else onlookers(self.convs, graph)  # a stack may drop an output where it makes it
-        stack = self._stack(or_seen=show is not None, or_norms=show is None and fuses_norms(h0, graph))
+        stack = self._stack(or_seen=show is not None, or_norms=fuses_norms(h0, graph))
         with full_precision(h0):  # the fused stack has no kernels in half precision, and traced or not it is the same
             if stack is None:
                 for conv, key in zip(self.convs, keys[1:-1], strict=True):
@@ -271,7 +271,8 @@ class ResidualModel(GraphModel):
         }
         if norms is None:
             return partial(egnn_stack, **settings)
-        return partial(_norm_stack, norms=norms, activations=getattr(torch, self.activations), **settings)
+        activations = torch.float32 if or_seen else getattr(torch, self.activations)  # who looks on sees them all
+        return partial(_norm_stack, norms=norms, activations=activations, **settings)
 
     def layers(self) -> list[ResidualConv]:
         """The graph layers, with their type."""
@@ -291,7 +292,6 @@ def _norm_stack(
     *,
     norms: Sequence[nn.BatchNorm1d],
     weights: Tensor,
-    show: None,
     **settings: Any,
 ) -> Tensor:
     """All layers with their batch norms, whose running statistics move as torch moves them."""

@@ -107,6 +107,10 @@ def egnn_stack(
         show: called with the number of every layer, its output, and what the next layer's product made of it, if that
             is at hand; without dropout and where `is_plain` says so.
     """
+    if x0.size(-1) > 64 and fuses_norms(x0, graph):  # wide layers: norms that do nothing
+        nothing = torch.zeros_like(weights[:, 0])
+        settings: dict[str, Any] = {"c_min": c_min, "beta": beta, "p": p, "keys": keys, "segment": segment}
+        return egnn_norm_stack(x0, graph, weights, shifts, None, nothing, show=show, **settings)[0]
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
         # Imported here: the Triton backend only where Triton is, and both build on this file.
@@ -146,6 +150,7 @@ def egnn_norm_stack(
     p: float = 0.0,
     keys: Tensor | None = None,
     segment: int | None = None,
+    show: Show | None = None,
     eps: float = 1e-5,
     activations: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
@@ -164,6 +169,7 @@ def egnn_norm_stack(
         p: likewise.
         keys: likewise.
         segment: likewise.
+        show: likewise.
         eps: added to every variance.
         activations: dtype in which fused kernels keep activations between layers, float32 or bfloat16; sums are
             float32. The plain backend keeps the dtype of `x0`.
@@ -172,13 +178,11 @@ def egnn_norm_stack(
         The output of the last layer; and mean and unbiased variance of every layer's product, shape
         ``[num_layers, 2, channels]``, of no meaning without `gammas`.
     """
-    if fuses_norms(x0, graph) and not (gammas is None and torch.is_grad_enabled()):
+    if fuses_norms(x0, graph):
         from graphjoule.ops.stack_norm import Stack, run_stack
 
         needs_backward = torch.is_grad_enabled()
-        body = Stack(
-            graph, c_min, beta, p, segment, needs_backward=needs_backward, show=None, eps=eps, activations=activations
-        )
+        body = Stack(graph, c_min, beta, p, segment, needs_backward, show, eps=eps, activations=activations)
         tensors = (x0, weights, shifts, gammas, betas, keys if p else None)
         out, statistics = run_stack(body, *[None if t is None else t[None].contiguous() for t in tensors])
         return out[0], statistics[0]
@@ -189,6 +193,8 @@ def egnn_norm_stack(
         of_layers.append(torch.stack([mean, variance * len(z) / (len(z) - 1)]))
         z = z if gammas is None else (z - mean) * (variance + eps).rsqrt() * gammas[k]
         x = z + betas[k] if shifts is None else srelu(z + betas[k], shifts[k])
+        if show is not None:
+            show(k, x, None)
     return x, torch.stack(of_layers).detach()
 
 

@@ -1,4 +1,4 @@
-"""The EGNN stack with batch norms on a GPU: three passes over an activation forward per layer, four backward."""
+"""The EGNN stack on a GPU with batch norms, or with wide layers: products on tensor cores, all else in one pass."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stack(StackBody):
     Attributes:
         eps: of all norms.
         activations: dtype in which activations are kept; sums are float32.
-        gammas: factors of the norms, shape ``[runs, K, d]``; None where `betas` is added as it is and nothing measured.
+        gammas: factors of the norms, shape ``[runs, K, d]``; None where nothing is measured and `betas` only added.
         betas: offsets of the norms, shape ``[runs, K, d]``.
         statistics: mean and unbiased variance of every layer, shape ``[K, runs, 2, d]``.
     """
@@ -62,11 +62,13 @@ class Stack(StackBody):
         self.statistics = x0.new_empty(self.num_layers, runs, 2, d)
         self._kept_x0 = x0.to(self.activations)
         self._weights = split(weights)
+        by_layer, one = betas.transpose(0, 1), torch.ones_like(betas).transpose(0, 1)
+        self._known = torch.stack([0 * one, one, by_layer, one], dim=2) if gammas is None else None
 
     def unbind(self) -> None:
         """Let go of the tensors of this call."""
         super().unbind()
-        del self.gammas, self.betas, self._kept_x0, self._weights
+        del self.gammas, self.betas, self._kept_x0, self._weights, self._known
 
     @property
     def _parts(self) -> int:
@@ -81,15 +83,19 @@ class Stack(StackBody):
         )  # fmt: skip
         runs, n, d = x.shape
         z = self._room(k) if remember else torch.empty(runs, n, d, dtype=self.activations, device=x.device)
-        weight, beta = self._weights[:, k], self.betas[:, k]
-        if self.gammas is None:
-            product_srelu(mixed, weight, beta, self._shift(k), z)
+        weight, beta, shift = self._weights[:, k], self.betas[:, k], self._shift(k)
+        if self._known is None:
+            tiles, affine = self.betas.new_empty(runs, num_tiles(n), 2, d), self.betas.new_empty(runs, 4, d)
+            product(mixed, weight, z, tiles)
+            merge_statistics(tiles, n, self.gammas[:, k], beta, self.eps, self.statistics[k], affine)  # type: ignore[index]
+        elif not remember and self._key(k + 1) is None:
+            product_srelu(mixed, weight, beta, shift, z)
             return z
-        tiles, affine = x.new_empty(runs, num_tiles(n), 2, d, dtype=torch.float32), self.betas.new_empty(runs, 4, d)
-        product(mixed, weight, z, tiles)
-        merge_statistics(tiles, n, self.gammas[:, k], beta, self.eps, self.statistics[k], affine)
+        else:
+            affine = self._known[k]
+            product(mixed, weight, z, None)
         out = torch.empty_like(z) if remember else z
-        norm_srelu(z, affine, self._shift(k), out, p=self.p, keys=self._key(k + 1))
+        norm_srelu(z, affine, shift, out, p=self.p, keys=self._key(k + 1))
         if remember:
             self.remembered[k] = (mixed, z, affine)
         return out
@@ -113,6 +119,8 @@ class Stack(StackBody):
         grad = grad.to(self.activations)
         pull = affine.new_empty(runs, 2, d)
         merge_sums(norm_srelu_sums(grad, z, affine, shift, **drop), affine, n, self.sums[1][k], pull)
+        if self._known is not None:  # mean and variance are no functions of Z
+            pull.zero_()
         grad_z, grad_mixed = torch.empty_like(mixed), z  # a program reads its rows of Z before it writes them
         product_backward(grad, z, affine, pull, shift, self._transposed[:, k], grad_z, grad_mixed, **drop)
         torch.sum(weight_grad(mixed, grad_z), dim=1, out=self.sums[0][:, k])
@@ -131,7 +139,7 @@ class Stack(StackBody):
         """Gradients of the weights, the shifts, the factors and the offsets of the norms."""
         weights, sums = self.sums
         betas, gammas, shifts = sums.transpose(0, 1).unbind(2)
-        return weights, None if self.shifts is None else shifts, gammas, betas
+        return weights, None if self.shifts is None else shifts, None if self.gammas is None else gammas, betas
 
     def _room(self, k: int) -> Tensor:
         """Where the ``Z`` of a layer goes: those of a segment lie in one piece."""
