@@ -12,6 +12,7 @@ from graphjoule.graph.csr import with_signature
 from graphjoule.ops.egnn import StackBody
 from graphjoule.ops.triton_gather import DROP_INPUT, DROP_OUTPUT, NO_DROP, gather
 from graphjoule.ops.triton_norm import (
+    add_layers,
     merge_statistics,
     merge_sums,
     norm_srelu,
@@ -125,7 +126,7 @@ class Stack(StackBody):
         product_backward(grad, z, affine, pull, shift, self._transposed[:, k], grad_z, grad_mixed, **drop)
         torch.sum(weight_grad(mixed, grad_z), dim=1, out=self.sums[0][:, k])
         if k == self._first:  # now the gradients of all M of the segment stand where the Z were
-            grad_x0.add_(self._before_norm.sum(dim=0, dtype=torch.float32), alpha=self.beta)
+            add_layers(self._before_norm, self.beta, grad_x0)
         return gather(
             grad_mixed, self.graph.rows, self.graph.value, a=1 - self.c_min, alpha=self.alpha,
             drop=NO_DROP if k else DROP_OUTPUT, p=self.p, keys=self._key(k),

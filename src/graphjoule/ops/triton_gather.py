@@ -21,23 +21,25 @@ NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3
 
 
 class Tile(NamedTuple):
-    """What a program makes: rows and channels; how many entries it reads at once, also of a hub; its warps.
+    """What a program makes: so many channels of some rows, some entries of each at once; of a hub alone other numbers.
 
-    With `unroll` a thread keeps to one row and channel, and reads entry after entry of it.
+    A hub's chain of loads is the shorter the more entries are read at once, so with fewer channels. With `hint` the
+    cache is asked to keep what is gathered and not what passes by; with `unroll` entries are read one after the other.
     """
 
     channels: int
     rows: int
     entries: int
-    hub_entries: int
     warps: int
-    unroll: bool = False
+    hub_channels: int
+    hub_entries: int
     hint: bool = False
-    hub_warps: int = 0
+    unroll: bool = False
 
 
-_TILE = Tile(64, 8, 8, 64, 4)  # by a sweep on an H200
-_WIDE = {4: _TILE, 2: _TILE}  # by bytes of a number
+# By sweeps on an H200. Wide rows are gathered in pieces of 128 bytes: of 169,343 nodes these fit into the cache.
+_TILE = Tile(64, 8, 8, 4, 64, 64)
+_WIDE = {4: Tile(32, 8, 8, 2, 8, 128, hint=True, unroll=True), 2: Tile(64, 8, 8, 2, 16, 128, hint=True, unroll=True)}
 _NARROW, _MANY = 4, 2**18  # rows of few channels where runs have many: ten of 100,000 x 16 took 0.39 ms, so 0.10
 _BLOCK = 1024
 
@@ -101,27 +103,24 @@ def gather(
     )  # fmt: skip
     numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale, keep, h)
     tile = _TILE if channels <= 64 and x.element_size() == 4 else _WIDE[x.element_size()]
-    block = min(tile.channels, triton.next_power_of_2(channels))
+    width = triton.next_power_of_2(channels)
+    block, hub_block = min(tile.channels, width), min(tile.hub_channels, width)
     flags = {
         "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
         "HAS_ALPHA": alpha != 0.0, "HAS_V": velocity is not None, "HAS_SPEED": speed is not None,
-        "BLOCK": block, "PARTS": parts, "UNROLL": tile.unroll, "HINT": tile.hint,
+        "PARTS": parts, "UNROLL": tile.unroll, "HINT": tile.hint,
     }  # fmt: skip
     rows_at_once = tile.rows
     if channels < 64 and runs * rows.short.numel() >= _MANY:
         rows_at_once *= min(_NARROW, 64 // block)
-    num_short, num_long, blocks = rows.short.numel(), rows.long.numel(), triton.cdiv(channels, block)
-    size = {"ROWS": rows_at_once, "ENTRIES": tile.entries, "HUB_ENTRIES": tile.hub_entries}
-    if tile.hub_warps and num_long:  # a launch of their own
-        few = {"ROWS": 1, "ENTRIES": 1, "HUB_ENTRIES": tile.hub_entries}
-        _gather_kernel[(num_long * blocks, runs)](
-            rows.short, rows.long, 0, num_long, blocks, *common, *numbers, **flags, **few, num_warps=tile.hub_warps
-        )
-        num_long, size["HUB_ENTRIES"] = 0, 1
-    programs = (num_long + triton.cdiv(num_short, rows_at_once)) * blocks
+    num_short, num_long = rows.short.numel(), rows.long.numel()
+    num_hub_programs = num_long * triton.cdiv(channels, hub_block)
+    programs = num_hub_programs + triton.cdiv(num_short, rows_at_once) * triton.cdiv(channels, block)
     _gather_kernel[(programs, runs)](
-        rows.short, rows.long, num_short, num_long, blocks, *common, *numbers, **flags, **size, num_warps=tile.warps
-    )
+        rows.short, rows.long, num_short, num_hub_programs, *common, *numbers, **flags,
+        BLOCK=block, ROWS=rows_at_once, ENTRIES=tile.entries, HUB_BLOCK=hub_block, HUB_ENTRIES=tile.hub_entries,
+        num_warps=tile.warps,
+    )  # fmt: skip
     return out
 
 
@@ -162,22 +161,24 @@ def kept(index, key0, key1, half, dropped):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gather_kernel(  # type: ignore[no-untyped-def]
-    short, long, num_short, num_long, blocks, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    short, long, num_short, num_hub_programs, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_ENTRIES: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_BLOCK: tl.constexpr,
+    HUB_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    if program < num_long * blocks:  # the longest first, all channels of it: nobody shall wait for a hub at the end
+    if program < num_hub_programs:  # the longest first, all channels of it: nobody shall wait for a hub at the end
+        blocks = tl.cdiv(channels, HUB_BLOCK)
         hub = tl.load(long + program // blocks + tl.arange(0, 1))
         _make_rows(
             hub, hub >= 0, program % blocks, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, False, HINT, BLOCK, 1, HUB_ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, False, HINT, HUB_BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
     else:  # some channels of all rows, then the next: what is gathered at a time fits better into the cache
-        program -= num_long * blocks
+        program -= num_hub_programs
         tiles = tl.cdiv(num_short, ROWS)
         place = program % tiles * ROWS + tl.arange(0, ROWS)
         is_row = place < num_short
@@ -272,13 +273,14 @@ def _make_rows(  # type: ignore[no-untyped-def]
         tl.store(place, total, mask=inside)
         total = own + h * total
     if PARTS == 0:
-        tl.store(out + run * num_rows * channels + element, total, mask=inside)
+        tl.store(out + run * num_rows * channels + element, total, mask=inside, eviction_policy=pass_by)
     else:
         place = out + run * PARTS * num_rows * channels + element
         hi = total.to(tl.bfloat16)
-        tl.store(place, hi, mask=inside)
+        tl.store(place, hi, mask=inside, eviction_policy=pass_by)
         if PARTS == 2:
-            tl.store(place + num_rows * channels, (total - hi.to(tl.float32)).to(tl.bfloat16), mask=inside)
+            lo = (total - hi.to(tl.float32)).to(tl.bfloat16)
+            tl.store(place + num_rows * channels, lo, mask=inside, eviction_policy=pass_by)
 
 
 @triton.jit

@@ -29,10 +29,12 @@ class Tiling(NamedTuple):
     stages: int
 
 
-_PRODUCT, _BACKWARD, _WEIGHT = Tiling(128, 32, 8, 3), Tiling(128, 32, 8, 3), Tiling(128, 32, 8, 3)
-_POINTWISE = Tiling(16, 0, 4, 1)
-_REDUCING_PROGRAMS, _STRETCHES = 1056, 66  # an H200 has 132 multiprocessors
-_MERGED = 64  # partial sums at once
+# By a sweep on an H200, which has 132 multiprocessors.
+_PRODUCT, _BACKWARD, _WEIGHT = Tiling(128, 32, 8, 4), Tiling(128, 32, 8, 3), Tiling(128, 32, 8, 4)
+_POINTWISE = Tiling(8, 0, 4, 1)
+_REDUCING_PROGRAMS, _STRETCHES = 528, 66
+_ELEMENTS = 2048
+_MERGED, _MERGED_CHANNELS = 512, 8  # partial sums that a program reads at once, to wait for memory few times
 
 
 def split(weights: Tensor) -> Tensor:
@@ -97,10 +99,10 @@ def merge_statistics(
         affine: filled with mean, ``gamma / sqrt(var + eps)``, ``beta`` and ``1 / sqrt(var + eps)``, ``[runs, 4, d]``.
     """
     runs, tiles, _, d = statistics.shape
-    block = min(d, 16)
+    block = min(d, _MERGED_CHANNELS)
     _merge_statistics_kernel[(d // block, runs)](
         statistics, gamma, beta, out, affine, n, tiles, gamma.stride(0), beta.stride(0), out.stride(0), eps,
-        D=d, BLOCK=block, TILES=_MERGED, ROWS=_PRODUCT.rows,
+        D=d, BLOCK=block, TILES=_MERGED, ROWS=_PRODUCT.rows, num_warps=8,
     )  # fmt: skip
 
 
@@ -166,9 +168,9 @@ def merge_sums(sums: Tensor, affine: Tensor, n: int, out: Tensor, pull: Tensor) 
             ``s gy + pull_0 + pull_1 (z - mean)``.
     """
     runs, programs, _, d = sums.shape
-    block = min(d, 16)
+    block = min(d, _MERGED_CHANNELS)
     _merge_sums_kernel[(d // block, runs)](
-        sums, affine, out, pull, n, programs, out.stride(0), D=d, BLOCK=block, TILES=_MERGED
+        sums, affine, out, pull, n, programs, out.stride(0), D=d, BLOCK=block, TILES=_MERGED, num_warps=8
     )
 
 
@@ -218,6 +220,29 @@ def weight_grad(m: Tensor, grad_z: Tensor) -> Tensor:
         D=d, ROWS=rows, STEP=_WEIGHT.step, PARTS=parts, num_warps=_WEIGHT.warps, num_stages=_WEIGHT.stages,
     )  # fmt: skip
     return partial
+
+
+def add_layers(layers: Tensor, factor: float, out: Tensor) -> None:
+    """``out += factor * sum_k layers[k]``, one pass over all layers.
+
+    Args:
+        layers: contiguous, shape ``[K, ...]``.
+        factor: of the sum.
+        out: float32, contiguous, shape ``[...]``.
+    """
+    count = out.numel()
+    _add_layers_kernel[(triton.cdiv(count, _ELEMENTS),)](layers, out, factor, count, len(layers), BLOCK=_ELEMENTS)
+
+
+@triton.jit
+def _add_layers_kernel(layers, out, factor, count, num_layers, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    element = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < count
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for _ in range(num_layers):
+        total += tl.load(layers + element, mask=inside, other=0.0).to(tl.float32)
+        layers += count
+    tl.store(out + element, tl.load(out + element, mask=inside) + factor * total, mask=inside)
 
 
 @triton.jit
