@@ -279,11 +279,14 @@ class ResidualModel(GraphModel):
         return list(self.convs)  # type: ignore[arg-type]
 
     def kept_activations(self, *, is_fused: bool) -> int:
-        """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers."""
+        """The fused stack keeps one per layer, or one per segment and one per layer of a segment, and some buffers.
+
+        Of wide layers a GPU keeps two.
+        """
         if not is_fused or self._stack() is None:
             return super().kept_activations(is_fused=is_fused)
-        segment = self._segment() or self.num_layers
-        return -(-self.num_layers // segment) + segment + 16
+        segment, each = self._segment() or self.num_layers, 2 if self.hidden_channels > 64 else 1
+        return -(-self.num_layers // segment) + each * segment + 16
 
 
 def _norm_stack(
