@@ -1,8 +1,8 @@
 """The EGNN stack on a GPU with batch norms, or with wide layers: products on tensor cores, all else in one pass.
 
-Counted in activations ``[n, d]`` that a layer reads or writes, besides what a gather reads again from the cache: forward
-7 (gather 3, product 2, norm with SReLU and dropout 2), backward 11 (sums over nodes 2, products 4 and 2, gather 2, sum
-over layers 1), evaluation 5. Layer by layer it is 14, 25 and 11.
+Counted in activations ``[n, d]`` that a layer reads or writes, besides what a gather reads again from the cache:
+forward 7 (gather 3, product 2, norm with SReLU and dropout 2), backward 11 (sums over nodes 2, products 4 and 2, gather
+2, sum over layers 1), evaluation 5. Layer by layer it is 14, 25 and 11.
 """
 
 from __future__ import annotations
