@@ -65,6 +65,7 @@ CASES: dict[str, Case] = {
         Case("pubmed-64", "pubmed", 64),
         Case("physics-32", "physics", 32),
         Case("arxiv-32", "arxiv", 32, _WIDE, _ARXIV),
+        Case("arxiv-32-bf16", "arxiv", 32, {**_WIDE, "activations": "bfloat16"}, _ARXIV),
         # The same without the batch norms that the paper has on ogbn-arxiv alone: the layer as on the other graphs.
         Case("arxiv-32-plain", "arxiv", 32, {**_WIDE, **_PLAIN}, _ARXIV),
         Case("gcnii-cora-64", "cora", 64, model="gcnii"),

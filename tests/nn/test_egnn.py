@@ -1,10 +1,16 @@
+import os
+from copy import deepcopy
+from functools import partial
+
 import pytest
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.measures.energy import dirichlet_energy
-from graphjoule.nn import EGNN, EGNNConv, SReLU
-from graphjoule.ops import make_key
+from graphjoule.nn import EGNN, GCNII, EGNNConv, SReLU
+from graphjoule.nn.base import BatchNorm
+from graphjoule.nn.egnn import norms_for_stack
+from graphjoule.ops import make_key, use_backend
 from tests.graphs import k33, normal, random_edges
 
 INITIAL = [0.25, 0.4, 1.0, 2.0]
@@ -244,3 +250,58 @@ def test_a_certified_egnn_names_the_limits_of_its_weights_and_holds_them():
 def test_a_batch_norm_excludes_a_certificate():
     with pytest.raises(GraphjouleError, match="certified is True and batch_norm is True"):
         model(certified=True, batch_norm=True)
+
+
+def normed(**options) -> EGNN:
+    return EGNN(5, 16, 3, num_layers=3, batch_norm=True, srelu_init=-0.5, **options)
+
+
+def test_norms_are_fused_only_where_all_are_as_they_were_written_and_alike():
+    def can_fuse(change=None):
+        egnn = normed()
+        if change is not None:
+            change(egnn)
+        return norms_for_stack(egnn.layers()) is not None
+
+    assert can_fuse()
+    assert can_fuse(lambda egnn: egnn.eval())
+    assert not can_fuse(lambda egnn: egnn.convs[1].norm.eval())
+    assert not can_fuse(lambda egnn: setattr(egnn.convs[1], "norm", None))
+    assert not can_fuse(lambda egnn: setattr(egnn.convs[1].norm, "eps", 1e-3))
+    assert not can_fuse(lambda egnn: egnn.convs[2].norm.register_forward_hook(lambda *_: None))
+    assert not can_fuse(lambda egnn: setattr(egnn.convs[1], "norm", torch.nn.BatchNorm1d(16)))
+    assert not can_fuse(lambda egnn: [setattr(conv.norm, "momentum", None) for conv in egnn.convs])
+    assert not can_fuse(lambda egnn: [setattr(conv, "norm", BatchNorm(16, affine=False)) for conv in egnn.convs])
+    assert norms_for_stack(model().layers()) is None
+    assert normed()._stack() is None
+    assert normed()._stack(or_norms=True) is not None
+
+
+FUSED_DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="no kernels here")),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+@pytest.mark.parametrize("kind", [normed, partial(GCNII, 5, 16, 3, num_layers=3, batch_norm=True)])
+def test_fused_norms_train_and_evaluate_as_layers_one_by_one(kind, device, monkeypatch):
+    torch.manual_seed(0)
+    start, edges, key = kind().to(device), random_edges(num_nodes=40, num_edges=90), make_key(1).to(device)
+    x, graph = normal(40, 5).float().to(device), edges.graph().to(device)
+    found = []
+    for is_fused in (True, False):
+        if not is_fused:
+            monkeypatch.setattr("graphjoule.nn.egnn.fuses_norms", lambda *_: False)
+        network = deepcopy(start)
+        with use_backend("triton"):
+            for _ in range(2):
+                scores = network(x, graph, key=key)
+            scores.square().sum().backward()
+            network.eval()
+            with torch.no_grad():
+                evaluated = network(x, graph)
+        grads = [parameter.grad for parameter in network.parameters()]
+        found.append([scores.detach(), evaluated, *grads, *network.buffers()])
+    for ours, truth in zip(*found, strict=True):
+        torch.testing.assert_close(ours.float(), truth.float(), rtol=1e-3, atol=1e-4 * float(truth.abs().max()))

@@ -1,4 +1,5 @@
 import math
+import os
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from graphjoule.ops import (
     describe_backend,
     dropout,
     egnn_layer,
+    egnn_norm_stack,
     egnn_stack,
     fold_in,
     make_key,
@@ -398,3 +400,166 @@ def test_triton_repeats_to_the_bit():
     keys = fold_in(make_key(0), torch.arange(3, dtype=torch.int32)).cuda()
     first, second = (value_and_gradients("triton", tensors, graph, "cuda", p=0.5, keys=keys) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+# The stack with batch norms: plain against torch's own norms, fused against plain.
+
+FUSED_DEVICES = [
+    pytest.param("cpu", marks=pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="no kernels here")),
+    pytest.param("cuda", marks=pytest.mark.gpu),
+]
+
+
+def norm_parameters(graph, channels, num_layers, *lead):
+    generator = torch.Generator().manual_seed(2)
+    factors = 1 + 0.2 * torch.randn(*lead, num_layers, channels, generator=generator)
+    offsets = 0.2 * torch.randn(*lead, num_layers, channels, generator=generator)
+    return *parameters(graph, channels, num_layers, *lead), factors, offsets
+
+
+def norm_value_and_gradients(backend, tensors, graph, device, dtype=torch.float32, has_shift=True, **setting):
+    """Output, statistics, and the gradients of all tensors."""
+    x0, weights, shifts, *norms = leaves = [t.to(device, dtype).requires_grad_() for t in tensors]
+    with use_backend(backend):
+        on_device = graph.to(device).to(dtype=dtype)
+        out, statistics = egnn_norm_stack(
+            x0, on_device, weights, shifts if has_shift else None, *norms, **SETTING, **setting
+        )
+    pull = torch.linspace(-1, 1, out.numel(), device=device, dtype=dtype).view(out.shape).sin()
+    wanted = [leaf for leaf in leaves if has_shift or leaf is not shifts]
+    return [t.detach().cpu() for t in (out, statistics, *torch.autograd.grad((out * pull).sum(), wanted))]
+
+
+@pytest.mark.parametrize("has_shift", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_the_plain_norm_stack_is_layers_with_torchs_batch_norm(p, has_shift):
+    graph, num_layers = GRAPHS["random"].to(dtype=torch.float64), 3
+    tensors = [t.double() for t in norm_parameters(graph, 4, num_layers)]
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32))
+    found = norm_value_and_gradients(
+        "reference", tensors, graph, "cpu", torch.float64, has_shift, p=p, keys=keys, eps=1e-3
+    )
+    x0, weights, shifts, factors, offsets = leaves = [t.requires_grad_() for t in tensors]
+    x, moments = x0, []
+    for k in range(num_layers):
+        norm = torch.nn.BatchNorm1d(4, eps=1e-3, momentum=1.0, dtype=torch.float64)
+        norm.weight.data, norm.bias.data = factors[k].detach(), offsets[k].detach()
+        z = residual_mix(dropout(x, p, keys[k]), x0, graph, **SETTING) @ weights[k]
+        z = torch.func.functional_call(norm, {"weight": factors[k], "bias": offsets[k]}, (z,))
+        moments.append(torch.stack([norm.running_mean, norm.running_var]))
+        x = srelu(z, shifts[k]) if has_shift else z
+    pull = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view(x.shape).sin()
+    grads = torch.autograd.grad((x * pull).sum(), [leaf for leaf in leaves if has_shift or leaf is not shifts])
+    for ours, truth in zip(found, (x, torch.stack(moments), *grads), strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-10, atol=1e-12)
+
+
+def test_known_statistics_are_part_of_weights_and_offsets():
+    graph = GRAPHS["random"].to(dtype=torch.float64)
+    x0, weights, shifts, _, offsets = (t.double() for t in norm_parameters(graph, 4, 2))
+    found, _ = egnn_norm_stack(x0, graph, weights, shifts, None, offsets, **SETTING)
+    x = x0
+    for k in range(2):
+        x = srelu(residual_mix(x, x0, graph, **SETTING) @ weights[k] + offsets[k], shifts[k])
+    torch.testing.assert_close(found, x)
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "one node"])
+@pytest.mark.parametrize(("channels", "p", "has_shift"), [(16, 0.0, True), (64, 0.6, True), (32, 0.6, False)])
+def test_fused_norms_equal_the_plain_ones(name, channels, p, has_shift, device):
+    """Three bfloat16 products make a relative error near 3e-6, which a norm of a few nodes may enlarge."""
+    graph, num_layers = GRAPHS[name], 3
+    tensors = norm_parameters(graph, channels, num_layers)
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    setting = {"p": p, "keys": keys, "has_shift": has_shift}
+    fast = norm_value_and_gradients("triton", tensors, graph, device, **setting)
+    plain = norm_value_and_gradients("reference", tensors, graph, device, torch.float64, **setting)
+    for ours, truth in zip(fast, plain, strict=True):
+        assert relative(ours, truth) < 1e-4
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_activations_in_bfloat16_stay_near(device):
+    """Value to 1 %; gradients to 3 % where no SReLU is near its shift, whose side a rounding could change."""
+    graph, num_layers = random_graph(300, 900), 3
+    x0, weights, shifts, factors, offsets = norm_parameters(graph, 32, num_layers)
+    tensors = (x0, weights, shifts - 10, factors, offsets)
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    kept = norm_value_and_gradients("triton", tensors, graph, device, p=0.3, keys=keys, activations=torch.bfloat16)
+    plain = norm_value_and_gradients("reference", tensors, graph, device, torch.float64, p=0.3, keys=keys)
+    assert relative(kept[0], plain[0]) < 1e-2
+    for place, (ours, truth) in enumerate(zip(kept, plain, strict=True)):
+        if place != 4:  # no gradient of a shift is other than zero
+            assert relative(ours, truth) < 3e-2
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_norms_with_checkpoint_segments_or_a_second_time_are_the_same_to_the_bit(device):
+    graph, num_layers = GRAPHS["a hub"], 5
+    tensors = norm_parameters(graph, 16, num_layers)
+    keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    first, again, pieces = (
+        norm_value_and_gradients("triton", tensors, graph, device, p=0.5, keys=keys, segment=segment)
+        for segment in (None, None, 2)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    for place, (ours, truth) in enumerate(zip(pieces, first, strict=True)):
+        if place == 2:  # the gradient of x0 is summed segment by segment
+            assert relative(ours, truth) < 1e-6
+        else:
+            assert torch.equal(ours, truth)
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_many_runs_with_norms_equal_each_alone(device):
+    graph, num_layers, runs = GRAPHS["random"], 3, 3
+    tensors = [t.to(device) for t in norm_parameters(graph, 16, num_layers, runs)]
+    keys = fold_in(make_key(torch.arange(runs))[:, None], torch.arange(num_layers, dtype=torch.int32)).to(device)
+    on_device = graph.to(device)
+
+    def stack(x0, weights, shifts, factors, offsets, keys):
+        return egnn_norm_stack(x0, on_device, weights, shifts, factors, offsets, **SETTING, p=0.4, keys=keys)
+
+    leaves = [t.requires_grad_() for t in tensors]
+    with use_backend("triton"):
+        outs, statistics = torch.vmap(stack)(*leaves, keys)
+        grads = torch.autograd.grad(outs.sin().sum(), leaves)
+        for run in range(runs):
+            own = [t.detach()[run].requires_grad_() for t in tensors]
+            out, moments = stack(*own, keys[run])
+            torch.testing.assert_close(outs[run], out)
+            torch.testing.assert_close(statistics[run], moments)
+            for ours, truth in zip(grads, torch.autograd.grad(out.sin().sum(), own), strict=True):
+                assert relative(ours[run], truth) < 1e-5
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+@pytest.mark.parametrize("segment", [None, 2])
+def test_fused_layers_with_known_statistics_equal_the_plain_ones(segment, device):
+    graph, num_layers = GRAPHS["random"], 3
+    x0, weights, shifts, _, offsets = norm_parameters(graph, 32, num_layers)
+    keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    found = {}
+    for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        leaves = [t.to(device, dtype).requires_grad_() for t in (x0, weights, shifts, offsets)]
+        inputs = (leaves[0], graph.to(device).to(dtype=dtype), leaves[1], leaves[2], None, leaves[3])
+        with use_backend(backend):
+            out, _ = egnn_norm_stack(*inputs, **SETTING, p=0.5, keys=keys, segment=segment)
+            with torch.no_grad():
+                evaluated, _ = egnn_norm_stack(*inputs, **SETTING)
+        found[backend] = [out.detach(), evaluated, *torch.autograd.grad(out.sin().sum(), leaves)]
+    for ours, truth in zip(found["triton"], found["reference"], strict=True):
+        assert relative(ours.cpu(), truth.cpu()) < 1e-4
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_wide_layers_equal_the_reference(device):
+    graph, num_layers = GRAPHS["a hub"], 2
+    tensors = parameters(graph, 128, num_layers)
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    fast, plain = (
+        value_and_gradients(backend, tensors, graph, device, p=0.5, keys=keys) for backend in ("triton", "reference")
+    )
+    for ours, truth in zip(fast, plain, strict=True):
+        assert relative(ours, truth) < 1e-4

@@ -2,7 +2,7 @@
 
 from graphjoule.ops.backend import backend_for, describe_backend, use_backend
 from graphjoule.ops.dropout import dropout, fold_in, make_key, split_key
-from graphjoule.ops.egnn import egnn_layer, egnn_stack, may_overwrite, residual_mix, srelu
+from graphjoule.ops.egnn import egnn_layer, egnn_norm_stack, egnn_stack, fuses_norms, may_overwrite, residual_mix, srelu
 from graphjoule.ops.memory import Memory, using_memory
 from graphjoule.ops.propagate import propagate
 from graphjoule.ops.sparse_linear import sparse_linear
@@ -15,8 +15,10 @@ __all__ = [
     "describe_backend",
     "dropout",
     "egnn_layer",
+    "egnn_norm_stack",
     "egnn_stack",
     "fold_in",
+    "fuses_norms",
     "limit_spectral_norm",
     "make_key",
     "may_overwrite",

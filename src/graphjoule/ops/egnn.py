@@ -107,6 +107,10 @@ def egnn_stack(
         show: called with the number of every layer, its output, and what the next layer's product made of it, if that
             is at hand; without dropout and where `is_plain` says so.
     """
+    if x0.size(-1) > 64 and fuses_norms(x0, graph):  # wide layers: norms that do nothing
+        nothing = torch.zeros_like(weights[:, 0])
+        settings: dict[str, Any] = {"c_min": c_min, "beta": beta, "p": p, "keys": keys, "segment": segment}
+        return egnn_norm_stack(x0, graph, weights, shifts, None, nothing, show=show, **settings)[0]
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
         # Imported here: the Triton backend only where Triton is, and both build on this file.
@@ -123,6 +127,75 @@ def egnn_stack(
         if show is not None:
             show(k, x, None)
     return x
+
+
+def fuses_norms(x0: Tensor, graph: Propagation) -> bool:
+    """Whether `egnn_norm_stack` has kernels for features of this shape on this device."""
+    if backend_for(x0) != "triton" or not graph.has_gpu_kernels:
+        return False
+    n, d = x0.shape[-2:]
+    return d in (16, 32, 64, 128, 256) and n > 1 and n * d < 2**31
+
+
+def egnn_norm_stack(
+    x0: Tensor,
+    graph: Propagation,
+    weights: Tensor,
+    shifts: Tensor | None,
+    gammas: Tensor | None,
+    betas: Tensor,
+    *,
+    c_min: float,
+    beta: float,
+    p: float = 0.0,
+    keys: Tensor | None = None,
+    segment: int | None = None,
+    show: Show | None = None,
+    eps: float = 1e-5,
+    activations: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """`egnn_stack` with a batch norm before every SReLU.
+
+    Args:
+        x0: as in `egnn_stack`, like all that is not said here.
+        graph: likewise.
+        weights: likewise.
+        shifts: likewise.
+        gammas: factors of the norms, shape ``[num_layers, channels]``; None where means and variances are known
+            beforehand and part of `weights` and `betas`, as in evaluation.
+        betas: offsets of the norms, shape ``[num_layers, channels]``.
+        c_min: as in `egnn_stack`.
+        beta: likewise.
+        p: likewise.
+        keys: likewise.
+        segment: likewise.
+        show: likewise.
+        eps: added to every variance.
+        activations: dtype in which fused kernels keep activations between layers, float32 or bfloat16; sums are
+            float32. The plain backend keeps the dtype of `x0`.
+
+    Returns:
+        The output of the last layer; and mean and unbiased variance of every layer's product, shape
+        ``[num_layers, 2, channels]``, of no meaning without `gammas`.
+    """
+    if fuses_norms(x0, graph):
+        from graphjoule.ops.stack_norm import Stack, run_stack
+
+        needs_backward = torch.is_grad_enabled()
+        body = Stack(graph, c_min, beta, p, segment, needs_backward, show, eps=eps, activations=activations)
+        tensors = (x0, weights, shifts, gammas, betas, keys if p else None)
+        out, statistics = run_stack(body, *[None if t is None else t[None].contiguous() for t in tensors])
+        return out[0], statistics[0]
+    x, of_layers = x0, []
+    for k, weight in enumerate(weights):
+        z = residual_mix(dropout(x, p, None if keys is None else keys[k]), x0, graph, c_min, beta) @ weight
+        variance, mean = torch.var_mean(z, dim=0, correction=0)
+        of_layers.append(torch.stack([mean, variance * len(z) / (len(z) - 1)]))
+        z = z if gammas is None else (z - mean) * (variance + eps).rsqrt() * gammas[k]
+        x = z + betas[k] if shifts is None else srelu(z + betas[k], shifts[k])
+        if show is not None:
+            show(k, x, None)
+    return x, torch.stack(of_layers).detach()
 
 
 @dataclass

@@ -7,7 +7,7 @@ at once, so that no program runs for long. Every sum has a fixed order, so resul
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,7 +18,28 @@ from graphjoule.graph.csr import Rows
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 
 NO_DROP, DROP_INPUT, DROP_OUTPUT, DROP_VALUE = 0, 1, 2, 3
-_ROWS, _ENTRIES, _HUB_ENTRIES, _WARPS = 8, 8, 64, 4  # by a sweep on an H200
+
+
+class Tile(NamedTuple):
+    """What a program makes: so many channels of some rows, some entries of each at once; of a hub alone other numbers.
+
+    A hub's chain of loads is the shorter the more entries are read at once, so with fewer channels. With `hint` the
+    cache is asked to keep what is gathered and not what passes by; with `unroll` entries are read one after the other.
+    """
+
+    channels: int
+    rows: int
+    entries: int
+    warps: int
+    hub_channels: int
+    hub_entries: int
+    hint: bool = False
+    unroll: bool = False
+
+
+# By sweeps on an H200. Wide rows are gathered in pieces of 128 bytes: of 169,343 nodes these fit into the cache.
+_TILE = Tile(64, 8, 8, 4, 64, 64)
+_WIDE = {4: Tile(32, 8, 8, 2, 8, 128, hint=True, unroll=True), 2: Tile(64, 8, 8, 2, 16, 128, hint=True, unroll=True)}
 _NARROW, _MANY = 4, 2**18  # rows of few channels where runs have many: ten of 100,000 x 16 took 0.39 ms, so 0.10
 _BLOCK = 1024
 
@@ -41,6 +62,7 @@ def gather(
     speed: Tensor | None = None,
     keep: float = 1.0,
     h: float = 1.0,
+    parts: int = 0,
 ) -> Tensor:
     """The gather described above; with a `velocity`, a layer of a wave.
 
@@ -64,9 +86,11 @@ def gather(
         speed: factor of every channel, shape ``[channels]``; 1 by default.
         keep: what a layer leaves of the velocity.
         h: step along the velocity.
+        parts: 0 for an output like `x`; else it is the sum of so many bfloat16, ``[runs, parts, num_rows, channels]``.
     """
     runs, num_cols, channels = x.shape
-    out = torch.empty(runs, rows.num_rows, channels, dtype=x.dtype, device=x.device)
+    shape = (runs, parts, rows.num_rows, channels) if parts else (runs, rows.num_rows, channels)
+    out = torch.empty(shape, dtype=torch.bfloat16 if parts else x.dtype, device=x.device)
     if keys is None or p == 0:
         drop = NO_DROP
     count = {DROP_VALUE: value.numel(), DROP_OUTPUT: rows.num_rows * channels}.get(drop, num_cols * channels)
@@ -78,26 +102,25 @@ def gather(
         anything if velocity is None else velocity, anything if speed is None else speed,
     )  # fmt: skip
     numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale, keep, h)
+    tile = _TILE if channels <= 64 and x.element_size() == 4 else _WIDE[x.element_size()]
+    width = triton.next_power_of_2(channels)
+    block, hub_block = min(tile.channels, width), min(tile.hub_channels, width)
     flags = {
         "DROP": drop, "HAS_X0": x0 is not None, "HAS_ADD": add_to is not None, "HAS_ID": value_id is not None,
         "HAS_ALPHA": alpha != 0.0, "HAS_V": velocity is not None, "HAS_SPEED": speed is not None,
-        "BLOCK": min(64, triton.next_power_of_2(channels)),
+        "PARTS": parts, "UNROLL": tile.unroll, "HINT": tile.hint,
     }  # fmt: skip
-    more = min(_NARROW, 64 // flags["BLOCK"]) if runs * rows.short.numel() >= _MANY else 1
-    tile = {"ROWS": _ROWS * more, "ENTRIES": _ENTRIES, "HUB_ENTRIES": _HUB_ENTRIES}
-    programs = rows.long.numel() + triton.cdiv(rows.short.numel(), tile["ROWS"])
-    grid = (programs, runs, triton.cdiv(channels, flags["BLOCK"]))
-    _gather_kernel[grid](
-        rows.short,
-        rows.long,
-        rows.short.numel(),
-        rows.long.numel(),
-        *common,
-        *numbers,
-        **flags,
-        **tile,
-        num_warps=_WARPS,
-    )
+    rows_at_once = tile.rows
+    if channels < 64 and runs * rows.short.numel() >= _MANY:
+        rows_at_once *= min(_NARROW, 64 // block)
+    num_short, num_long = rows.short.numel(), rows.long.numel()
+    num_hub_programs = num_long * triton.cdiv(channels, hub_block)
+    programs = num_hub_programs + triton.cdiv(num_short, rows_at_once) * triton.cdiv(channels, block)
+    _gather_kernel[(programs, runs)](
+        rows.short, rows.long, num_short, num_hub_programs, *common, *numbers, **flags,
+        BLOCK=block, ROWS=rows_at_once, ENTRIES=tile.entries, HUB_BLOCK=hub_block, HUB_ENTRIES=tile.hub_entries,
+        num_warps=tile.warps,
+    )  # fmt: skip
     return out
 
 
@@ -138,40 +161,45 @@ def kept(index, key0, key1, half, dropped):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gather_kernel(  # type: ignore[no-untyped-def]
-    short, long, num_short, num_long, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    short, long, num_short, num_hub_programs, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr, HUB_BLOCK: tl.constexpr,
     HUB_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    if program < num_long:  # the longest first
-        hub = tl.load(long + program + tl.arange(0, 1))
+    if program < num_hub_programs:  # the longest first, all channels of it: nobody shall wait for a hub at the end
+        blocks = tl.cdiv(channels, HUB_BLOCK)
+        hub = tl.load(long + program // blocks + tl.arange(0, 1))
         _make_rows(
-            hub, hub >= 0, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            hub, hub >= 0, program % blocks, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, BLOCK, 1, HUB_ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, False, HINT, HUB_BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
-    else:
-        place = (program - num_long) * ROWS + tl.arange(0, ROWS)
+    else:  # some channels of all rows, then the next: what is gathered at a time fits better into the cache
+        program -= num_hub_programs
+        tiles = tl.cdiv(num_short, ROWS)
+        place = program % tiles * ROWS + tl.arange(0, ROWS)
         is_row = place < num_short
         row = tl.load(short + place, mask=is_row, other=0)
         _make_rows(
-            row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            row, is_row, program // tiles, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
-            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, BLOCK, ROWS, ENTRIES,
+            DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, UNROLL, HINT, BLOCK, ROWS, ENTRIES,
         )  # fmt: skip
 
 
 @triton.jit
 def _make_rows(  # type: ignore[no-untyped-def]
-    row, is_row, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    row, is_row, block, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
+    HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,
 ):  # fmt: skip
     run = tl.program_id(1).to(tl.int64)
-    channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    channel = block * BLOCK + tl.arange(0, BLOCK)
     is_channel = channel < channels
     x += run * num_cols * channels
     if DROP != 0:
@@ -181,25 +209,46 @@ def _make_rows(  # type: ignore[no-untyped-def]
     start = tl.load(rowptr + row, mask=is_row, other=0)
     end = tl.load(rowptr + row + 1, mask=is_row, other=0)
     total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    keep_x: tl.constexpr = "evict_last" if HINT else ""
+    pass_by: tl.constexpr = "evict_first" if HINT else ""
     for first in range(0, tl.max(end - start), ENTRIES):
-        entry = start[:, None] + first + tl.arange(0, ENTRIES)[None, :]
-        there = entry < end[:, None]
-        source = tl.load(col + entry, mask=there, other=0)
-        weight = tl.load(value + entry, mask=there, other=0.0)
-        if DROP == 3:
-            number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
-            weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
-        element = source[:, :, None] * channels + channel[None, None, :]
-        part = tl.load(x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0)
-        if DROP == 1:
-            part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
-        total += tl.sum(weight[:, :, None] * part, axis=1)
+        if UNROLL:
+            for step in tl.static_range(ENTRIES):
+                entry = start + first + step
+                there = entry < end
+                source = tl.load(col + entry, mask=there, other=0, eviction_policy=pass_by)
+                weight = tl.load(value + entry, mask=there, other=0.0, eviction_policy=pass_by)
+                if DROP == 3:
+                    number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
+                    weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
+                element = source[:, None] * channels + channel[None, :]
+                part = tl.load(
+                    x + element, mask=there[:, None] & is_channel[None, :], other=0.0, eviction_policy=keep_x
+                ).to(tl.float32)
+                if DROP == 1:
+                    part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
+                total += weight[:, None] * part
+        else:
+            entry = start[:, None] + first + tl.arange(0, ENTRIES)[None, :]
+            there = entry < end[:, None]
+            source = tl.load(col + entry, mask=there, other=0)
+            weight = tl.load(value + entry, mask=there, other=0.0)
+            if DROP == 3:
+                number = tl.load(value_id + entry, mask=there, other=0).to(tl.int32) if HAS_ID else entry
+                weight = tl.where(kept(number, key0, key1, half, dropped), weight, 0.0)
+            element = source[:, :, None] * channels + channel[None, None, :]
+            part = tl.load(
+                x + element, mask=there[:, :, None] & is_channel[None, None, :], other=0.0, eviction_policy=keep_x
+            ).to(tl.float32)
+            if DROP == 1:
+                part = tl.where(kept(element, key0, key1, half, dropped), part, 0.0)
+            total += tl.sum(weight[:, :, None] * part, axis=1)
     total *= a
 
     inside = is_row[:, None] & is_channel[None, :]
     element = row[:, None] * channels + channel[None, :]
     if HAS_ALPHA or HAS_ADD:
-        own = tl.load(x + element, mask=inside, other=0.0)
+        own = tl.load(x + element, mask=inside, other=0.0).to(tl.float32)
         if HAS_ADD:
             place = add_to + run * num_rows * channels + element
             tl.store(place, tl.load(place, mask=inside, other=0.0) + beta * own, mask=inside)
@@ -213,7 +262,9 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if HAS_SPEED:
         total *= tl.load(speed + channel, mask=is_channel, other=0.0)[None, :]
     if HAS_X0:
-        total += beta * tl.load(x0 + run * num_rows * channels + element, mask=inside, other=0.0)
+        total += beta * tl.load(
+            x0 + run * num_rows * channels + element, mask=inside, other=0.0, eviction_policy=pass_by
+        ).to(tl.float32)
         if HAS_V:
             total -= beta * own
     if HAS_V:
@@ -221,7 +272,15 @@ def _make_rows(  # type: ignore[no-untyped-def]
         total += keep * tl.load(place, mask=inside, other=0.0)
         tl.store(place, total, mask=inside)
         total = own + h * total
-    tl.store(out + run * num_rows * channels + element, total, mask=inside)
+    if PARTS == 0:
+        tl.store(out + run * num_rows * channels + element, total, mask=inside, eviction_policy=pass_by)
+    else:
+        place = out + run * PARTS * num_rows * channels + element
+        hi = total.to(tl.bfloat16)
+        tl.store(place, hi, mask=inside, eviction_policy=pass_by)
+        if PARTS == 2:
+            lo = (total - hi.to(tl.float32)).to(tl.bfloat16)
+            tl.store(place + num_rows * channels, lo, mask=inside, eviction_policy=pass_by)
 
 
 @triton.jit

@@ -192,7 +192,8 @@ def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
 
-_LATER: dict[str, Any] = {"certified": False}  # options that records of before lack, with what they were trained with
+# Options that records of before lack, with what they were trained with.
+_LATER: dict[str, Any] = {"certified": False, "activations": "float32"}
 
 
 def _as_format_1(recipe: Recipe) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_json_is_the_last_line_and_the_file_holds_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["coar-64"], "Unknown case 'coar-64'; expected one of: arxiv-32, arxiv-32-plain, cora-64"),
+        (["coar-64"], "Unknown case 'coar-64'; expected one of: arxiv-32, arxiv-32-bf16, arxiv-32-plain, cora-64"),
         (["--curves", "width"], "Unknown curve 'width'; expected one of: depth, nodes, runs."),
         (["--peer", "dgl"], "Unknown peer 'dgl'; expected one of: pyg, pyg-csr."),
         (["--device", "tpu"], "choose one of auto, cpu, cuda"),
