@@ -29,6 +29,7 @@ from filelock import FileLock
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, file_lock, lock_itself, reason
+from graphjoule.training.recipe import LATER
 
 _ABOUT = "graphjoule"  # the study's attribute that says what it searches
 _BEGINNING = b'{"op_code":'  # of every line that Optuna writes
@@ -158,11 +159,12 @@ class StorageRef:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What makes two searches different, by their `Search.about`.
+    """What makes two searches different, by their `Search.about`; not an option that is younger than the first.
 
-    >>> differences({"seeds": [0], "lr": 0.1}, {"seeds": [0, 1], "lr": 0.1})
+    >>> differences({"seeds": [0], "lr": 0.1}, {"seeds": [0, 1], "lr": 0.1, "model.activations": "float32"})
     ['seeds: [0] -> [0, 1]']
     """
+    before = {f"model.{name}": value for name, value in LATER.items() if f"model.{name}" in now} | dict(before)
     pairs = {key: (before.get(key, "nothing"), now.get(key, "nothing")) for key in {**before, **now}}
     return [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]
 
