@@ -186,9 +186,9 @@ def bench_table() -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     cells: dict[tuple[str, str, int], list] = {}
-    for name in ("cpu", "h200", "h200-again"):
+    for name, later in {"cpu": "", "h200": "", "h200-again": ", again", "h200-wide": ", fused"}.items():
         for record in read_bench_records(RESULTS / f"bench/{name}.jsonl"):
-            place = (record.device, record.case + (", again" if "again" in name else ""), record.runs)
+            place = (record.device, record.case + later, record.runs)
             cells.setdefault(place, []).append(record)
     for (device, case, runs), records in cells.items():
         by_peer = middle_tries(records)
