@@ -37,7 +37,7 @@ BAD = {
     "unknown model": (["--model", "gnn"], '"gnn" is not a model'),
     "unknown model lists the choices": (["--model", "gat"], f"The choices are: {choices(MODELS)}."),
     "unknown key": (["--set", "cmin=0.3"], '"cmin" is not a setting of egnn, did you mean "c_min"?'),
-    "unknown key lists the choices": (["--set", "zzz=1"], "activation, average, batch_norm, beta, c_max, c_min, "),
+    "unknown key lists the choices": (["--set", "zzz=1"], "activation, activations, average, batch_norm, beta, "),
     "a key of another model": (["--model", "gcn", "--set", "c_min=0.2"], '"c_min" is not a setting of gcn'),
     "no value": (["--set", "c_min"], "'c_min' is not a setting: expected key=value"),
     "no number": (["--set", "lr=fast"], "lr = 'fast' cannot be used"),
