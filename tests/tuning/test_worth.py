@@ -308,7 +308,7 @@ def test_it_is_kept_in_the_folder_made_once_and_again_for_other_runs(tmp_path, f
     first = assess(task, trained(task, out=folder.path), device="cpu")
     assert folder.comparison() == first
     card = folder.card_path.read_text()
-    assert "## What the graph is worth" in card
+    assert "\n\n## What the graph is worth\n\n" in card
     assert all(f"| {row.name} | " in card for row in first.rows)
     recipe = load_recipe("gcn", task.name, 2, {"epochs": 5, "hidden_channels": 16, "lr": 0.05})
     again = fit(recipe, task, out=folder.path, resume=True, device="cpu")
