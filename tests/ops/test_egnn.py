@@ -24,6 +24,7 @@ from graphjoule.ops import (
     using_memory,
 )
 from graphjoule.ops.backend import has_triton
+from graphjoule.ops.egnn import has_large_tiles
 from tests.graphs import edge_lists, few, no_edges, normal, random_edges
 from tests.ops.live_bytes import LiveBytes
 
@@ -563,3 +564,10 @@ def test_wide_layers_equal_the_reference(device):
     )
     for ours, truth in zip(fast, plain, strict=True):
         assert relative(ours, truth) < 1e-4
+
+
+@pytest.mark.parametrize(("capability", "fits"), [((8, 0), False), ((8, 9), False), ((9, 0), True), ((12, 0), False)])
+def test_large_tiles_are_for_gpus_with_the_shared_memory_for_them(monkeypatch, capability, fits):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_large_tiles(torch.device("cuda")) is fits
+    assert has_large_tiles(torch.device("cpu"))  # Triton's interpreter

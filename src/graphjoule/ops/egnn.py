@@ -131,10 +131,18 @@ def egnn_stack(
 
 def fuses_norms(x0: Tensor, graph: Propagation) -> bool:
     """Whether `egnn_norm_stack` has kernels for features of this shape on this device."""
-    if backend_for(x0) != "triton" or not graph.has_gpu_kernels:
+    if backend_for(x0) != "triton" or not graph.has_gpu_kernels or not has_large_tiles(x0.device):
         return False
     n, d = x0.shape[-2:]
     return d in (16, 32, 64, 128, 256) and n > 1 and n * d < 2**31
+
+
+def has_large_tiles(device: torch.device) -> bool:
+    """Whether 227 KiB of shared memory are there for a block, which tiles of 128 rows and 256 channels need.
+
+    Hopper and the large Blackwell have them, other GPUs 100 to 164 KiB.
+    """
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def egnn_norm_stack(
