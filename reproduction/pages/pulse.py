@@ -91,7 +91,7 @@ def ring_picture(num_layers: int = _DEEP, last: int = _LAST) -> bytes:
     axes = figure.axes[1]
     axes.clear()
     corners = (begin, num_layers, begin, num_layers)
-    image = axes.imshow(seen.T, "cividis", extent=corners, origin="lower", aspect="auto", vmin=0, vmax=1)
+    image = axes.imshow(seen.T.numpy(), "cividis", extent=corners, origin="lower", aspect="auto", vmin=0, vmax=1)
     axes.set(title=empty.title, xlabel="layer", ylabel="hops")
     figure.colorbar(image, ax=axes, label="size of a node's feature")
     return _png(figure)
