@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
@@ -70,6 +71,15 @@ def inner_network(model: nn.Module) -> nn.Module:
 def user_module(model: GraphModel) -> nn.Module:
     """What the user built, without our wrapper; a network of ours, or of a regression, as it is."""
     return model.module if isinstance(model, OwnModel) else model
+
+
+def set_norm_momentum(model: nn.Module, momentum: float, name: str) -> None:
+    """Let all batch norms of a network forget at one rate; one that has none is refused by its name."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not norms:
+        raise GraphjouleError(f"train.norm_momentum is {momentum:g}, and {name} has no batch norm.")
+    for norm in norms:
+        norm.momentum = momentum
 
 
 def not_finite(model: nn.Module) -> str | None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import pad_sequence
 
 from graphjoule.errors import GraphjouleError
@@ -22,7 +21,7 @@ from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
 from graphjoule.trace import Trace
-from graphjoule.training.build import Architecture, Draws, inner_network
+from graphjoule.training.build import Architecture, Draws, inner_network, set_norm_momentum
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.evaluation import Evaluation, Predicted, evaluate
 from graphjoule.training.recipe import Recipe
@@ -184,13 +183,7 @@ class SeedBatch:
     def _initial_model(self, seed: int, built: dict[int, GraphModel]) -> GraphModel:
         model = built.pop(seed, None) or self.architecture.for_task(self.objective, self.task.num_features, seed)
         if (momentum := self.recipe.train.norm_momentum) is not None:
-            norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-            if not norms:
-                raise GraphjouleError(
-                    f"train.norm_momentum is {momentum:g}, and {self.recipe.model.name} has no batch norm."
-                )
-            for norm in norms:
-                norm.momentum = momentum
+            set_norm_momentum(model, momentum, self.recipe.model.name)
         split = self._split_of[seed]
         self.objective.prepare(model, self.task.targets[split.train], split.sizes[0], self._total)
         return model
