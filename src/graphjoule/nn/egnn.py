@@ -341,8 +341,8 @@ class EGNN(ResidualModel):
         certified: hold every weight to the spectral norm it starts with, ``sqrt(c_max)`` in the first layer and 1 in
             the others, after every step of `graphjoule.fit`; in a loop of your own call `hold_weights` there. What
             that proves of every layer `graphjoule.theory.certify` says.
-        activations: in which form fused layers with batch norms keep activations on a GPU, "float32" or "bfloat16".
-            With the latter half the memory moves and results agree to two digits; sums are float32 in any case. All
+        activations: in which form fused layers with batch norms keep activations, "float32" or "bfloat16"; they are
+            fused on a Hopper GPU. With the latter half the memory moves and results agree to two digits; sums are float32 in any case. All
             other layers keep float32.
 
     Example:
