@@ -342,8 +342,8 @@ class EGNN(ResidualModel):
             the others, after every step of `graphjoule.fit`; in a loop of your own call `hold_weights` there. What
             that proves of every layer `graphjoule.theory.certify` says.
         activations: in which form fused layers with batch norms keep activations, "float32" or "bfloat16"; they are
-            fused on a Hopper GPU. With the latter half the memory moves and results agree to two digits; sums are float32 in any case. All
-            other layers keep float32.
+            fused on a Hopper GPU. With the latter half the memory moves and results agree to two digits; sums are
+            float32 in any case. All other layers keep float32.
 
     Example:
         >>> model = EGNN(16, 64, 7, num_layers=64, c_min=0.15)
