@@ -56,6 +56,21 @@ def test_a_compiled_model_has_the_rows_of_the_plain_one_and_is_compiled_again_af
     assert calls
 
 
+def test_code_is_compiled_again_after_blocks_that_end_in_another_order():
+    torch.compiler.reset()
+    calls = []
+    function = torch.compile(lambda x: x + 1, backend=lambda graph, _: calls.append(1) or graph.forward)
+    first, second = uncompiled(), uncompiled()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    function(X)
+    assert not calls
+    second.__exit__(None, None, None)
+    function(X)
+    assert calls
+
+
 @any_model
 @pytest.mark.parametrize("is_called", [True, False])
 def test_a_constraint_holds_a_compiled_model(make, is_called):

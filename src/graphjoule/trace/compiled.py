@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +22,25 @@ def as_written(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def uncompiled() -> AbstractContextManager[Any]:
-    """A block in which whatever `torch.compile` made runs as it is written, with all hooks."""
-    return torch.compiler.set_stance("force_eager") if _is_loaded() else nullcontext()
+_stances: list[Any] = []  # torch's, one for each open block; the first knows what was before
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """A block in which whatever `torch.compile` made runs as it is written, with all hooks.
+
+    Blocks may end in any order, as traces may. Torch's own would then stay: the last to end sets what it found.
+    """
+    if not _is_loaded():
+        yield
+        return
+    _stances.append(_stances[0] if _stances else torch.compiler.set_stance("force_eager"))
+    try:
+        yield
+    finally:
+        stance = _stances.pop()
+        if not _stances:
+            stance.__exit__(None, None, None)
 
 
 def compile_anew() -> None:
