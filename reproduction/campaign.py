@@ -11,11 +11,11 @@
 All runs go to runs/campaign/. Several processes share one GPU; killed or out of time, the same command goes on. Exit
 code 0 says that nothing is left, 3 that something is.
 
-**One commit.** The project moves on between two calls, its campaign does not: `--pin` copies the package and this file
-as they are in a commit, `--code` lets that copy do the work, and every record has its commit and the hash of its files.
-The first `--pin` takes the commit that is checked out; once there was a call, it takes that one's, which
-reproduction/results/campaign/ keeps. A record of other code is not counted as done, and `graphjoule verify` compares
-the hash with the commit.
+**One commit.** The project moves on between two calls, its campaign does not: `--pin` copies the package and the
+studies as they are in a commit, and this file, which plans and packs, as it is now. `--code` lets that copy do the
+work, and every record has its commit and the hash of its files. The first `--pin` takes the commit that is checked out;
+once there was a call, it takes that one's, which reproduction/results/campaign/ keeps. A record of other code is not
+counted as done, and `graphjoule verify` compares the hash with the commit.
 
 **Over several machines.** `--collect` puts a study that is whole in its place, instead of its old records, and what is
 done of the others in reproduction/results/unfinished/. The next call counts both as done, so nothing but committed
@@ -217,6 +217,7 @@ def pin(folder: Path, out: Path, results: Path) -> None:
         shutil.rmtree(folder) if (folder / "COMMIT").is_file() else _refuse(folder)
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    shutil.copy(__file__, folder / "reproduction" / "campaign.py")  # it plans and packs; the package is what trains
     (folder / "COMMIT").write_text(commit.stdout)
     print(f"{folder}: the code of commit {commit.stdout.strip()}.")
 
@@ -235,7 +236,8 @@ def run_pinned(code: Path, words: Sequence[str]) -> int:
     rest = [word for word in words if not word.startswith("--code=")]
     if place is not None:
         del rest[place : place + 2]
-    paths = os.pathsep.join(str((code / part).resolve()) for part in ("src", "."))
+    own = [str((code / part).resolve()) for part in ("src", ".")]
+    paths = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])  # libraries may be there
     # An empty folder first would be this project's own code: `-P` keeps the current folder out of the path.
     command = [sys.executable, "-P", "-m", "reproduction.campaign", *rest]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": paths, "GRAPHJOULE_COMMIT": commit}).returncode
@@ -519,7 +521,8 @@ def collect(out: Path, results: Path) -> None:
     for place in whole:
         for old in _old_files(results / place):
             old.unlink()
-    _drop_superseded(results, {job.recipe.fingerprint() for jobs in whole.values() for job in jobs})
+    judged = (jobs for place, jobs in whole.items() if place.name != SEARCH.stem)  # a search has seeds of its own
+    _drop_superseded(results, {job.recipe.fingerprint() for jobs in judged for job in jobs})
     for place, jobs in done.items():
         folder = results / place if place in whole else results / UNFINISHED / place
         _write_lines(folder, jobs)

@@ -126,6 +126,17 @@ def test_a_study_that_is_not_whole_waits_beside_the_others(small, tmp_path, caps
     assert sum(job.is_done() for job in campaign.search_plan(tmp_path / "bare").jobs) == 2
 
 
+def test_a_search_leaves_the_runs_of_a_study_with_the_same_recipes_alone(small, tmp_path, capsys):
+    results = tmp_path / "results"
+    campaign.train(small, "cpu", lambda: False, ["search"])
+    campaign.collect(small, results)
+    (found,) = (results / "constraint-search").glob("*.jsonl.gz")
+    (results / "constraint").mkdir()
+    older = campaign.shutil.copy(found, results / "constraint" / found.name)
+    campaign.collect(small, results)
+    assert older.read_bytes() == found.read_bytes()
+
+
 def test_what_is_saved_is_cut_into_files_that_may_travel(small, tmp_path, monkeypatch, capsys):
     campaign.train(small, "cpu", lambda: False, ["search"])
     monkeypatch.setattr(campaign, "MOST_BYTES", 4_000)
@@ -166,6 +177,18 @@ def test_a_folder_that_is_no_pinned_code_is_refused(tmp_path):
         campaign.pin(tmp_path / "new", tmp_path / "out", tmp_path / "results")
     with pytest.raises(campaign.GraphjouleError, match="no file COMMIT"):
         campaign.run_pinned(tmp_path / "mine", ["--code", "mine", "--plan"])
+
+
+def test_pinned_code_comes_before_the_path_that_libraries_are_on(tmp_path, monkeypatch, capfd):
+    (tmp_path / "code/reproduction").mkdir(parents=True)
+    (tmp_path / "code/COMMIT").write_text("0123abc")
+    script = "import library, os; print(os.environ['GRAPHJOULE_COMMIT'])"
+    (tmp_path / "code/reproduction/campaign.py").write_text(script)
+    (tmp_path / "libraries/reproduction").mkdir(parents=True)
+    (tmp_path / "libraries/library.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "libraries"))
+    assert campaign.run_pinned(tmp_path / "code", ["--code", "code", "--plan"]) == 0
+    assert capfd.readouterr().out == "0123abc\n"
 
 
 def test_the_best_setting_of_each_rival_stands_in_every_cell_of_the_study():
