@@ -116,6 +116,7 @@ def winners(dataset: str, model: str, folder: Path, device: str, end: float, sta
     x = normalize_rows(task.features) if recipe.data.normalize_features else task.features
     lines, mean = [], torch.zeros((), device=task.targets.device)
     for record, network in zip(result.records, result.models, strict=True):
+        network.to(task.targets.device)  # `fit` returns its models on the CPU
         watch = ["encoder", "convs.*"] if hasattr(network, "encoder") else ["convs.*"]
         trace = Trace.of(network, task.graph, (x, task.graph), ["energy"], watch=watch)
         line: dict[str, Any] = {"seed": record.seed, "energies": [float(f"{row.energy:.6g}") for row in trace.layers]}
@@ -199,8 +200,8 @@ def _unit(part: str, folder: Path, state: Path, device: str, end: float, threads
     begin = time.time()
     try:
         said = PARTS[part](*cell, folder, device, end, state) if begin < end else "no time left"
-    except GraphjouleError as error:
-        said = str(error)
+    except (GraphjouleError, RuntimeError) as error:  # the others on this GPU train on
+        said = str(error)[:300]
     return f"{cell[1]} on {cell[0]}: {said}, {time.time() - begin:.0f} s"
 
 

@@ -27,7 +27,7 @@ from reproduction.pages.measured import (
 )
 from reproduction.pages.predictors import predictors_table
 from reproduction.pages.scaling import read_scaling, scaling_table, ways_table
-from reproduction.pages.tuned import ablation_table, cost_table, gate_table, ranking_table, tuned_table
+from reproduction.pages.tuned import ablation_table, cost_table, gate_table, ranking_table, short_table, tuned_table
 from reproduction.pages.wave import FILE as WAVE
 from reproduction.pages.wave import distances_table, large_table, ring_table, suite_table
 
@@ -400,6 +400,7 @@ TABLES = {
     "suite": suite_table,
     "wave": wave_table,
     "tuned": tuned_table,
+    "tuned_short": short_table,
     "ranking": ranking_table,
     "ablation": ablation_table,
     "gate": gate_table,

@@ -15,7 +15,7 @@ from graphjoule.studies import Collection, find_study, read_collection
 from graphjoule.training import read_records
 from reproduction.experiments.tuned import DATASETS, FOLDER, PLAN, read_lines
 
-__all__ = ["ablation_table", "compare", "cost_table", "gate_table", "ranking_table", "tuned_table"]
+__all__ = ["ablation_table", "compare", "cost_table", "gate_table", "ranking_table", "short_table", "tuned_table"]
 
 RANKED = ("egnn", "gcnii", "appnp")
 
@@ -53,6 +53,20 @@ def tuned_table(folder: Path = FOLDER) -> str:
     return _table(heads, rows)
 
 
+def short_table(folder: Path = FOLDER) -> str:
+    """Every network on every graph, as published and as tuned, in a row."""
+    tuned, heads, rows = _tuned(folder), ["network", "layers"], []
+    for dataset in DATASETS:
+        heads += [f"{dataset.title()}, published", "tuned"]
+    for model, layers in PLAN["layers"].items():
+        cells = [model, str(layers)]
+        for dataset in DATASETS:
+            cells.append(_spread(_published(dataset, model, layers, folder.parent)))
+            cells.append(_spread([100 * run.test["accuracy"] for run in tuned.get((dataset, model), [])]))
+        rows.append(cells)
+    return _table(heads, rows if tuned else [])
+
+
 def ranking_table(folder: Path = FOLDER) -> str:
     """EGNN, GCNII and APPNP against each other on every graph."""
     tuned = _tuned(folder)
@@ -72,11 +86,19 @@ def ranking_table(folder: Path = FOLDER) -> str:
 
 
 def ablation_table(folder: Path = FOLDER) -> str:
-    """What the best EGNN is without one ingredient."""
+    """What the best EGNN is, and is without one ingredient."""
+    whole = {
+        dataset: {part: [getattr(run, part)["accuracy"] for run in runs] for part in ("val", "test")}
+        for (dataset, model), runs in _tuned(folder).items()
+        if model == "egnn"
+    }
     rows = [
         (dataset, line["variant"], *(_spread([100 * score for score in line[part]]) for part in ("val", "test")))
         for dataset in DATASETS
-        for line in read_lines(folder / f"{dataset}-egnn.ablation.jsonl")
+        for line in [
+            *([{"variant": "as tuned", **whole[dataset]}] if dataset in whole else []),
+            *read_lines(folder / f"{dataset}-egnn.ablation.jsonl"),
+        ]
     ]
     return _table(("graph", "EGNN", "validation", "test"), rows)
 
