@@ -6,13 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 from graphjoule.graph import Propagation, SparseFeatures
 from graphjoule.tasks import MultiLabel, Ordinal, Pooling, Regression, Split, Task
 from graphjoule.tasks.objective import Classification
-from graphjoule.tasks.profile import _RIDGES, STEPS, profile
+from graphjoule.tasks.profile import _RIDGES, _WIDTHS, STEPS, profile
 
 
 def two_groups(homophily, signal, *, nodes=200, columns=5, seed=0):
@@ -69,6 +70,35 @@ def test_the_share_is_that_of_leaving_one_out():
         assert profile(task, split).explained[steps] == pytest.approx(expected, abs=1e-4)
 
 
+def test_nodes_with_similar_features_explain_what_no_straight_line_parts():
+    task = two_groups(0.5, 0.0, nodes=300, columns=3)
+    outer = (task.features.norm(dim=1) > 1.54).long()  # a ball and its surroundings, about as many in each
+    curved = measured(replace(task, targets=outer))
+    assert max(curved.explained.values()) < 0.1
+    assert curved.explained_by_similar > 0.4
+    assert "nodes with similar features, without the graph: " in "\n".join(curved.lines())
+    assert measured(task).explained_by_similar < 0.1
+
+
+def test_the_share_of_similar_nodes_is_that_of_leaving_one_out():
+    task = two_groups(0.8, 0.4, nodes=30)
+    split = task.split(seed=0)
+    x = task.features[split.train].double()
+    y = torch.nn.functional.one_hot(task.targets[split.train], 2).double()
+    y = y - y.mean(dim=0)
+    distances = torch.cdist(x, x) ** 2
+    middle = np.eye(len(x)) - 1 / len(x)
+    shares = []
+    for width in _WIDTHS:
+        kernel = middle @ np.exp(-distances.numpy() / (width * np.median(distances[distances > 0]))) @ middle
+        kernel = kernel / (np.trace(kernel) / len(x)) + 1 / len(x)
+        for ridge in _RIDGES:
+            model = KernelRidge(alpha=ridge, kernel="precomputed")
+            guess = cross_val_predict(model, kernel, y.numpy(), cv=LeaveOneOut())
+            shares.append(1 - ((guess - y.numpy()) ** 2).sum() / float((y**2).sum()))
+    assert profile(task, split).explained_by_similar == pytest.approx(max(0.0, *shares), abs=1e-4)
+
+
 def test_only_labels_of_training_nodes_are_read():
     task = two_groups(0.9, 0.3)
     split = task.split(seed=0)
@@ -84,7 +114,9 @@ def test_sparse_features_have_the_facts_of_dense_ones():
     assert dense.is_binary
     assert dense.density == pytest.approx(float(words.mean()))
     assert dense.explained == pytest.approx(sparse.explained, abs=1e-4)
-    assert replace(dense, explained={}, homophily=0.0) == replace(sparse, explained={}, homophily=0.0)
+    assert dense.explained_by_similar == pytest.approx(sparse.explained_by_similar, abs=1e-4)
+    rest = {"explained": {}, "explained_by_similar": 0.0, "homophily": 0.0}
+    assert replace(dense, **rest) == replace(sparse, **rest)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +143,8 @@ def test_what_cannot_be_measured_is_not_invented():
     few = profile(task, Split("few", None, torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([3])))
     assert (few.explained, few.best_steps, math.isnan(few.gain), math.isnan(few.homophily)) == ({}, None, True, True)
     same = measured(replace(task, features=torch.ones(20, 3)))
-    assert same.explained[0] == 0
+    assert (same.explained[0], same.explained_by_similar) == (0, 0)
+    assert math.isnan(few.explained_by_similar)
     graphs = replace(
         task,
         pooling=Pooling(torch.arange(20) // 5),
@@ -141,3 +174,4 @@ def test_features_next_to_the_largest_float32_are_measured(is_sparse):
     found, expected = measured(large), measured(small)  # NumPy's warnings are errors here
     assert found.row_spread == pytest.approx(expected.row_spread, rel=1e-4)
     assert found.explained == pytest.approx(expected.explained, rel=1e-2)
+    assert found.explained_by_similar == pytest.approx(expected.explained_by_similar, rel=1e-2)

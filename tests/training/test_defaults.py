@@ -125,7 +125,8 @@ def test_every_rule_has_a_name_of_its_own_and_a_measurement():
 def test_the_table_can_be_asked_about_any_task():
     task = small_task()
     facts = profile(task, task.split(seed=0))
-    nothing = replace(facts, explained={}, num_classes=0, largest_share=float("nan"), homophily=float("nan"))
+    nan = float("nan")
+    nothing = replace(facts, explained={}, explained_by_similar=nan, num_classes=0, largest_share=nan, homophily=nan)
     for rule in RULES:
         assert rule.fires(facts) in (True, False)
         assert rule.fires(nothing) in (True, False)
@@ -148,6 +149,7 @@ FACTS = replace(
     chance=0.25,
     homophily=0.8,
     explained=steps(0.1, 0.4, 0.5, 0.6, 0.6, 0.5),
+    explained_by_similar=0.2,
 )
 NUMBERS = replace(FACTS, is_nonnegative=False, density=1.0, row_spread=float("nan"))
 BLURRED, ALIKE = steps(0.6, 0.1, 0.2, 0.1, 0.0, 0.0), steps(0.3, 0.2, 0.3, 0.2, 0.1, 0.0)
@@ -180,7 +182,10 @@ BLURRED, ALIKE = steps(0.6, 0.1, 0.2, 0.1, 0.0, 0.0), steps(0.3, 0.2, 0.3, 0.2, 
         (
             replace(NUMBERS, explained=BLURRED, homophily=0.2, num_train=400, num_classes=12),
             8,
-            ["free layers", "half dropped", "rate", "neighbours do not help", "many classes in a table"],
+            [
+                *("free layers", "half dropped", "rate"),
+                *("neighbours do not help", "own features first", "many classes in a table"),
+            ],
         ),
         (
             replace(NUMBERS, explained=steps(0.0, 0.1, 0.2, 0.4, 0.6, 0.7)),
@@ -198,15 +203,43 @@ BLURRED, ALIKE = steps(0.6, 0.1, 0.2, 0.1, 0.0, 0.0), steps(0.3, 0.2, 0.3, 0.2, 
             ["free layers", "half dropped", "rate", "accuracy selects, many layers"],
         ),
         (
-            replace(NUMBERS, explained=steps(0.0, 0.0, 0.0, 0.1, 0.1, 0.0)),
+            replace(NUMBERS, explained=steps(0.0, 0.0, 0.0, 0.1, 0.1, 0.0), explained_by_similar=0.0),
             8,
             ["free layers", "half dropped", "rate", "accuracy selects"],
         ),
         (
             replace(NUMBERS, explained=BLURRED, homophily=0.2),
             8,
-            ["free layers", "half dropped", "rate", "neighbours do not help"],
+            ["free layers", "half dropped", "rate", "neighbours do not help", "own features first"],
         ),
+        (  # with few labels the rule for them stays
+            replace(NUMBERS, explained=BLURRED, homophily=0.2, num_train=40),
+            8,
+            ["free layers", "half dropped", "rate", "few labels", "neighbours do not help"],
+        ),
+        (  # only further averages blur
+            replace(NUMBERS, explained=steps(0.4, 0.3, 0.41, 0.3, 0.2, 0.0), homophily=0.4),
+            8,
+            ["free layers", "half dropped", "rate"],
+        ),
+        (
+            replace(NUMBERS, explained_by_similar=0.75),
+            8,
+            ["free layers", "half dropped", "rate", "own features first"],
+        ),
+        (
+            replace(NUMBERS, explained_by_similar=0.75, num_train=40),
+            8,
+            ["free layers", "half dropped", "rate", "few labels"],
+        ),
+        (replace(NUMBERS, explained_by_similar=0.75, num_classes=0), 8, ["free layers", "half dropped", "rate"]),
+        (  # a difference of chance
+            replace(NUMBERS, explained=steps(*[0.01] * 6), explained_by_similar=0.029, homophily=0.9),
+            8,
+            ["free layers", "half dropped", "rate"],
+        ),
+        (replace(NUMBERS, explained_by_similar=0.7), 8, ["free layers", "half dropped", "rate"]),
+        (replace(FACTS, explained_by_similar=0.75), 8, ["words with neighbours", "accuracy selects"]),
         (replace(NUMBERS, explained=ALIKE, homophily=0.1), 8, ["free layers", "half dropped", "rate"]),
         (replace(NUMBERS, explained=BLURRED, homophily=0.05), 8, ["free layers", "half dropped", "rate"]),
         (

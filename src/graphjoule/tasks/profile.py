@@ -21,6 +21,8 @@ _MOST_ENTRIES = 2**26  # of the matrix that is propagated: 0.5 GB
 _FEWEST_ROWS = 6
 _FEWEST_PAIRS = 20
 _RIDGES = (3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0)
+_WIDTHS = (0.3, 1.0, 3.0)
+"""Of the Gaussian kernel, as multiples of the median squared distance."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Profile:
         num_components: number of connected components.
         explained: by number of averaging steps, the share of the variance of the training targets that a ridge
             regression explains in leave-one-out; empty where it cannot be measured.
+        explained_by_similar: the same without the graph, by a Gaussian kernel of the features: how much training nodes
+            with similar features say of each other; NaN where it cannot be measured.
     """
 
     num_nodes: int
@@ -61,6 +65,7 @@ class Profile:
     degree: float
     num_components: int
     explained: dict[int, float]
+    explained_by_similar: float
 
     @property
     def is_bag(self) -> bool:
@@ -102,7 +107,10 @@ class Profile:
                 f"edges between training nodes that join a class: {self.homophily:.0%}, by chance {self.chance:.0%}"
             )
         if explained:
-            lines.append(f"explained by features after so many averages over neighbours, leaving one out: {explained}")
+            lines += [
+                f"explained by features after so many averages over neighbours, leaving one out: {explained}",
+                f"explained by nodes with similar features, without the graph: {self.explained_by_similar:.0%}",
+            ]
         return lines
 
 
@@ -127,6 +135,9 @@ def profile(task: Task, split: Split) -> Profile:
     train = split.train.cpu().numpy() if task.pooling is None else np.arange(0)
     targets = _array(task.targets)[train]
     is_classes = isinstance(task.objective, Classification)
+    explained, explained_by_similar = _explained(
+        operator, x, train, _array(task.objective.columns(task.targets[train]))
+    )
     counts = np.bincount(targets, minlength=task.out_channels) if is_classes and len(train) else np.ones(0)
     return Profile(
         num_nodes=task.num_nodes,
@@ -143,7 +154,8 @@ def profile(task: Task, split: Split) -> Profile:
         homophily=_homophily(operator, train, targets) if is_classes else math.nan,
         degree=2 * graph.num_edges / task.num_nodes,
         num_components=int(connected_components(operator, directed=False, return_labels=False)),
-        explained=_explained(operator, x, train, _array(task.objective.columns(task.targets[train]))),
+        explained=explained,
+        explained_by_similar=explained_by_similar,
     )
 
 
@@ -174,12 +186,12 @@ def _homophily(operator: sp.csr_matrix, train: np.ndarray, labels: np.ndarray) -
 
 def _explained(
     operator: sp.csr_matrix, x: np.ndarray | sp.csr_matrix, train: np.ndarray, y: np.ndarray
-) -> dict[int, float]:
-    """By number of steps ``k``, the leave-one-out R2 of a ridge regression from ``P^k X`` to the targets.
+) -> tuple[dict[int, float], float]:
+    """By number of steps ``k``, the share that a ridge regression from ``P^k X`` explains; and that of a kernel of X.
 
     It needs the products between training rows alone, ``K = (P^k X)_t (P^k X)_t^T``, so ``P^k`` is applied to the
-    training nodes' columns of the identity and never to all features. With ``H = K (K + lambda)^-1`` the error of a row
-    that is left out is ``(y - H y) / (1 - h)``; ``lambda`` is the best of a few.
+    training nodes' columns of the identity and never to all features. Squared distances between rows are
+    ``K_ii + K_jj - 2 K_ij`` of no step.
     """
     known = ~np.isnan(y).any(axis=1)
     train, y = train[known], y[known]
@@ -189,11 +201,11 @@ def _explained(
         train, y = train[kept], y[kept]
     total = float(((y - y.mean(axis=0)) ** 2).sum()) if len(train) else 0.0
     if len(train) < _FEWEST_ROWS or total == 0:
-        return {}
+        return {}, math.nan
     y = y - y.mean(axis=0)
     walk = np.zeros((operator.shape[0], len(train)), dtype=operator.dtype)
     walk[train, np.arange(len(train))] = 1
-    found, done = {}, 0
+    found, done, similar = {}, 0, 0.0
     for steps in STEPS:
         for _ in range(steps - done):
             walk = operator @ walk
@@ -201,16 +213,35 @@ def _explained(
         rows = (x.T @ walk).astype(np.float64)
         rows -= rows.mean(axis=1, keepdims=True)
         products = rows.T @ rows
-        size = float(np.trace(products)) / len(train)
-        if not size > 0:  # features that are all the same explain nothing
-            found[steps] = 0.0
-            continue
-        values, vectors = np.linalg.eigh(products / size + 1 / len(train))
-        shares = []
-        for ridge in _RIDGES:
-            kept = np.clip(values, 0, None) / (np.clip(values, 0, None) + ridge)
-            fitted, own = (vectors * kept) @ (vectors.T @ y), np.einsum("ij,j,ij->i", vectors, kept, vectors)
-            error = (y - fitted) / np.maximum(1 - own, 1e-9)[:, None]
-            shares.append(1 - float((error**2).sum()) / total)
-        found[steps] = max(*shares, 0.0)
-    return found
+        found[steps] = _left_out(products, y)
+        if steps == 0 and np.trace(products) > 0:
+            size = np.diag(products)
+            distances = np.clip(size[:, None] + size - 2 * products, 0, None)
+            scale = float(np.median(distances[distances > 0]))
+            similar = max(_left_out(_centred(np.exp(-distances / (width * scale))), y) for width in _WIDTHS)
+    return found, similar
+
+
+def _centred(kernel: np.ndarray) -> np.ndarray:
+    mean: np.ndarray = kernel.mean(axis=0)
+    centred: np.ndarray = kernel - mean - mean[:, None] + mean.mean()
+    return centred
+
+
+def _left_out(products: np.ndarray, y: np.ndarray) -> float:
+    """The share of centred targets that a ridge regression explains in leave-one-out, by the products between rows.
+
+    With ``H = K (K + lambda)^-1`` the error of a row that is left out is ``(y - H y) / (1 - h)``; ``lambda`` is the
+    best of a few.
+    """
+    size = float(np.trace(products)) / len(y)
+    if not size > 0:  # features that are all the same explain nothing
+        return 0.0
+    values, vectors = np.linalg.eigh(products / size + 1 / len(y))
+    shares = []
+    for ridge in _RIDGES:
+        kept = np.clip(values, 0, None) / (np.clip(values, 0, None) + ridge)
+        fitted, own = (vectors * kept) @ (vectors.T @ y), np.einsum("ij,j,ij->i", vectors, kept, vectors)
+        error = (y - fitted) / np.maximum(1 - own, 1e-9)[:, None]
+        shares.append(1 - float((error**2).sum()) / float((y**2).sum()))
+    return max(*shares, 0.0)

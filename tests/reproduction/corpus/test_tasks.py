@@ -7,9 +7,11 @@ from graphjoule import GraphjouleError
 from reproduction.corpus.tasks import (
     JUDGING,
     JUDGING_AGAIN,
+    JUDGING_FOURTH,
     JUDGING_THIRD,
     LEARNING,
     LEARNING_MORE,
+    LEARNING_ROWS,
     OPENED,
     SCORED_BY_AUC,
     VERDICT,
@@ -18,8 +20,8 @@ from reproduction.corpus.tasks import (
 
 
 def test_there_are_as_many_as_the_page_says_and_none_is_in_two_lists():
-    lists = [LEARNING, JUDGING, LEARNING_MORE, JUDGING_AGAIN, JUDGING_THIRD, VERDICT]
-    assert list(map(len, lists)) == [24, 24, 14, 12, 12, 12]
+    lists = [LEARNING, JUDGING, LEARNING_MORE, JUDGING_AGAIN, JUDGING_THIRD, JUDGING_FOURTH, LEARNING_ROWS, VERDICT]
+    assert list(map(len, lists)) == [24, 24, 14, 12, 12, 12, 4, 12]
     assert len(set().union(*lists)) == sum(map(len, lists)) == len(OPENED) + len(VERDICT)
     assert {*SCORED_BY_AUC} <= OPENED.keys() | VERDICT.keys()
 
