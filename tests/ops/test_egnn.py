@@ -380,6 +380,56 @@ def test_masks_made_in_blocks_are_those_of_the_reference(channels, monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_wide", [False, True])
+@pytest.mark.parametrize("channels", [3, 64])
+def test_products_of_mkl_and_of_onednn_are_those_of_the_reference(channels, is_wide, monkeypatch):
+    from graphjoule.ops import stack_cpu
+
+    if is_wide and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(stack_cpu, "is_faster_by_onednn", lambda x, weights: is_wide)
+    used = []
+    product = stack_cpu.multiply_by_onednn
+    monkeypatch.setattr(stack_cpu, "multiply_by_onednn", lambda *given: used.append(1) or product(*given))
+    graph = random_graph(50, 150)
+    tensors = parameters(graph, channels, 5)
+    keys = fold_in(make_key(7), torch.arange(5, dtype=torch.int32))
+    found, wanted = (
+        value_and_gradients(name, tensors, graph, "cpu", p=0.4, keys=keys, segment=2) for name in ("cpu", "reference")
+    )
+    for a, b in zip(found, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert bool(used) == is_wide
+
+
+def test_onednn_multiplies_large_float32_matrices_only(monkeypatch):
+    from graphjoule.ops import stack_cpu
+
+    monkeypatch.setattr(stack_cpu, "_has_wide_vectors", lambda: True)
+    weights = torch.randn(2, 64, 64)
+    assert stack_cpu.is_faster_by_onednn(torch.randn(512, 64), weights)
+    assert not stack_cpu.is_faster_by_onednn(torch.randn(511, 64), weights)
+    assert not stack_cpu.is_faster_by_onednn(torch.randn(512, 64, dtype=torch.float64), weights.double())
+    monkeypatch.setattr(stack_cpu, "_has_wide_vectors", lambda: False)
+    assert not stack_cpu.is_faster_by_onednn(torch.randn(512, 64), weights)
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("rows", [0, 1, 600])
+def test_onednn_multiplies_as_mm_does(rows):
+    from graphjoule.ops.stack_cpu import multiply_by_onednn
+
+    weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+    wide = torch.randn(rows, 128, generator=torch.Generator().manual_seed(1))
+    for x, w in ((wide[:, ::2], weight), (wide[:, :64].contiguous(), weight), (wide[:, :32], weight.t())):
+        truth = x.double() @ w.double()
+        torch.testing.assert_close(multiply_by_onednn(x, w).double(), truth, rtol=1e-5, atol=1e-4)
+    if rows > 1:
+        wide[1, 3] = torch.nan
+        x = wide[:, :64].contiguous()
+        assert multiply_by_onednn(x, weight).isnan().equal((x @ weight).isnan())
+
+
 def test_a_second_gradient_of_a_fused_stack_is_refused():
     graph = random_graph(20, 40)
     x0, weights, shifts = (t.requires_grad_() for t in parameters(graph, 4, 3))

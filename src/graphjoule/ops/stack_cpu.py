@@ -1,14 +1,17 @@
 """The EGNN stack on a CPU: few passes over memory, all of them vectorised by PyTorch, into buffers that are used again.
 
 What makes it fast, measured on 173,000 elements (Cora at width 64) with two threads: the residual mix is one sparse
-product with ``S = (1 - c_min) P + alpha I``; masks are 32-bit patterns of ones applied with a bitwise and (10 us) where
-`torch.where` takes 230 us; dropout hashes 84 us where the serial generator draws for 2 ms, on larger graphs a block of
-words at a time that stays in a cache; a layer whose SReLU changes nothing, which one minimum tells (9 us), skips it
-forward and backward; and fresh memory, whose pages must be mapped first, costs more than the arithmetic that fills it,
-so that activations take the memory of the epoch before.
+product with ``S = (1 - c_min) P + alpha I``; dense products are oneDNN's where the CPU has AVX-512, which MKL does
+not use on an AMD EPYC (0.12 instead of 0.28 ms on one thread); masks are 32-bit patterns of ones applied with a bitwise
+and (10 us) where `torch.where` takes 230 us; dropout hashes 84 us where the serial generator draws for 2 ms, on larger
+graphs a block of words at a time that stays in a cache; a layer whose SReLU changes nothing, which one minimum tells (9
+us), skips it forward and backward; and fresh memory, whose pages must be mapped first, costs more than the arithmetic
+that fills it, so that activations take the memory of the epoch before.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import numpy as np
 import torch
@@ -21,10 +24,33 @@ from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, wo
 from graphjoule.ops.egnn import StackBody
 from graphjoule.ops.memory import Memory, current_memory
 
+_FEWEST_PRODUCTS = 2**21  # of a matrix product, for which a call of oneDNN takes less time than one of MKL
 _SIGN = torch.tensor(31, dtype=torch.int32)
 _WORDS = 2**16  # hash words that are made at once, of a tensor with more than _FEW_WORDS
 _FEW_WORDS, _LAYERS_AT_ONCE = 2**18, 4  # the calls cost as much as the arithmetic on a small graph
 _DROPPED, _EVEN, _ODD = range(3)  # the buffers of a pass
+
+
+def is_faster_by_onednn(x: Tensor, weights: Tensor) -> bool:
+    """Whether ``X W`` for the `weights` of any layer is oneDNN's: the CPU has AVX-512 and the product is large enough.
+
+    `torch.mm` has MKL's. Gradients of weights stay there: they sum over nodes, which oneDNN does no faster and less
+    exactly.
+    """
+    is_large = x.numel() * weights.size(-1) >= _FEWEST_PRODUCTS and x.dtype == torch.float32
+    return is_large and _has_wide_vectors()
+
+
+@cache
+def _has_wide_vectors() -> bool:
+    has_operator = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # no public call of it takes a plain tensor
+    return has_operator and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def multiply_by_onednn(x: Tensor, weight: Tensor) -> Tensor:
+    """``X W`` of float32 matrices, as `torch.mm` has it up to rounding."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight.t(), None, "none", [], "")
+    return product
 
 
 class Stack(StackBody):
@@ -48,8 +74,8 @@ class Stack(StackBody):
         # Memory of its own if the output outlives the next layer: it is the last one, or begins a segment.
         is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
         is_kept = is_boundary or k + 1 == len(self._weight)
-        out = torch.empty_like(self.x0) if is_kept else self._buffer(_EVEN if k % 2 == 0 else _ODD)
-        torch.mm(mixed, self._weight[k], out=out)
+        out = None if is_kept or self._is_wide else self._buffer(_EVEN if k % 2 == 0 else _ODD)
+        out = self._times(mixed, self._weight[k], out)
         active = None
         if self.shifts is not None and not float(out.amin()) > self._highest_shift[k]:  # nor where one is NaN
             torch.maximum(out, self.shifts[k], out=out)
@@ -68,7 +94,7 @@ class Stack(StackBody):
             torch.sum(grad - inner, dim=0, out=self._grad_b[k])
             grad = inner
         torch.mm(mixed.t(), grad, out=self._grad_w[k])
-        grad_mixed = torch.mm(grad, self._weight[k].t(), out=mixed)
+        grad_mixed = self._times(grad, self._weight[k].t(), mixed)
         grad_x0.add_(grad_mixed, alpha=self.beta)
         grad_in = self._mix(grad_mixed)
         return grad_in if self._masks is None else self._masks.apply(k, grad_in, grad_in)
@@ -106,6 +132,10 @@ class Stack(StackBody):
             self._memory.give_back(self._vectors.pop(name))
             del self._places[name]
 
+    def _times(self, x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
+        """``X W``, in `out` or in memory of its own."""
+        return multiply_by_onednn(x, weight) if self._is_wide else torch.mm(x, weight, out=out)
+
     def _mix(self, x: Tensor) -> Tensor:
         """``S X`` with ``S = (1 - c_min) P + alpha I``, times dropout's scale when there is dropout."""
         scale = 1.0 if self.keys is None else keep_scale(self.p)
@@ -118,6 +148,7 @@ class Stack(StackBody):
         if not hasattr(self, "_memory"):
             self._memory, self._vectors, self._places = current_memory(), {}, {}
         self._weight = weights.unbind()
+        self._is_wide = is_faster_by_onednn(x0, weights)
         self._highest_shift: list[float] = [] if shifts is None else shifts.amax(dim=-1).tolist()
         self._masks = None if keys is None else _Masks(keys, x0.shape, self.p, self.graph.row_ids)
 
@@ -128,6 +159,7 @@ class Stack(StackBody):
         del self._weight, self._masks
 
     _weight: tuple[Tensor, ...]
+    _is_wide: bool
     _masks: _Masks | None
     _memory: Memory
     _vectors: dict[str, Tensor]
