@@ -1,10 +1,13 @@
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
@@ -12,7 +15,7 @@ from graphjoule.nn import GCN, MODELS
 from graphjoule.training.build import Draws, count_state, initialised, own_architecture
 from graphjoule.training.recipe import load_recipe
 
-from . import small_task
+from . import same_bits, small_task
 
 GLOROT = {"egnn": {"weight_init": "glorot", "encoder": "mlp"}}
 every_recipe = pytest.mark.parametrize(
@@ -160,6 +163,111 @@ def test_the_numbers_of_a_training_are_not_those_that_its_parameters_were_drawn_
     assert model.weight.equal(torch.rand(7, 3))
     assert len(drawn) == 1
     assert not drawn[0].equal(model.weight)
+
+
+class _Checkpointed(nn.Module):
+    """Runs its layers again in the backward pass, by one kind of checkpoint, or keeps them."""
+
+    def __init__(self, kind, drop):
+        super().__init__()
+        self.kind, self.drop = kind, drop
+        self.first, self.head = nn.Linear(7, 8), nn.Linear(8, 3)
+        self.layers, self.norm = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)]), nn.BatchNorm1d(8)
+
+    def layer(self, layer, x):
+        return self.drop(self.norm(layer(x)).relu())
+
+    def forward(self, x, edge_index):
+        x = self.first(x)
+        for layer in self.layers:
+            if self.kind and self.training:
+                x = checkpoint(self.layer, layer, x, use_reentrant=self.kind == "reentrant")
+            else:
+                x = self.layer(layer, x)
+        return self.head(F.dropout(x, 0.3, self.training))
+
+
+@pytest.mark.parametrize("kind", ["reentrant", "without reentry"])
+@pytest.mark.parametrize(
+    "drop", [nn.Identity(), nn.Dropout(0.5), nn.AlphaDropout(0.5)], ids=["none", "ours", "torch's"]
+)
+@pytest.mark.parametrize("more", [{}, {"clusters.parts": 4, "clusters.per_step": 2, "clusters.method": "blocks"}])
+def test_a_checkpointed_model_trains_as_the_same_model_without(kind, drop, more):
+    settings = {"epochs": 6, "lr": 0.05, **more}
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    kept, again = (fit(partial(_Checkpointed, each, drop), small_task(), settings=settings) for each in (None, kind))
+    assert again.records[0].curve == kept.records[0].curve
+    assert same_bits(again.models[0], kept.models[0])
+    assert torch.get_rng_state().equal(before)
+
+
+def test_checkpoints_within_checkpoints_repeat_their_draws():
+    def inner(x):
+        return F.dropout(x, 0.5)
+
+    def outer(x, call):
+        return F.dropout(call(inner, F.dropout(x, 0.5).sin()).sin(), 0.5).sin()
+
+    def gradient(call):
+        x = torch.linspace(0, 1, 50, requires_grad=True)
+        with Draws(1):
+            y = call(outer, call(outer, x, call), call)
+        y.sum().backward()
+        return x.grad
+
+    expected = gradient(lambda function, *inputs: function(*inputs))
+    assert gradient(partial(checkpoint, use_reentrant=False)).equal(expected)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "None of the inputs have requires_grad=True")  # the outer one hides them
+        assert gradient(partial(checkpoint, use_reentrant=True)).equal(expected)
+
+
+def test_a_checkpoint_outside_of_draws_is_torchs_own():
+    with Draws(0):
+        pass
+    masks = []
+
+    def layer(x):
+        masks.append(F.dropout(torch.ones(50), 0.5))
+        return (x * masks[-1]).sin()
+
+    x = torch.ones(50, requires_grad=True)
+    for is_reentrant in (False, True):
+        checkpoint(layer, x, use_reentrant=is_reentrant).sum().backward()
+        torch.rand(3)
+    assert masks[0].equal(masks[1])
+    assert masks[2].equal(masks[3])
+    assert not masks[0].equal(masks[2])
+
+
+def test_a_loss_that_no_parameter_changes_is_refused():
+    class Detached(nn.Linear):
+        def forward(self, x, edge_index):
+            return super().forward(x).detach()
+
+    with pytest.raises(GraphjouleError, match="loss of Detached depends on no parameter that requires a gradient"):
+        fit(lambda task: Detached(7, 3), small_task())
+
+
+def test_a_buffer_that_forward_replaces_is_that_of_the_trained_model():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(7, 3)
+            self.register_buffer("steps", torch.zeros(()))
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x, edge_index):
+            out = self.head(x)
+            if self.training:
+                self.steps = self.steps + 1
+                self.mean = 0.5 * self.mean + out.mean(dim=0)
+            return out + 0.1 * self.mean
+
+    model = fit(Counting, small_task(), settings={"epochs": 4, "lr": 1e-3}).models[0]
+    assert model.steps == 4
+    assert model.mean.abs().sum() > 0
 
 
 def test_a_model_of_ones_own_is_built_from_the_seed_alone():

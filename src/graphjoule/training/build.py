@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation, as_propagation
@@ -292,13 +294,15 @@ _DRAW_INSIDE = {
     *(F.multi_head_attention_forward, F.scaled_dot_product_attention),
 }
 _GLOBAL_GENERATOR = threading.Lock()
+_IN_THREAD = threading.local()  # `draws`: those that are entered in this thread, the innermost last
 
 
 class Draws(TorchFunctionMode):
     """Random numbers of one run: a generator for every kind of device, all from one seed.
 
     ``with draws:`` lets all random numbers that torch draws within the block, in this thread alone, come from them. It
-    serves any module, also one made of torch's own layers, whose draws cannot be handed a generator.
+    serves any module, also one made of torch's own layers, whose draws cannot be handed a generator. What
+    `torch.utils.checkpoint` runs again in a backward pass draws what it drew in the block.
 
     Args:
         seed: what the generators start from.
@@ -308,6 +312,42 @@ class Draws(TorchFunctionMode):
         super().__init__()
         self._seed = seed
         self.generators: dict[str, torch.Generator] = {}
+
+    def __enter__(self) -> Self:
+        _IN_THREAD.draws = [*getattr(_IN_THREAD, "draws", ()), self]
+        with _GLOBAL_GENERATOR:
+            _repeat_checkpointed_draws()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _IN_THREAD.draws = _IN_THREAD.draws[:-1]
+
+    def repeating(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, drawing whenever it is called the numbers that come next now; what others draw stays the same."""
+        begin = self._state()
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            here = self._state()
+            self._set_state(begin)
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            finally:
+                self._set_state(here)
+
+        return again
+
+    def _state(self) -> dict[str, Tensor]:
+        return {kind: generator.get_state() for kind, generator in self.generators.items()}
+
+    def _set_state(self, state: Mapping[str, Tensor]) -> None:
+        for kind, generator in self.generators.items():
+            if kind in state:
+                generator.set_state(state[kind])
+            else:  # it was made later
+                generator.manual_seed(self._seed)
 
     def on(self, device: torch.device) -> torch.Generator:
         """The generator of a kind of device; a meta tensor takes any."""
@@ -349,6 +389,33 @@ class Draws(TorchFunctionMode):
         with _GLOBAL_GENERATOR, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             return func(*args, **kwargs)
+
+
+@functools.cache
+def _repeat_checkpointed_draws() -> None:
+    """Let `torch.utils.checkpoint` call again with the draws of the first call, of either of its two kinds.
+
+    It restores the state of torch's global generators alone, and nobody can hand it others. From here on it does as
+    before wherever no `Draws` is entered. The names are those of torch 2.6 to 2.13.
+    """
+    anew: Any
+    kept: Any
+    anew, kept = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction.apply
+
+    def without_reentry(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """It calls `function` in the backward pass only."""
+        draws = getattr(_IN_THREAD, "draws", None)
+        return anew(draws[-1].repeating(function) if draws else function, *args, **kwargs)
+
+    def with_reentry(function: Callable[..., Any], *args: Any) -> Any:
+        """It calls `function` in the forward pass too."""
+        if not (draws := getattr(_IN_THREAD, "draws", None)):
+            return kept(function, *args)
+        calls = itertools.chain([function], itertools.repeat(draws[-1].repeating(function)))
+        return kept(lambda *inputs: next(calls)(*inputs), *args)
+
+    checkpoint._checkpoint_without_reentrant_generator = without_reentry  # type: ignore[assignment]
+    checkpoint.CheckpointFunction.apply = with_reentry  # type: ignore[method-assign]
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

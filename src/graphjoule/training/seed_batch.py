@@ -237,11 +237,7 @@ class SeedBatch:
 
     def train_epoch(self) -> None:
         """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
-        self.parameters.requires_grad_(True)
-        with self._random_numbers(), using_memory(self._memory):
-            train_loss, seen = self._train_losses()
-        (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
-        self.parameters.requires_grad_(False)
+        train_loss, gradient, seen = self._gradient()
         train_loss, gradient = self._total_gradient(train_loss.detach(), gradient)
         active = self.selection.active & torch.isfinite(train_loss)
         step = self.epoch + 1
@@ -260,6 +256,41 @@ class SeedBatch:
         self._keep_best(improved)
         self.curve.index_copy_(1, self.epoch[None], torch.cat([train_loss[:, None], scores], dim=1)[:, None])
         self.epoch.add_(1)
+
+    @torch.enable_grad()
+    def _gradient(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Loss of every run, its gradient, and what its terms have seen."""
+        if not self.model.is_stackable:
+            self._fill(self.model, 0, self.parameters, self.buffers)
+            with self._random_numbers():
+                loss, seen = self._train_losses()
+            return loss, self._backward(loss.sum(), {name: b[0] for name, b in self.buffers.items()})[None], seen
+        self.parameters.requires_grad_(True)
+        with using_memory(self._memory):
+            loss, seen = self._train_losses()
+        (gradient,) = torch.autograd.grad(loss.sum(), self.parameters)
+        self.parameters.requires_grad_(False)
+        return loss, gradient, seen
+
+    def _backward(self, loss: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+        """The gradient of a user's own module, as a plain loop finds it, in one row; its buffers go into `buffers`.
+
+        `functional_call` takes the numbers of a run out again when the forward pass ends, so that what a module
+        recomputes in the backward pass, as `torch.utils.checkpoint` does, would be of other parameters.
+        """
+        if not loss.requires_grad:
+            raise GraphjouleError(
+                f"The loss of {type(inner_network(self.model)).__name__} depends on no parameter that requires a "
+                "gradient; expected one that trains, and no torch.no_grad() or detach() on the way to the output."
+            )
+        parameters = dict(self.model.named_parameters())
+        for name, buffer in buffers.items():  # now: a batch norm that is recomputed moves its statistics once more
+            buffer.copy_(self.model.get_buffer(name).detach())
+        self.model.zero_grad()
+        torch.autograd.backward(loss)  # the reentrant kind of checkpoint refuses `torch.autograd.grad`
+        return self.layout.flatten(
+            {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
+        )
 
     def _held_weights(self) -> list[tuple[torch.Size, Tensor, Tensor]]:
         """The weights whose spectral norm is limited, by shape: where they stand in the parameters, and the limits."""
@@ -406,12 +437,14 @@ class SeedBatch:
         key: Tensor | None = None,
         states: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
+        out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
+        if module is self._train_loss and not self.model.is_stackable:  # it holds the numbers of its run, see _gradient
+            out = module(*inputs)
+            return out
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
         state["factors"] = factors
-        inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
-        out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]] = functional_call(
-            module, state, inputs, tie_weights=not self.model.is_stackable
-        )
+        out = functional_call(module, state, inputs, tie_weights=not self.model.is_stackable)
         return out
 
     def _keep_best(self, improved: Tensor) -> None:
@@ -546,6 +579,10 @@ class SeedBatch:
         """Put one run's numbers into a model; `load_state_dict` would miss buffers that are not persistent."""
         state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
         for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if name not in state:  # a buffer that a user's module made in its first call
+                continue
+            if value.grad_fn is not None:  # one that it computed from its parameters
+                value.detach_()
             value.copy_(state[name])
 
     # Checkpoints, and runs that leave.
