@@ -241,6 +241,29 @@ def test_a_checkpoint_outside_of_draws_is_torchs_own():
     assert not masks[0].equal(masks[2])
 
 
+def test_a_builder_that_returns_one_module_twice_is_refused():
+    module = nn.Linear(7, 3)
+    with pytest.raises(GraphjouleError, match="returned the same Linear twice; expected a new module at every call"):
+        fit(lambda task: module, small_task())
+
+
+def test_modules_that_share_a_part_train_apart_and_leave_it_as_it_is():
+    class Head(nn.Module):
+        def __init__(self, encoder):
+            super().__init__()
+            self.encoder, self.head = encoder, nn.Linear(5, 3)
+
+        def forward(self, x, edge_index):
+            return self.head(self.encoder(x))
+
+    encoder = nn.Linear(7, 5)
+    before = encoder.weight.clone()
+    both, alone = (fit(lambda: Head(encoder), small_task(), seeds, settings={"epochs": 3}) for seeds in ([0, 1], [1]))
+    assert same_bits(both.models[1], alone.models[0])
+    assert not both.models[0].encoder.weight.equal(both.models[1].encoder.weight)
+    assert encoder.weight.equal(before)
+
+
 def test_a_loss_that_no_parameter_changes_is_refused():
     class Detached(nn.Linear):
         def forward(self, x, edge_index):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import inspect
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -175,7 +177,7 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
             raise GraphjouleError(f"{function.__name__} needs num_layers; add it with functools.partial.")
         own: dict[str, Any] = {key: options.pop(key) for key in ("num_layers", "hidden_channels") if key in options}
         return _of_the_zoo(checked(ModelSettings, {"name": name, "options": options, **own}))
-    make = functools.partial(_make_own, build, task)
+    make = functools.partial(_make_own, build, task, weakref.WeakSet())
     with Draws(0):
         model = make(task.num_features, task.out_channels)
     depth, width = (options.get(key) for key in ("num_layers", "hidden_channels"))
@@ -197,7 +199,9 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
     return Architecture(checked(ModelSettings, fields), make)
 
 
-def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -> OwnModel:
+def _make_own(
+    build: Builder, task: Task, made: weakref.WeakSet[nn.Module], in_channels: int, out_channels: int
+) -> OwnModel:
     signature = inspect.signature(build)
     needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     given: dict[str, Any] = {}
@@ -215,6 +219,14 @@ def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -
     module = build(*positional, **given)
     if not isinstance(module, nn.Module):
         raise GraphjouleError(f"{build!r} returned {type(module).__name__}; expected a torch.nn.Module.")
+    if module in made:
+        raise GraphjouleError(
+            f"{build!r} returned the same {type(module).__name__} twice; expected a new module at every call, because "
+            "every seed trains its own: lambda task: MyModel(task.num_features, task.out_channels), or "
+            "copy.deepcopy(module) to start all seeds from one."
+        )
+    made.add(module)
+    module = copy.deepcopy(module)  # training moves it, and modules of several seeds may share a part
     model = OwnModel(module, in_channels, out_channels)
     if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
         with torch.no_grad():  # layers whose sizes are left open, such as GCNConv(-1, 16), learn them from a call
