@@ -1,6 +1,7 @@
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
+from graphjoule.graph import Propagation
 from graphjoule.nn import GCN, MODELS
 from graphjoule.training.build import Draws, count_state, initialised, own_architecture
 from graphjoule.training.recipe import load_recipe
@@ -242,8 +244,10 @@ def test_a_checkpoint_outside_of_draws_is_torchs_own():
 
 
 def test_a_builder_that_returns_one_module_twice_is_refused():
-    module = nn.Linear(7, 3)
-    with pytest.raises(GraphjouleError, match="returned the same Linear twice; expected a new module at every call"):
+    module = _WithoutWeights()
+    with pytest.raises(
+        GraphjouleError, match="returned the same _WithoutWeights twice; expected a new module at every call"
+    ):
         fit(lambda task: module, small_task())
 
 
@@ -262,6 +266,75 @@ def test_modules_that_share_a_part_train_apart_and_leave_it_as_it_is():
     assert same_bits(both.models[1], alone.models[0])
     assert not both.models[0].encoder.weight.equal(both.models[1].encoder.weight)
     assert encoder.weight.equal(before)
+
+
+class _Linear(nn.Linear):
+    def __init__(self):
+        super().__init__(7, 3)
+
+
+class _WithoutWeights(_Linear):
+    def forward(self, x, edge_index):
+        return super().forward(x)
+
+
+class _NeedsWeights(_Linear):
+    def forward(self, x, edge_index, edge_weight):
+        assert edge_weight.shape == edge_index[0].shape
+        return super().forward(x)
+
+
+def weighted(task):
+    edges = task.graph.edge_index
+    return replace(task, graph=Propagation.from_edge_index(edges, torch.full((edges.size(1),), 2.0), task.num_nodes))
+
+
+def test_edge_weights_that_a_model_does_not_take_are_a_warning(caplog):
+    once = {"epochs": 1}
+    fit(_WithoutWeights, weighted(small_task()), [0, 1], settings=once)
+    assert [
+        r.message for r in caplog.records if "has edge weights, and _WithoutWeights.forward takes none" in r.message
+    ]
+    assert sum("edge weights" in record.message for record in caplog.records) == 1
+    caplog.clear()
+    fit(_WithoutWeights, small_task(), settings=once)
+    fit(_NeedsWeights, weighted(small_task()), settings=once)
+    assert not any("edge weights" in record.message for record in caplog.records)
+
+
+def test_a_model_that_needs_edge_weights_has_them_on_an_unweighted_task_too():
+    assert fit(_NeedsWeights, small_task(), settings={"epochs": 1}).records[0].status == "done"
+
+
+class _OfData(_Linear):
+    def forward(self, data):
+        return super().forward(data.x)
+
+
+class _OfFeatures(_Linear):
+    def forward(self, x, edge_index, edge_attr):
+        return super().forward(x)
+
+
+class _OfAdjacency(_Linear):
+    def forward(self, feats, adj):
+        return adj @ super().forward(feats)
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [
+        (_OfData, r"_OfData.forward\(data\) cannot be called: too many positional arguments. A module is called as"),
+        (
+            _OfFeatures,
+            r"forward\(x, edge_index, edge_attr\) cannot be called: missing a required argument: 'edge_attr'",
+        ),
+        (_OfAdjacency, r"_OfAdjacency.forward\(feats, adj\) failed with x and a Propagation: .* A module is called as"),
+    ],
+)
+def test_a_forward_with_other_arguments_is_a_sentence(model, match):
+    with pytest.raises(GraphjouleError, match=match):
+        fit(model, small_task())
 
 
 def test_a_loss_that_no_parameter_changes_is_refused():
@@ -294,7 +367,7 @@ def test_a_buffer_that_forward_replaces_is_that_of_the_trained_model():
 
 
 def test_a_model_of_ones_own_is_built_from_the_seed_alone():
-    architecture = own_architecture(lambda task: nn.Linear(task.num_features, task.out_channels), small_task())
+    architecture = own_architecture(_WithoutWeights, small_task())
     torch.manual_seed(7)
     expected = nn.Linear(7, 3)
     assert state_bits(architecture.initialised(7, 3, 7).module) == state_bits(expected)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import itertools
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from graphjoule.tasks.task import Task
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.settings import ModelSettings, checked
 
+logger = logging.getLogger("graphjoule")
 Builder = Callable[..., nn.Module]
 
 
@@ -180,6 +182,13 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
     make = functools.partial(_make_own, build, task, weakref.WeakSet())
     with Draws(0):
         model = make(task.num_features, task.out_channels)
+    if model.drops_weights and task.graph.is_weighted:
+        logger.warning(
+            "%s has edge weights, and %s.forward takes none: the training does not see them; give forward an argument "
+            "edge_weight, or edges of weight 1 to the task",
+            task.name,
+            type(model.module).__name__,
+        )
     depth, width = (options.get(key) for key in ("num_layers", "hidden_channels"))
     plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
     if type(depth) is not int or depth < 1:
@@ -241,12 +250,16 @@ def _make_own(
     return model
 
 
+_HOW_CALLED = "A module is called as forward(x, edge_index[, edge_weight]) or forward(x, graph): use these names"
+
+
 class OwnModel(GraphModel):
     """A user's module behind the calls of our networks.
 
     Args:
         module: called as ``module(x, edge_index)`` or ``module(x, edge_index, edge_weight)`` where its ``forward``
-            has arguments of these names, else as ``module(x, graph)``.
+            has arguments of these names, else as ``module(x, graph)``. Without weights, and where all are 1, a default
+            of ``edge_weight`` stays; one that has none is 1 for every edge.
         in_channels: number of input features.
         out_channels: number of outputs.
     """
@@ -256,16 +269,32 @@ class OwnModel(GraphModel):
     def __init__(self, module: nn.Module, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, 1, out_channels, 1)
         self.module = module
-        names = inspect.signature(module.forward).parameters
-        self._takes_edges, self._takes_weights = "edge_index" in names, "edge_weight" in names
+        signature = inspect.signature(module.forward)
+        weight = signature.parameters.get("edge_weight")
+        self._takes_edges = "edge_index" in signature.parameters
+        self._takes_weights = self._takes_edges and weight is not None
+        self._needs_weights = weight is not None and weight.default is weight.empty
+        self._call = f"{type(module).__name__}.forward({', '.join(signature.parameters)})"
+        try:
+            signature.bind(None, None, **({"edge_weight": None} if self._takes_weights else {}))
+        except TypeError as error:
+            raise GraphjouleError(
+                f"{self._call} cannot be called: {error}. {_HOW_CALLED}, and an attribute for what else it needs."
+            ) from error
+        self._names_graph = self._takes_edges or list(signature.parameters)[1:2] == ["graph"]
+
+    @property
+    def drops_weights(self) -> bool:
+        """Whether the module is called without the weights of edges."""
+        return self._takes_edges and not self._takes_weights
 
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """The module's output; `key` is for our own dropout and not used here."""
         x = as_dense(x)
         graph = as_propagation(graph, x.size(0), like=x)
         if not self._takes_edges:
-            output = self.module(x, graph)
-        elif self._takes_weights and graph.is_weighted:
+            output = self._of_graph(x, graph)
+        elif self._takes_weights and (self._needs_weights or graph.is_weighted):
             output = self.module(x, graph.edge_index, edge_weight=graph.edge_weight)
         else:
             output = self.module(x, graph.edge_index)
@@ -276,6 +305,15 @@ class OwnModel(GraphModel):
                 f"[{x.size(0)}, {self.out_channels}], a row per node."
             )
         return output
+
+    def _of_graph(self, x: Tensor, graph: Propagation) -> Any:
+        """The module called with the graph, where one that has another name for it may expect something else."""
+        try:
+            return self.module(x, graph)
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            if self._names_graph or isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise GraphjouleError(f"{self._call} failed with x and a Propagation: {error}. {_HOW_CALLED}.") from error
 
     def penalty(self) -> Tensor:
         """What the module's own ``penalty`` returns, if it has one."""
