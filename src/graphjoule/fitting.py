@@ -109,7 +109,9 @@ def fit(
     have no test nodes; then a record has no test scores. The same seed gives the same run alone or among others, in one
     process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
     seeds train together in as many processes, each with as many threads as the record names. Calls may run in several
-    threads at once: torch's global generator is neither read nor moved, and signal handlers are left alone.
+    threads at once: torch's global generator is neither read nor moved, and signal handlers are left alone. A module of
+    your own that draws from Python's ``random``, from NumPy or in a scripted function draws what no seed of a run
+    reaches; a warning says so.
 
     Args:
         model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; "auto", which tries models and

@@ -1,9 +1,11 @@
+import random
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -101,6 +103,7 @@ def test_threads_neither_change_each_others_numbers_nor_those_of_the_global_gene
 
 # Random numbers while a model of the user's own trains.
 
+RECURRENT = {kind.__name__: kind(8, 4, num_layers=2, dropout=0.5) for kind in (nn.GRU, nn.LSTM)}
 FUNCTIONS = {
     "dropout": lambda x: F.dropout(x, 0.3),
     "torch.dropout": lambda x: torch.dropout(x, 0.3, True),
@@ -112,6 +115,12 @@ FUNCTIONS = {
     "like": lambda x: torch.rand_like(x) + torch.randn_like(x) + torch.randint_like(x, 100),
     "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.5),
     "a tensor's own": lambda x: torch.empty_like(x).uniform_() + torch.bernoulli(x),
+    "native": lambda x: torch.native_dropout(x, 0.3, True)[0],
+    "features": lambda x: torch.feature_dropout(x, 0.3, True),
+    "gamma": lambda x: torch.distributions.Gamma(x + 1, 2.0).sample(),
+    "beta": lambda x: torch.distributions.Beta(x + 1, 2.0).sample(),
+    "GRU": lambda x: RECURRENT["GRU"](x)[0].detach(),
+    "LSTM": lambda x: RECURRENT["LSTM"](x)[0].detach(),
     "a permutation": lambda x: x[torch.randperm(len(x))],
 }
 
@@ -130,6 +139,21 @@ def test_whatever_draws_draws_from_the_runs_own_numbers(function):
     assert found[0][1].equal(found[1][1])
     assert not found[0][0].equal(found[0][1])
     assert not found[0][0].equal(found[2][0])
+
+
+@pytest.mark.parametrize(
+    ("draw", "whose"), [(random.random, "Python's random"), (np.random.rand, "NumPy"), (torch.seed, "torch")], ids=str
+)
+def test_draws_that_no_seed_reaches_are_one_warning(caplog, draw, whose):
+    class Noisy(_Linear):
+        def forward(self, x, edge_index):
+            draw()
+            return super().forward(x)
+
+    fit(Noisy, small_task(), [0, 1], settings={"epochs": 2})
+    found = [r.message for r in caplog.records if f"the random numbers of {whose} moved while" in r.message]
+    assert len(found) == 1
+    assert found[0].endswith("in docs/own-model.md")
 
 
 def test_dropout_is_torchs_in_everything_but_the_numbers():
@@ -335,6 +359,26 @@ class _OfAdjacency(_Linear):
 def test_a_forward_with_other_arguments_is_a_sentence(model, match):
     with pytest.raises(GraphjouleError, match=match):
         fit(model, small_task())
+
+
+@pytest.mark.parametrize("is_buffer", [False, True])
+def test_a_plain_number_that_forward_changes_is_a_warning(caplog, is_buffer):
+    class Counting(_Linear):
+        def __init__(self):
+            super().__init__()
+            if is_buffer:
+                self.register_buffer("step", torch.zeros(()))
+            else:
+                self.step = 0
+
+        def forward(self, x, edge_index):
+            if self.training:
+                self.step += 1
+            return super().forward(x)
+
+    fit(Counting, small_task(), [0, 1], settings={"epochs": 2})
+    found = [r.message for r in caplog.records if "Counting.step changed in training; validation" in r.message]
+    assert len(found) == (0 if is_buffer else 1)
 
 
 def test_a_loss_that_no_parameter_changes_is_refused():

@@ -177,7 +177,7 @@ class ClusterBatch(SeedBatch):
             losses, _, added, _ = functional_call(self._train_loss, state, inputs)
         else:  # it is called with its own parameters, see SeedBatch._backward
             self._fill(self.model, 0, self.parameters, self.buffers)
-            with self._random_numbers():
+            with self._own_numbers():
                 losses, _, added, _ = self._train_loss(*inputs)
         loss = num_groups * losses.sum() / self.train_index.size(1) + added
         gradient = torch.autograd.grad(loss, flat)[0] if self.model.is_stackable else self._backward(loss, buffers)

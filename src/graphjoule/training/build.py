@@ -8,12 +8,14 @@ import hashlib
 import inspect
 import itertools
 import logging
+import random
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -342,6 +344,10 @@ _DRAW_INSIDE = {
     *(torch.rand_like, torch.randn_like, torch.randint_like),
     *(F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, F.gumbel_softmax),
     *(F.multi_head_attention_forward, F.scaled_dot_product_attention),
+    *(torch.native_dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout),
+    *(torch.dropout_, torch.feature_dropout_, torch.alpha_dropout_, torch.feature_alpha_dropout_),
+    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),  # dropout between their layers
+    *(torch._standard_gamma, torch._sample_dirichlet, torch.binomial),  # what torch.distributions draws from
 }
 _GLOBAL_GENERATOR = threading.Lock()
 _IN_THREAD = threading.local()  # `draws`: those that are entered in this thread, the innermost last
@@ -439,6 +445,19 @@ class Draws(TorchFunctionMode):
         with _GLOBAL_GENERATOR, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             return func(*args, **kwargs)
+
+
+def shared_generators(device: torch.device) -> dict[str, Any]:
+    """The states of the generators that all of a process shares, by whose they are; no seed of a run reaches them."""
+    kind, keys, place, *_ = np.random.get_state(legacy=True)
+    with _GLOBAL_GENERATOR:  # another training may borrow them
+        cpu = torch.get_rng_state().numpy().tobytes()
+        gpu = torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else []
+    return {
+        "torch": (cpu, gpu),
+        "Python's random": random.getstate(),
+        "NumPy": (kind, np.asarray(keys).tobytes(), place),
+    }
 
 
 @functools.cache

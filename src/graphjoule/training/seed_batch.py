@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
 from graphjoule.trace import Trace
-from graphjoule.training.build import Architecture, Draws, inner_network, set_norm_momentum
+from graphjoule.training.build import Architecture, Draws, inner_network, set_norm_momentum, shared_generators
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.evaluation import Evaluation, Predicted, evaluate
 from graphjoule.training.recipe import Recipe
@@ -115,6 +115,7 @@ class SeedBatch:
         train_index: training nodes, shape ``[runs, num_train]``; it lies where the graph does.
         val_index: validation nodes, shape ``[runs, num_val]``.
         selection: which epoch counts and which runs have stopped.
+        unseeded: what a module of the user's own drew from though no seed reaches it, see `shared_generators`.
     """
 
     is_capturable = True  # an epoch is always the same operations on the same tensors
@@ -167,6 +168,7 @@ class SeedBatch:
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
         self.states = self._initial_states(device)
         self._held = self._held_weights()
+        self.unseeded: list[str] = []
         self._memory = Memory()  # of activations, from one epoch to the next
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
@@ -229,6 +231,25 @@ class SeedBatch:
         """Where torch's own random functions draw from: a network that is not stackable has a generator of its run."""
         return nullcontext() if self.model.is_stackable else self.draws
 
+    @contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """`_random_numbers` of a training step of a user's own module, which may draw from elsewhere too."""
+        before = {} if self.unseeded else shared_generators(self.parameters.device)
+        with self.draws:
+            yield
+        after = shared_generators(self.parameters.device) if before else {}
+        self.unseeded += [name for name, state in before.items() if after[name] != state]
+
+    def changed_attributes(self) -> list[str]:
+        """Plain numbers that a user's own module has changed while it trained, and its copy that is validated has not."""
+        kept = dict(inner_network(self._eval_loss.model).named_modules())
+        return [
+            f"{type(module).__name__}.{name}"
+            for path, module in inner_network(self.model).named_modules()
+            for name, value in vars(module).items()
+            if type(value) in (int, float) and path in kept and vars(kept[path]).get(name) != value
+        ]
+
     # An epoch.
 
     def last_validation(self, epoch: int) -> int:
@@ -262,7 +283,7 @@ class SeedBatch:
         """Loss of every run, its gradient, and what its terms have seen."""
         if not self.model.is_stackable:
             self._fill(self.model, 0, self.parameters, self.buffers)
-            with self._random_numbers():
+            with self._own_numbers():
                 loss, seen = self._train_losses()
             return loss, self._backward(loss.sum(), {name: b[0] for name, b in self.buffers.items()})[None], seen
         self.parameters.requires_grad_(True)
