@@ -213,7 +213,10 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
 def _make_own(
     build: Builder, task: Task, made: weakref.WeakSet[nn.Module], in_channels: int, out_channels: int
 ) -> OwnModel:
-    signature = inspect.signature(build)
+    try:
+        signature = inspect.signature(build)
+    except ValueError as error:  # such as dict
+        raise GraphjouleError(f"{build!r} builds no module; expected a class or function that does.") from error
     needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     given: dict[str, Any] = {}
     if {"in_channels", "out_channels"} <= signature.parameters.keys():
@@ -294,12 +297,7 @@ class OwnModel(GraphModel):
         """The module's output; `key` is for our own dropout and not used here."""
         x = as_dense(x)
         graph = as_propagation(graph, x.size(0), like=x)
-        if not self._takes_edges:
-            output = self._of_graph(x, graph)
-        elif self._takes_weights and (self._needs_weights or graph.is_weighted):
-            output = self.module(x, graph.edge_index, edge_weight=graph.edge_weight)
-        else:
-            output = self.module(x, graph.edge_index)
+        output = self._called(x, graph)
         if not isinstance(output, Tensor) or output.shape != (x.size(0), self.out_channels):
             found = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise GraphjouleError(
@@ -308,14 +306,27 @@ class OwnModel(GraphModel):
             )
         return output
 
-    def _of_graph(self, x: Tensor, graph: Propagation) -> Any:
-        """The module called with the graph, where one that has another name for it may expect something else."""
+    def _called(self, x: Tensor, graph: Propagation) -> Any:
+        """What the module returns, or a sentence where it expects another graph or other features than it is given."""
         try:
-            return self.module(x, graph)
+            if not self._takes_edges:
+                return self.module(x, graph)
+            if self._takes_weights and (self._needs_weights or graph.is_weighted):
+                return self.module(x, graph.edge_index, edge_weight=graph.edge_weight)
+            return self.module(x, graph.edge_index)
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-            if self._names_graph or isinstance(error, torch.OutOfMemoryError):
+            if isinstance(error, torch.OutOfMemoryError | GraphjouleError):
                 raise
-            raise GraphjouleError(f"{self._call} failed with x and a Propagation: {error}. {_HOW_CALLED}.") from error
+            if not self._names_graph:
+                message = f"{self._call} failed with x and a Propagation: {error}. {_HOW_CALLED}."
+                raise GraphjouleError(message) from error
+            dtype = next(self.module.parameters()).dtype
+            if isinstance(error, RuntimeError) and x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+                raise GraphjouleError(
+                    f"The features are {x.dtype} and the parameters of {type(self.module).__name__} {dtype}; give the "
+                    f"task features of {dtype}, or build a module of {x.dtype}. Torch says: {error}."
+                ) from error
+            raise
 
     def penalty(self) -> Tensor:
         """What the module's own ``penalty`` returns, if it has one."""

@@ -75,10 +75,21 @@ class TrainingLoss(nn.Module):
         added, seen = losses.new_zeros(()), {}
         for name, state in (states or {}).items():
             self.terms[name].see(rows)
-            value, seen[name] = self.terms[name].value(state)
+            value, seen[name] = _checked_value(name, self.terms[name].value(state))
             self.terms[name].forget()  # inside a vmap nothing may be kept
             added = added + value
         return losses, output, added, seen
+
+
+def _checked_value(name: str, found: Any) -> tuple[Tensor, Tensor]:
+    """What `Term.value` returned, or a sentence: of a user's own term it may be anything."""
+    if isinstance(found, tuple) and len(found) == 2 and getattr(found[0], "shape", ()) == ():
+        return found
+    shape = list(found[0].shape) if isinstance(found, tuple) and found and isinstance(found[0], Tensor) else None
+    kind = type(found).__name__ if shape is None else f"a value of shape {shape}"
+    raise GraphjouleError(
+        f"The value of the term {name} returned {kind}; expected one number and the state: (value, state)."
+    )
 
 
 class SeedBatch:
@@ -241,7 +252,7 @@ class SeedBatch:
         self.unseeded += [name for name, state in before.items() if after[name] != state]
 
     def changed_attributes(self) -> list[str]:
-        """Plain numbers that a user's own module has changed while it trained, and its copy that is validated has not."""
+        """Plain numbers that a user's own module has changed in training, and its copy that is validated has not."""
         kept = dict(inner_network(self._eval_loss.model).named_modules())
         return [
             f"{type(module).__name__}.{name}"
