@@ -15,6 +15,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from sklearn import metrics
 from torch import nn
+from torch_geometric.data import Data
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import FitResult, TrainedRuns, fit, load, mean_prediction, read_runs
@@ -275,6 +276,59 @@ def refused(tmp_path, match, recipe=None, task=None, seeds=(0,), **options):
 @pytest.mark.parametrize("seeds", [[], [1, 1], [0, -1], [2**32], [2**64]])
 def test_seeds_that_are_no_set_of_numbers_are_refused(tmp_path, seeds):
     refused(tmp_path, r"^seeds are \[.*\]; expected one or more different numbers", seeds=seeds)
+
+
+@pytest.mark.parametrize("seeds", [3, ["a"], [1.5]])
+def test_seeds_that_are_no_whole_numbers_are_refused(tmp_path, seeds):
+    refused(tmp_path, r"^seeds are .*; expected a list of whole numbers, such as range\(3\)", seeds=seeds)
+
+
+def test_one_callback_that_is_no_list_is_refused(tmp_path):
+    refused(tmp_path, "callbacks is a builtin_function_or_method; expected a list of objects", callbacks=print)
+
+
+@pytest.mark.parametrize("task", [Data(x=torch.zeros(3, 7)), "digits"])
+def test_what_is_no_task_is_refused(task):
+    with pytest.raises(
+        GraphjouleError, match=f"^The task is a {type(task).__name__}; expected a Task, such as Task.from"
+    ):
+        fit("gcn", task)
+
+
+class _Sloppy(Term):
+    def __init__(self, model, graph):
+        pass
+
+
+def sloppy(value):
+    return type("Sloppy", (_Sloppy,), {"value": lambda self, state: value(state)})
+
+
+@pytest.mark.parametrize(
+    ("term", "match"),
+    [
+        (EnergySettings, r"terms has the class EnergySettings; expected settings: EnergySettings\(\)"),
+        (lambda model: None, "cannot be called with the model and the graph: too many positional arguments"),
+        (sloppy(lambda state: torch.ones(())), r"returned Tensor; expected one number and the state: \(value, state\)"),
+        (sloppy(lambda state: (torch.ones(3), state)), r"returned a value of shape \[3\]; expected one number and"),
+    ],
+)
+def test_terms_that_are_none_are_refused_with_a_sentence(term, match):
+    with pytest.raises(GraphjouleError, match=match):
+        fit(small_recipe("gcn"), small_task(), terms=[term])
+
+
+@pytest.mark.parametrize("model", [small_recipe("gcn"), partial(pyg.GCN, hidden_channels=4, num_layers=2)])
+def test_a_training_under_no_grad_is_the_same_training(model):
+    expected = fit(model, small_task(), settings={"epochs": 2}).models[0]
+    with torch.no_grad():
+        assert same_bits(fit(model, small_task(), settings={"epochs": 2}).models[0], expected)
+
+
+def test_features_of_another_dtype_than_the_model_are_a_sentence():
+    task = replace(small_task(), features=small_task().features.double())
+    with pytest.raises(GraphjouleError, match=r"features are torch.float64 and the parameters of GCN"):
+        fit(partial(pyg.GCN, hidden_channels=4, num_layers=2), task)
 
 
 def test_a_split_without_test_nodes_trains_and_has_no_test_accuracy():
@@ -733,10 +787,14 @@ class MixedDtypes(TooWide):
         ("egn", '"egn" is not a model'),
         (pyg.GAT, "needs in_channels, hidden_channels, num_layers; expected a function of the task, or one with"),
         (lambda one, two: TooWide(7, 3), "needs one, two; expected a function of the task"),
+        (dict, "builds no module; expected a class or function that does"),
         (lambda: 3, "returned int; expected a torch.nn.Module"),
         (lambda: TooWide(7, 4), r"TooWide returned \[30, 4\]; expected a tensor of shape \[30, 3\], a row per node"),
         (MixedDtypes, "have the dtypes torch.float16, torch.float32; expected one floating-point dtype"),
-        (nn.Identity, "have the dtypes none; expected one"),
+        (
+            lambda: type("Bare", (nn.Module,), {"forward": lambda self, x, graph: x})(),
+            "have the dtypes none; expected one",
+        ),
         (GCN, "GCN needs num_layers; add it with functools.partial"),
         (partial(GCN, 5), "The options of GCN need their names"),
         (partial(GCN, num_layers=2, heads=3), "heads = 3 cannot be used: there is no such setting"),

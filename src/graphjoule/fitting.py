@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -109,7 +111,9 @@ def fit(
     have no test nodes; then a record has no test scores. The same seed gives the same run alone or among others, in one
     process or in many, up to rounding, which a long training can make visible; and to the bit on a CPU if the same
     seeds train together in as many processes, each with as many threads as the record names. Calls may run in several
-    threads at once: torch's global generator is neither read nor moved, and signal handlers are left alone.
+    threads at once: torch's global generator is neither read nor moved, and signal handlers are left alone. A module of
+    your own that draws from Python's ``random``, from NumPy or in a scripted function draws what no seed of a run
+    reaches; a warning says so.
 
     Args:
         model: the name of a model, such as "egnn", whose settings `recipe_for` chooses; "auto", which tries models and
@@ -157,7 +161,12 @@ def fit(
         >>> [record.model for record in result.records]
         ['torch_geometric.nn.models.basic_gnn.GraphSAGE', 'torch_geometric.nn.models.basic_gnn.GraphSAGE']
     """
-    if model == "auto":
+    if not isinstance(task, Task):
+        raise GraphjouleError(
+            f"The task is a {type(task).__name__}; expected a Task, such as Task.from_data(data) of PyG's Data or "
+            'load_task("digits").'
+        )
+    if isinstance(model, str) and model == "auto":
         for option, value in (("terms", terms), ("callbacks", callbacks), ("group", group), ("protocol", protocol)):
             if value:
                 raise GraphjouleError(f'`{option}` cannot be given with "auto", which tries many models; leave it out.')
@@ -240,7 +249,10 @@ def fit(
 
 def checked_seeds(seeds: Sequence[int]) -> list[int]:
     """The seeds as a list, or a sentence on what is wrong with them."""
-    seeds = list(seeds)
+    try:
+        seeds = [operator.index(seed) for seed in seeds]
+    except TypeError as error:
+        raise GraphjouleError(f"seeds are {seeds!r}; expected a list of whole numbers, such as range(3).") from error
     if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
         raise GraphjouleError(f"seeds are {seeds}; expected one or more different numbers from 0 to {2**32 - 1}.")
     return seeds
@@ -286,7 +298,17 @@ def _with_terms(recipe: Recipe, terms: Sequence[TermBuilder]) -> tuple[Recipe, d
                 f"terms has a {type(term).__name__}; expected settings such as EnergySettings(), or a class or "
                 "function of the model and the graph, because every run has a model of its own."
             )
+        if isinstance(term, type) and term in TERMS.values():
+            raise GraphjouleError(f"terms has the class {term.__name__}; expected settings: {term.__name__}().")
         name = next((known for known, settings in TERMS.items() if isinstance(term, settings)), "")
+        if not name:
+            try:
+                inspect.signature(term).bind(None, None)
+            except TypeError as error:
+                raise GraphjouleError(
+                    f"The term {qualified_name(getattr(term, 'func', term))} cannot be called with the model and the "
+                    f"graph: {error}. Expected a class or function of these two."
+                ) from error
         if name:
             if name in builders:
                 raise GraphjouleError(f"The term {name} is given twice; give it once.")

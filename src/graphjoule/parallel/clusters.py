@@ -173,12 +173,14 @@ class ClusterBatch(SeedBatch):
             {name: value[0] for name, value in self.states.items()},
         )
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
-        with self._random_numbers():
-            losses, _, added, _ = functional_call(
-                self._train_loss, state, inputs, tie_weights=not self.model.is_stackable
-            )
+        if self.model.is_stackable:
+            losses, _, added, _ = functional_call(self._train_loss, state, inputs)
+        else:  # it is called with its own parameters, see SeedBatch._backward
+            self._fill(self.model, 0, self.parameters, self.buffers)
+            with self._own_numbers():
+                losses, _, added, _ = self._train_loss(*inputs)
         loss = num_groups * losses.sum() / self.train_index.size(1) + added
-        (gradient,) = torch.autograd.grad(loss, flat)
+        gradient = torch.autograd.grad(loss, flat)[0] if self.model.is_stackable else self._backward(loss, buffers)
         changes = [(new - old).flatten().to(flat.dtype) for new, old in zip(buffers.values(), before, strict=True)]
         return torch.cat([loss.detach()[None], gradient, *changes])
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import inspect
+import itertools
+import logging
+import random
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation, as_propagation
@@ -26,6 +33,7 @@ from graphjoule.tasks.task import Task
 from graphjoule.training.recipe import Recipe
 from graphjoule.training.settings import ModelSettings, checked
 
+logger = logging.getLogger("graphjoule")
 Builder = Callable[..., nn.Module]
 
 
@@ -173,9 +181,16 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
             raise GraphjouleError(f"{function.__name__} needs num_layers; add it with functools.partial.")
         own: dict[str, Any] = {key: options.pop(key) for key in ("num_layers", "hidden_channels") if key in options}
         return _of_the_zoo(checked(ModelSettings, {"name": name, "options": options, **own}))
-    make = functools.partial(_make_own, build, task)
+    make = functools.partial(_make_own, build, task, weakref.WeakSet())
     with Draws(0):
         model = make(task.num_features, task.out_channels)
+    if model.drops_weights and task.graph.is_weighted:
+        logger.warning(
+            "%s has edge weights, and %s.forward takes none: the training does not see them; give forward an argument "
+            "edge_weight, or edges of weight 1 to the task",
+            task.name,
+            type(model.module).__name__,
+        )
     depth, width = (options.get(key) for key in ("num_layers", "hidden_channels"))
     plain = {key: value for key, value in options.items() if isinstance(value, bool | int | float | str)}
     if type(depth) is not int or depth < 1:
@@ -195,8 +210,13 @@ def own_architecture(build: Builder, task: Task) -> Architecture:
     return Architecture(checked(ModelSettings, fields), make)
 
 
-def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -> OwnModel:
-    signature = inspect.signature(build)
+def _make_own(
+    build: Builder, task: Task, made: weakref.WeakSet[nn.Module], in_channels: int, out_channels: int
+) -> OwnModel:
+    try:
+        signature = inspect.signature(build)
+    except ValueError as error:  # such as dict
+        raise GraphjouleError(f"{build!r} builds no module; expected a class or function that does.") from error
     needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     given: dict[str, Any] = {}
     if {"in_channels", "out_channels"} <= signature.parameters.keys():
@@ -213,6 +233,14 @@ def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -
     module = build(*positional, **given)
     if not isinstance(module, nn.Module):
         raise GraphjouleError(f"{build!r} returned {type(module).__name__}; expected a torch.nn.Module.")
+    if module in made:
+        raise GraphjouleError(
+            f"{build!r} returned the same {type(module).__name__} twice; expected a new module at every call, because "
+            "every seed trains its own: lambda task: MyModel(task.num_features, task.out_channels), or "
+            "copy.deepcopy(module) to start all seeds from one."
+        )
+    made.add(module)
+    module = copy.deepcopy(module)  # training moves it, and modules of several seeds may share a part
     model = OwnModel(module, in_channels, out_channels)
     if any(isinstance(p, UninitializedParameter) for p in module.parameters()):
         with torch.no_grad():  # layers whose sizes are left open, such as GCNConv(-1, 16), learn them from a call
@@ -227,12 +255,16 @@ def _make_own(build: Builder, task: Task, in_channels: int, out_channels: int) -
     return model
 
 
+_HOW_CALLED = "A module is called as forward(x, edge_index[, edge_weight]) or forward(x, graph): use these names"
+
+
 class OwnModel(GraphModel):
     """A user's module behind the calls of our networks.
 
     Args:
         module: called as ``module(x, edge_index)`` or ``module(x, edge_index, edge_weight)`` where its ``forward``
-            has arguments of these names, else as ``module(x, graph)``.
+            has arguments of these names, else as ``module(x, graph)``. Without weights, and where all are 1, a default
+            of ``edge_weight`` stays; one that has none is 1 for every edge.
         in_channels: number of input features.
         out_channels: number of outputs.
     """
@@ -242,19 +274,30 @@ class OwnModel(GraphModel):
     def __init__(self, module: nn.Module, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, 1, out_channels, 1)
         self.module = module
-        names = inspect.signature(module.forward).parameters
-        self._takes_edges, self._takes_weights = "edge_index" in names, "edge_weight" in names
+        signature = inspect.signature(module.forward)
+        weight = signature.parameters.get("edge_weight")
+        self._takes_edges = "edge_index" in signature.parameters
+        self._takes_weights = self._takes_edges and weight is not None
+        self._needs_weights = weight is not None and weight.default is weight.empty
+        self._call = f"{type(module).__name__}.forward({', '.join(signature.parameters)})"
+        try:
+            signature.bind(None, None, **({"edge_weight": None} if self._takes_weights else {}))
+        except TypeError as error:
+            raise GraphjouleError(
+                f"{self._call} cannot be called: {error}. {_HOW_CALLED}, and an attribute for what else it needs."
+            ) from error
+        self._names_graph = self._takes_edges or list(signature.parameters)[1:2] == ["graph"]
+
+    @property
+    def drops_weights(self) -> bool:
+        """Whether the module is called without the weights of edges."""
+        return self._takes_edges and not self._takes_weights
 
     def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
         """The module's output; `key` is for our own dropout and not used here."""
         x = as_dense(x)
         graph = as_propagation(graph, x.size(0), like=x)
-        if not self._takes_edges:
-            output = self.module(x, graph)
-        elif self._takes_weights and graph.is_weighted:
-            output = self.module(x, graph.edge_index, edge_weight=graph.edge_weight)
-        else:
-            output = self.module(x, graph.edge_index)
+        output = self._called(x, graph)
         if not isinstance(output, Tensor) or output.shape != (x.size(0), self.out_channels):
             found = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise GraphjouleError(
@@ -262,6 +305,28 @@ class OwnModel(GraphModel):
                 f"[{x.size(0)}, {self.out_channels}], a row per node."
             )
         return output
+
+    def _called(self, x: Tensor, graph: Propagation) -> Any:
+        """What the module returns, or a sentence where it expects another graph or other features than it is given."""
+        try:
+            if not self._takes_edges:
+                return self.module(x, graph)
+            if self._takes_weights and (self._needs_weights or graph.is_weighted):
+                return self.module(x, graph.edge_index, edge_weight=graph.edge_weight)
+            return self.module(x, graph.edge_index)
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError | GraphjouleError):
+                raise
+            if not self._names_graph:
+                message = f"{self._call} failed with x and a Propagation: {error}. {_HOW_CALLED}."
+                raise GraphjouleError(message) from error
+            dtype = next(self.module.parameters()).dtype
+            if isinstance(error, RuntimeError) and x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+                raise GraphjouleError(
+                    f"The features are {x.dtype} and the parameters of {type(self.module).__name__} {dtype}; give the "
+                    f"task features of {dtype}, or build a module of {x.dtype}. Torch says: {error}."
+                ) from error
+            raise
 
     def penalty(self) -> Tensor:
         """What the module's own ``penalty`` returns, if it has one."""
@@ -290,15 +355,21 @@ _DRAW_INSIDE = {
     *(torch.rand_like, torch.randn_like, torch.randint_like),
     *(F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, F.rrelu, F.gumbel_softmax),
     *(F.multi_head_attention_forward, F.scaled_dot_product_attention),
+    *(torch.native_dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout),
+    *(torch.dropout_, torch.feature_dropout_, torch.alpha_dropout_, torch.feature_alpha_dropout_),
+    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),  # dropout between their layers
+    *(torch._standard_gamma, torch._sample_dirichlet, torch.binomial),  # what torch.distributions draws from
 }
 _GLOBAL_GENERATOR = threading.Lock()
+_IN_THREAD = threading.local()  # `draws`: those that are entered in this thread, the innermost last
 
 
 class Draws(TorchFunctionMode):
     """Random numbers of one run: a generator for every kind of device, all from one seed.
 
     ``with draws:`` lets all random numbers that torch draws within the block, in this thread alone, come from them. It
-    serves any module, also one made of torch's own layers, whose draws cannot be handed a generator.
+    serves any module, also one made of torch's own layers, whose draws cannot be handed a generator. What
+    `torch.utils.checkpoint` runs again in a backward pass draws what it drew in the block.
 
     Args:
         seed: what the generators start from.
@@ -308,6 +379,42 @@ class Draws(TorchFunctionMode):
         super().__init__()
         self._seed = seed
         self.generators: dict[str, torch.Generator] = {}
+
+    def __enter__(self) -> Self:
+        _IN_THREAD.draws = [*getattr(_IN_THREAD, "draws", ()), self]
+        with _GLOBAL_GENERATOR:
+            _repeat_checkpointed_draws()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _IN_THREAD.draws = _IN_THREAD.draws[:-1]
+
+    def repeating(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, drawing whenever it is called the numbers that come next now; what others draw stays the same."""
+        begin = self._state()
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            here = self._state()
+            self._set_state(begin)
+            try:
+                with self:
+                    return function(*args, **kwargs)
+            finally:
+                self._set_state(here)
+
+        return again
+
+    def _state(self) -> dict[str, Tensor]:
+        return {kind: generator.get_state() for kind, generator in self.generators.items()}
+
+    def _set_state(self, state: Mapping[str, Tensor]) -> None:
+        for kind, generator in self.generators.items():
+            if kind in state:
+                generator.set_state(state[kind])
+            else:  # it was made later
+                generator.manual_seed(self._seed)
 
     def on(self, device: torch.device) -> torch.Generator:
         """The generator of a kind of device; a meta tensor takes any."""
@@ -349,6 +456,46 @@ class Draws(TorchFunctionMode):
         with _GLOBAL_GENERATOR, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed)
             return func(*args, **kwargs)
+
+
+def shared_generators(device: torch.device) -> dict[str, Any]:
+    """The states of the generators that all of a process shares, by whose they are; no seed of a run reaches them."""
+    kind, keys, place, *_ = np.random.get_state(legacy=True)
+    with _GLOBAL_GENERATOR:  # another training may borrow them
+        cpu = torch.get_rng_state().numpy().tobytes()
+        gpu = torch.cuda.get_rng_state(device).tolist() if device.type == "cuda" else []
+    return {
+        "torch": (cpu, gpu),
+        "Python's random": random.getstate(),
+        "NumPy": (kind, np.asarray(keys).tobytes(), place),
+    }
+
+
+@functools.cache
+def _repeat_checkpointed_draws() -> None:
+    """Let `torch.utils.checkpoint` call again with the draws of the first call, of either of its two kinds.
+
+    It restores the state of torch's global generators alone, and nobody can hand it others. From here on it does as
+    before wherever no `Draws` is entered. The names are those of torch 2.6 to 2.13.
+    """
+    anew: Any
+    kept: Any
+    anew, kept = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction.apply
+
+    def without_reentry(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """It calls `function` in the backward pass only."""
+        draws = getattr(_IN_THREAD, "draws", None)
+        return anew(draws[-1].repeating(function) if draws else function, *args, **kwargs)
+
+    def with_reentry(function: Callable[..., Any], *args: Any) -> Any:
+        """It calls `function` in the forward pass too."""
+        if not (draws := getattr(_IN_THREAD, "draws", None)):
+            return kept(function, *args)
+        calls = itertools.chain([function], itertools.repeat(draws[-1].repeating(function)))
+        return kept(lambda *inputs: next(calls)(*inputs), *args)
+
+    checkpoint._checkpoint_without_reentrant_generator = without_reentry  # type: ignore[assignment]
+    checkpoint.CheckpointFunction.apply = with_reentry  # type: ignore[method-assign]
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:

@@ -92,6 +92,8 @@ class Listeners:
         on_progress: Callable[[Progress], None],
         should_stop: Callable[[], bool],
     ) -> None:
+        if not isinstance(callbacks, Sequence):
+            raise GraphjouleError(f"callbacks is a {type(callbacks).__name__}; expected a list of objects: [Print()].")
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise GraphjouleError(

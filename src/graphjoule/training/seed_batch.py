@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from graphjoule.tasks import Split, Task
 from graphjoule.tasks.metrics import Metric
 from graphjoule.terms import ModelPenalty, Term
 from graphjoule.trace import Trace
-from graphjoule.training.build import Architecture, Draws, inner_network, set_norm_momentum
+from graphjoule.training.build import Architecture, Draws, inner_network, set_norm_momentum, shared_generators
 from graphjoule.training.calibration import Calibration
 from graphjoule.training.evaluation import Evaluation, Predicted, evaluate
 from graphjoule.training.recipe import Recipe
@@ -75,10 +75,21 @@ class TrainingLoss(nn.Module):
         added, seen = losses.new_zeros(()), {}
         for name, state in (states or {}).items():
             self.terms[name].see(rows)
-            value, seen[name] = self.terms[name].value(state)
+            value, seen[name] = _checked_value(name, self.terms[name].value(state))
             self.terms[name].forget()  # inside a vmap nothing may be kept
             added = added + value
         return losses, output, added, seen
+
+
+def _checked_value(name: str, found: Any) -> tuple[Tensor, Tensor]:
+    """What `Term.value` returned, or a sentence: of a user's own term it may be anything."""
+    if isinstance(found, tuple) and len(found) == 2 and getattr(found[0], "shape", ()) == ():
+        return found
+    shape = list(found[0].shape) if isinstance(found, tuple) and found and isinstance(found[0], Tensor) else None
+    kind = type(found).__name__ if shape is None else f"a value of shape {shape}"
+    raise GraphjouleError(
+        f"The value of the term {name} returned {kind}; expected one number and the state: (value, state)."
+    )
 
 
 class SeedBatch:
@@ -115,6 +126,7 @@ class SeedBatch:
         train_index: training nodes, shape ``[runs, num_train]``; it lies where the graph does.
         val_index: validation nodes, shape ``[runs, num_val]``.
         selection: which epoch counts and which runs have stopped.
+        unseeded: what a module of the user's own drew from though no seed reaches it, see `shared_generators`.
     """
 
     is_capturable = True  # an epoch is always the same operations on the same tensors
@@ -167,6 +179,7 @@ class SeedBatch:
         self.lr, self.weight_decay = (v.to(device) for v in self._settings_per_element())
         self.states = self._initial_states(device)
         self._held = self._held_weights()
+        self.unseeded: list[str] = []
         self._memory = Memory()  # of activations, from one epoch to the next
 
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
@@ -229,6 +242,25 @@ class SeedBatch:
         """Where torch's own random functions draw from: a network that is not stackable has a generator of its run."""
         return nullcontext() if self.model.is_stackable else self.draws
 
+    @contextmanager
+    def _own_numbers(self) -> Iterator[None]:
+        """`_random_numbers` of a training step of a user's own module, which may draw from elsewhere too."""
+        before = {} if self.unseeded else shared_generators(self.parameters.device)
+        with self.draws:
+            yield
+        after = shared_generators(self.parameters.device) if before else {}
+        self.unseeded += [name for name, state in before.items() if after[name] != state]
+
+    def changed_attributes(self) -> list[str]:
+        """Plain numbers that a user's own module has changed in training, and its copy that is validated has not."""
+        kept = dict(inner_network(self._eval_loss.model).named_modules())
+        return [
+            f"{type(module).__name__}.{name}"
+            for path, module in inner_network(self.model).named_modules()
+            for name, value in vars(module).items()
+            if type(value) in (int, float) and path in kept and vars(kept[path]).get(name) != value
+        ]
+
     # An epoch.
 
     def last_validation(self, epoch: int) -> int:
@@ -237,11 +269,7 @@ class SeedBatch:
 
     def train_epoch(self) -> None:
         """One epoch of every run: a training step, a validation pass, selection. Never waits for the device."""
-        self.parameters.requires_grad_(True)
-        with self._random_numbers(), using_memory(self._memory):
-            train_loss, seen = self._train_losses()
-        (gradient,) = torch.autograd.grad(train_loss.sum(), self.parameters)
-        self.parameters.requires_grad_(False)
+        train_loss, gradient, seen = self._gradient()
         train_loss, gradient = self._total_gradient(train_loss.detach(), gradient)
         active = self.selection.active & torch.isfinite(train_loss)
         step = self.epoch + 1
@@ -260,6 +288,41 @@ class SeedBatch:
         self._keep_best(improved)
         self.curve.index_copy_(1, self.epoch[None], torch.cat([train_loss[:, None], scores], dim=1)[:, None])
         self.epoch.add_(1)
+
+    @torch.enable_grad()
+    def _gradient(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Loss of every run, its gradient, and what its terms have seen."""
+        if not self.model.is_stackable:
+            self._fill(self.model, 0, self.parameters, self.buffers)
+            with self._own_numbers():
+                loss, seen = self._train_losses()
+            return loss, self._backward(loss.sum(), {name: b[0] for name, b in self.buffers.items()})[None], seen
+        self.parameters.requires_grad_(True)
+        with using_memory(self._memory):
+            loss, seen = self._train_losses()
+        (gradient,) = torch.autograd.grad(loss.sum(), self.parameters)
+        self.parameters.requires_grad_(False)
+        return loss, gradient, seen
+
+    def _backward(self, loss: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+        """The gradient of a user's own module, as a plain loop finds it, in one row; its buffers go into `buffers`.
+
+        `functional_call` takes the numbers of a run out again when the forward pass ends, so that what a module
+        recomputes in the backward pass, as `torch.utils.checkpoint` does, would be of other parameters.
+        """
+        if not loss.requires_grad:
+            raise GraphjouleError(
+                f"The loss of {type(inner_network(self.model)).__name__} depends on no parameter that requires a "
+                "gradient; expected one that trains, and no torch.no_grad() or detach() on the way to the output."
+            )
+        parameters = dict(self.model.named_parameters())
+        for name, buffer in buffers.items():  # now: a batch norm that is recomputed moves its statistics once more
+            buffer.copy_(self.model.get_buffer(name).detach())
+        self.model.zero_grad()
+        torch.autograd.backward(loss)  # the reentrant kind of checkpoint refuses `torch.autograd.grad`
+        return self.layout.flatten(
+            {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in parameters.items()}
+        )
 
     def _held_weights(self) -> list[tuple[torch.Size, Tensor, Tensor]]:
         """The weights whose spectral norm is limited, by shape: where they stand in the parameters, and the limits."""
@@ -406,12 +469,14 @@ class SeedBatch:
         key: Tensor | None = None,
         states: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
+        out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]
+        if module is self._train_loss and not self.model.is_stackable:  # it holds the numbers of its run, see _gradient
+            out = module(*inputs)
+            return out
         state = {f"model.{name}": value for name, value in (self.layout.unflatten(flat) | buffers).items()}
         state["factors"] = factors
-        inputs = (self.features, self.task.graph, index, self._targets(index), key, states)
-        out: tuple[Tensor, Tensor, Tensor, dict[str, Tensor]] = functional_call(
-            module, state, inputs, tie_weights=not self.model.is_stackable
-        )
+        out = functional_call(module, state, inputs, tie_weights=not self.model.is_stackable)
         return out
 
     def _keep_best(self, improved: Tensor) -> None:
@@ -546,6 +611,10 @@ class SeedBatch:
         """Put one run's numbers into a model; `load_state_dict` would miss buffers that are not persistent."""
         state = self.layout.unflatten(parameters[run].detach()) | {n: b[run] for n, b in buffers.items()}
         for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if name not in state:  # a buffer that a user's module made in its first call
+                continue
+            if value.grad_fn is not None:  # one that it computed from its parameters
+                value.detach_()
             value.copy_(state[name])
 
     # Checkpoints, and runs that leave.

@@ -81,6 +81,7 @@ class Trainer:
             )
         self._check_selectable()
         self._built: dict[int, GraphModel] = {}
+        self._has_warned = False
         self._next: SeedBatch | None = None
         self._num_threads: int | None = None
 
@@ -265,7 +266,27 @@ class Trainer:
                 clock.tick(len(batch.seeds))
                 self._evaluate(result, batch)
                 clock.skip()  # the next run's time is its own
+                self._warn_of_own(batch)
                 self._finish(result, len(group), clock.share)
+
+    def _warn_of_own(self, batch: SeedBatch) -> None:
+        """Say once what a user's own module draws or changes that is no part of its run."""
+        if self._has_warned or batch.model.is_stackable:
+            return
+        self._has_warned = True
+        if changed := batch.changed_attributes():
+            logger.warning(
+                "%s changed in training; validation, checkpoints and the trained model have parameters and buffers "
+                "alone: make it a buffer, with register_buffer",
+                ", ".join(changed),
+            )
+        if batch.unseeded:
+            logger.warning(
+                "the random numbers of %s moved while %s ran: the same seed may give another training; see the part on "
+                "random numbers in docs/own-model.md",
+                " and ".join(batch.unseeded),
+                self.recipe.model.name,
+            )
 
     def adopt(self, runs: Sequence[tuple[Record, GraphModel]], members: Sequence[str] = ()) -> None:
         """Take over runs that were trained where no test target could be read: the test nodes are scored now, once.
