@@ -631,6 +631,28 @@ def test_layers_whose_energies_cannot_be_compared_are_measured_by_the_papers_wit
     assert operators_in(nn.Linear(2, 2), None).popitem()[1] == "symmetric"
 
 
+def test_layers_that_were_not_asked_for_do_not_decide_the_operator():
+    index, x = triangles(), single(8, C)
+
+    class Leftover(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.old = nn.ModuleList([pyg.SAGEConv(C, C) for _ in range(2)]), pyg.GCNConv(C, C)
+
+        def forward(self, x, edge_index):
+            return self.layers[1](self.layers[0](x, edge_index), edge_index)
+
+    model = Leftover()
+    for asked in ("layers.*", pyg.SAGEConv):
+        rows, out = called(model, x, index, watch=asked)
+        assert {row.operator for row in rows} == {"random_walk"}
+        assert rows[-1].energy == pytest.approx(random_walk(None, x, index, out), rel=1e-5)
+        EnergyConstraint(model, layers=asked)
+    with pytest.warns(UserWarning, match="different kinds .* name the layers to measure if some of these are never"):
+        Trace(model)
+    assert operators_in(model, None, [model.layers])[model.old] == "random_walk"
+
+
 def test_a_layer_without_its_normalisation_is_a_sum():
     assert operator_of(pyg.GCNConv(3, C, normalize=False)) == "sum"
     assert operator_of(pyg.GraphConv(3, C, aggr="mean")) == "random_walk"

@@ -202,7 +202,9 @@ class EmbeddingHooks:
         model = as_written(model)
         self._given = model, graph, layers, num_nodes, operator
         self._is_default = layers is None
-        self._graphs = GraphReader(model, graph, num_nodes, operator)
+        watched = watched_modules(model, layers)
+        asked = None if layers is None else watched.values()
+        self._graphs = GraphReader(model, graph, num_nodes, operator, watched=asked)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
         self._has_grad, self._has_input, self._has_warned, self._is_shared = False, False, False, False
@@ -211,7 +213,6 @@ class EmbeddingHooks:
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         self._handles: list[RemovableHandle] = []
-        watched = watched_modules(model, layers)
         self._handles += [
             model.register_forward_pre_hook(uncompiled_hook(self._begin), prepend=True, with_kwargs=True),
             *self._graphs.attach(),

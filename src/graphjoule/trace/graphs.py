@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -88,6 +88,7 @@ class GraphReader:
         num_nodes: number of nodes, where an ``edge_index`` leaves it open.
         operator: a key of `OPERATORS` for all layers; None to read it from each.
         by_graph: measure each graph of a batch by itself.
+        watched: modules that were asked for by name or type; None for the default.
     """
 
     def __init__(
@@ -98,11 +99,12 @@ class GraphReader:
         operator: str | None = None,
         *,
         by_graph: bool = False,
+        watched: Iterable[nn.Module] | None = None,
     ) -> None:
         self._fixed = None if graph is None else TracedGraph(graph, num_nodes)
         self._given, self._num_nodes = graph, num_nodes
         self._model, self._by_graph = model, by_graph
-        self._operators = operators_in(model, operator)
+        self._operators = operators_in(model, operator, watched)
         self._wanted = operator
         # Of rows before the first layer whose weights are read: what those of the latest one were.
         self._read = "symmetric" if any(expects_norm(layer) for layer in self._operators) else None

@@ -109,7 +109,9 @@ def loops_of(layer: nn.Module) -> Loops:
     return Loops(2.0 if getattr(layer, "improved", False) is True else 1.0)
 
 
-def operators_in(model: nn.Module, wanted: str | None) -> dict[nn.Module, str]:
+def operators_in(
+    model: nn.Module, wanted: str | None, watched: Iterable[nn.Module] | None = None
+) -> dict[nn.Module, str]:
     """The operator of every message-passing layer of a model; under the model itself, that of everything else.
 
     All rows of a trace must be comparable. So layers of different kinds, such as a mean and a sum, are all measured by
@@ -118,24 +120,27 @@ def operators_in(model: nn.Module, wanted: str | None) -> dict[nn.Module, str]:
     Args:
         model: any module.
         wanted: a key of `OPERATORS` for all of them; None to read it from each layer.
+        watched: modules that were asked for: if layers are among them or inside, these alone decide.
     """
     if wanted is not None and wanted not in OPERATORS:
         raise GraphjouleError(f"operator is {wanted!r}; the choices are: {choices(OPERATORS)}, and None to read it.")
     layers = [module for module in model.modules() if passes_messages(module)]
     found = {layer: wanted or operator_of(layer) for layer in layers}
-    kinds = set(found.values())
+    inside = {module for each in watched or () for module in each.modules()}
+    deciding = {layer: kind for layer, kind in found.items() if layer in inside} or found
+    kinds = set(deciding.values())
     if len(kinds) > 1 and not kinds <= _STOCHASTIC:
-        named = ", ".join(sorted({f"{type(layer).__name__} {kind}" for layer, kind in found.items()}))
+        named = ", ".join(sorted({f"{type(layer).__name__} {kind}" for layer, kind in deciding.items()}))
         warnings.warn(
             f"The layers have operators of different kinds ({named}), whose energies cannot be compared; all are "
-            "measured by 'symmetric'. Choose another with operator=...",
+            "measured by 'symmetric'. Choose another with operator=..., or name the layers to measure if some of these "
+            "are never called.",
             stacklevel=4,
         )
         found, kinds = dict.fromkeys(found, "symmetric"), {"symmetric"}
-    return {
-        **found,
-        model: wanted or (next(iter(kinds)) if len(kinds) == 1 else "random_walk" if kinds else "symmetric"),
-    }
+    rest = wanted or (next(iter(kinds)) if len(kinds) == 1 else "random_walk" if kinds else "symmetric")
+    comparable = _STOCHASTIC if kinds <= _STOCHASTIC else kinds
+    return {**{layer: kind if kind in comparable else rest for layer, kind in found.items()}, model: rest}
 
 
 class Operator:

@@ -108,7 +108,8 @@ class Trace(TraceView):
         self._measures = tuple({measure.name: measure for measure in named}.values())
         self._watched = watched_modules(model, watch)
         self._is_default = watch is None
-        self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph)
+        asked = None if watch is None else self._watched.values()
+        self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph, watched=asked)
         self._gradients, self._every = gradients, every
         missing = [name for name in ("norm", "rayleigh") if name not in self.measures]
         if on_collapse is not None and missing:
