@@ -562,3 +562,20 @@ def test_a_reentrant_checkpoint_hides_layers_from_the_constraint_and_is_warned_o
     with pytest.warns(UserWarning, match=r"'layers.0' runs without gradients.*take `use_reentrant=False`"):
         names, _ = gradient_of_a_checkpointed_model(use_reentrant=True)
     assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"c_min": "a"}, "c_min is 'a'; expected a number"),
+        ({"rho": True}, "rho is True; expected a number"),
+        ({"every": 0}, "every is 0; it must be at least 1"),
+        ({"every": 1.5}, "every is 1.5; expected a whole number"),
+        ({"num_nodes": -3}, "num_nodes is -3; it must be at least 1"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(options, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        EnergyConstraint(scales(1.0, 1.0), **options)
+    with pytest.raises(GraphjouleError, match=r"model is of type str; expected a torch\.nn\.Module"):
+        EnergyConstraint("gcn")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, check_count
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
@@ -431,6 +431,9 @@ class EnergyConstraint(Term, nn.Module):
     ) -> None:
         super().__init__()
         check_settings(c_min, c_max, method, rho)
+        check_count("every", every)
+        if not isinstance(model, nn.Module):
+            raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
         self.c_min, self.c_max, self.rho, self.method = c_min, c_max, rho, METHODS[method]
         self.every = every
         self.multipliers: Tensor | None

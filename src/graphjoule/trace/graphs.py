@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, check_count
 from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Nodes
 from graphjoule.graph.propagation import InducedPropagation
@@ -101,6 +101,8 @@ class GraphReader:
         by_graph: bool = False,
         watched: Iterable[nn.Module] | None = None,
     ) -> None:
+        if num_nodes is not None:
+            check_count("num_nodes", num_nodes)
         self._fixed = None if graph is None else TracedGraph(graph, num_nodes)
         self._given, self._num_nodes = graph, num_nodes
         self._model, self._by_graph = model, by_graph
