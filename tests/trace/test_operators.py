@@ -12,7 +12,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.terms import EnergyConstraint
-from graphjoule.trace import Trace
+from graphjoule.trace import Trace, graphs
+from graphjoule.trace.graphs import GraphReader
 from graphjoule.trace.operators import (
     attention_weights,
     operator_of,
@@ -20,6 +21,7 @@ from graphjoule.trace.operators import (
     pair_operator,
     passes_messages,
     square_operator,
+    weighted_operator,
 )
 from tests.graphs import Edges, dense_propagation, edge_lists, path3, random_edges
 
@@ -424,6 +426,20 @@ def test_weights_that_were_normalised_before_the_layer_are_not_normalised_again(
         rows, out = called(model, x, *given, operator=operator)
         assert {row.operator for row in rows} == {"symmetric"}
         assert rows[-1].energy == pytest.approx(normalised(None, x, out, *given), rel=1e-4)
+
+
+def test_weights_that_stay_the_same_tensors_are_looked_at_once(monkeypatch):
+    """On a GPU a look waits for the device, which the capture of a CUDA graph does not allow."""
+    index, x = triangles(), single(8, C)
+    given, looks = gcn_norm(index, None, 8), []
+    model = pyg.Sequential("x, e, w", [(pyg.GCNConv(C, C, normalize=False), "x, e, w -> x")] * 3)
+    monkeypatch.setattr(graphs, "weighted_operator", lambda *args: looks.append(1) or weighted_operator(*args))
+    read = GraphReader._of_weights
+    monkeypatch.setattr(GraphReader, "_of_weights", lambda *args: looks.append(2) or read(*args))
+    with torch.no_grad(), Trace(model):
+        for _ in range(3):
+            model(x, *given)
+    assert sorted(looks) == [1, 2]
 
 
 def test_degrees_inside_of_the_message_are_read_from_it():

@@ -7,7 +7,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -463,11 +462,6 @@ class GraphReader:
             name, is_normalised = "random_walk", False
         if call.is_unread and self._wanted is None:
             self._warn_of_weights(call)
-        elif is_normalised and call.layer is not None and operator_of(call.layer) == "sum":
-            made = self._of_weights(raw, call)  # normalised already, and the layer does not do it once more
-            if made is not None and made.name in ("symmetric", "loopless"):
-                call.made = made
-                return made
         if (is_normalised or not raw) and call.inputs.edges is not None:  # before the layer normalised them
             raw = [(call.inputs.edges, call.inputs.weight)]
         elif call.operator == "attention":
@@ -484,13 +478,20 @@ class GraphReader:
             for stated in (count for _, _, count in call.passed if count is not None):
                 if stated != targets:
                     raise GraphjouleError(f"its edges lead to {stated} nodes, but its features have {targets} rows")
-            made = self._of_weights(raw, call) if name == "sum" and self._wanted is None else None
-            if made is not None:
-                self._read, call.made = made.name, made
+            is_read = name == "sum" and self._wanted is None
+            # The layer does not normalise its weights; they may have been before it.
+            is_given = is_normalised and call.layer is not None and operator_of(call.layer) == "sum"
+
+            def make() -> Operator:
+                made = self._of_weights(raw, call) if is_read or is_given else None
+                if made is None or (is_given and not made.is_normalised):
+                    return square_operator(name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
                 return made
-            key = name, targets, call.loops, call.is_reversed
-            make = partial(square_operator, name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
+
+            key = name, targets, call.loops, call.is_reversed, is_given
             call.made = self._keep(key, list(chain(*raw)), make)
+            if is_read and isinstance(call.made, CallOperator):
+                self._read = call.made.name
         return call.made
 
     def _of_weights(self, raw: Sequence[tuple[Any, Tensor | None]], call: LayerCall) -> CallOperator | None:
