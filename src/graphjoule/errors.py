@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -40,6 +41,20 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     ('1 node', '2,000 nodes', '0 classes')
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse what is not a number."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise GraphjouleError(f"{name} is {value!r}; expected a number.")
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse what is not a whole number from 1 on."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise GraphjouleError(f"{name} is {value!r}; expected a whole number.")
+    if value < 1:
+        raise GraphjouleError(f"{name} is {value}; it must be at least 1.")
 
 
 def unknown(name: str, names: Iterable[str], what: str) -> str:

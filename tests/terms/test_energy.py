@@ -59,6 +59,51 @@ def test_gaps_are_those_of_the_limits():
     assert violations == pytest.approx([math.expm1(max(a, b, 0)) for a, b in zip(lower, upper, strict=True)])
 
 
+def test_every_call_of_a_module_that_is_used_again_has_its_violation_by_the_name_of_its_row():
+    edges, x = random_edges(8, 14), normal(8, 4, dtype=torch.float32)
+    torch.manual_seed(0)
+    model = pyg.GCN(4, 4, num_layers=4)
+    with EnergyConstraint(model, c_min=0.9) as constraint, Trace(model) as trace:
+        model(x, edges.index)
+    names = constraint.names()[1:]
+    assert {"act", "act#2", "act#3"} <= set(names)
+    assert set(names) <= {row.name for row in trace.layers}
+    report = constraint.report()
+    assert list(constraint.violations()) == [layer.name for layer in report.layers] == names
+    found = [float(v) for v in constraint.violations().values()]
+    assert found == pytest.approx([layer.violation for layer in report.layers])
+
+
+def test_a_call_without_gradients_between_a_forward_pass_and_its_term_is_refused():
+    edges, x = path3(), normal(3, 2)
+    model = scales(1.0, 0.1)
+    with EnergyConstraint(model, edges.graph64(), layers="*") as constraint:
+        for _ in range(2):
+            model(x)
+            with torch.no_grad():
+                model(x)
+                model(x)
+                assert constraint().isfinite()  # to look at it
+            with pytest.raises(GraphjouleError, match=r"Sequential was called without gradients, .* before the valid"):
+                constraint()
+            model(x)
+            assert constraint().requires_grad
+            with torch.no_grad():
+                model(x)
+            assert not constraint().requires_grad  # the call that should count has counted
+
+
+def test_a_constraint_without_hooks_gives_no_term():
+    edges, x = path3(), normal(3, 2)
+    model = scales(1.0, 0.1)
+    with EnergyConstraint(model, edges.graph64(), layers="*") as constraint:
+        model(x)
+        constraint()
+    with pytest.raises(GraphjouleError, match=r"taken off Sequential by detach\(\) .* Make a new constraint"):
+        constraint()
+    assert constraint.gaps().shape == (2, 2)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_term_is_its_formula(method):
     gaps, multipliers, rho = normal(2, 5), normal(2, 5, seed=1).abs(), 0.7
@@ -301,9 +346,10 @@ def test_hooks_are_gone_after_the_block_also_after_an_error_and_nothing_is_kept_
     constraint = EnergyConstraint(model, graph, layers="*")
     out = model(normal(3, 2))
     constraint.detach()
-    before = float(constraint().detach())
+    before = constraint.gaps()
     model(5 * normal(3, 2, seed=9))
-    assert float(constraint().detach()) == before  # it no longer looks
+    assert constraint.gaps().equal(before)  # it no longer looks
+    del before
     seen = weakref.ref(out)
     del out
     gc.collect()
@@ -516,3 +562,20 @@ def test_a_reentrant_checkpoint_hides_layers_from_the_constraint_and_is_warned_o
     with pytest.warns(UserWarning, match=r"'layers.0' runs without gradients.*take `use_reentrant=False`"):
         names, _ = gradient_of_a_checkpointed_model(use_reentrant=True)
     assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"c_min": "a"}, "c_min is 'a'; expected a number"),
+        ({"rho": True}, "rho is True; expected a number"),
+        ({"every": 0}, "every is 0; it must be at least 1"),
+        ({"every": 1.5}, "every is 1.5; expected a whole number"),
+        ({"num_nodes": -3}, "num_nodes is -3; it must be at least 1"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(options, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        EnergyConstraint(scales(1.0, 1.0), **options)
+    with pytest.raises(GraphjouleError, match=r"model is of type str; expected a torch\.nn\.Module"):
+        EnergyConstraint("gcn")

@@ -123,3 +123,11 @@ def test_a_term_that_adds_nothing_is_a_plain_zero_where_weights_are_sharded(term
     value, _ = term(model).value(torch.empty(0))
     assert type(value) is torch.Tensor
     assert float(value) == 0
+
+
+def test_factors_that_are_no_numbers_are_refused():
+    model = GCN(3, 4, 2, num_layers=4)
+    with pytest.raises(GraphjouleError, match="gamma is 'a'; expected a number"):
+        OrthogonalPenalty(model, gamma="a")
+    with pytest.raises(GraphjouleError, match="limit is None; expected a number"):
+        SpectralLimit(model, limit=None)

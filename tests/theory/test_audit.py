@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from graphjoule.theory import Setting, audit
+from graphjoule.errors import GraphjouleError
+from graphjoule.measures import spectrum
+from graphjoule.theory import Setting, audit, srelu_energy_limit
 from tests.graphs import Edges, edge_lists, few, k33, no_edges, path3
 from tests.theory import has_edges, settings
 
@@ -50,3 +52,14 @@ def test_an_audit_never_fails(edges, setting):
     assert all(math.isfinite(end) for layer in result.layers for end in layer.total_max)
     assert result.lines()[0] == result.title()
     json.loads(result.to_json())
+
+
+def test_what_is_no_setting_and_no_graph_is_refused_in_a_sentence():
+    index = torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(GraphjouleError, match=r"The setting is 7; expected a Setting"):
+        audit(index, 7)
+    with pytest.raises(GraphjouleError, match="The graph is of type str; expected a Propagation or an edge_index"):
+        spectrum("x")
+    with pytest.raises(GraphjouleError, match=r"energy is -1\.0; no energy is negative"):
+        srelu_energy_limit(-1.0, index, torch.zeros(3))
+    assert srelu_energy_limit(2.0, index, torch.zeros(3)) == pytest.approx(2.0)

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.trace import Trace
+from graphjoule.terms import EnergyConstraint
+from graphjoule.trace import Trace, graphs
+from graphjoule.trace.graphs import GraphReader
 from graphjoule.trace.operators import (
     attention_weights,
     operator_of,
@@ -19,6 +21,7 @@ from graphjoule.trace.operators import (
     pair_operator,
     passes_messages,
     square_operator,
+    weighted_operator,
 )
 from tests.graphs import Edges, dense_propagation, edge_lists, path3, random_edges
 
@@ -314,6 +317,193 @@ def test_the_zoo_over_many_batches(name, batches):
     check_zoo(name, batches)
 
 
+# Layers of one's own, whose messages are weighted by what only they say.
+
+
+class Own(pyg.MessagePassing):
+    """A sum of features times a number for each edge, as PyG's tutorial writes a GCN."""
+
+    def __init__(self, norm, flow="source_to_target"):
+        super().__init__(aggr="add", flow=flow)
+        self.norm, self.linear = norm, nn.Linear(C, C, bias=False)
+
+    def forward(self, x, edge_index, edge_weight=None):
+        edge_index, norm = self.norm(edge_index, edge_weight, len(x))
+        return self.propagate(edge_index, x=self.linear(x), norm=norm)
+
+    def message(self, x_j, norm):
+        return norm.view(-1, 1) * x_j
+
+
+class Scaled(pyg.MessagePassing):
+    """GCN's sum with the degrees in the message."""
+
+    def __init__(self):
+        super().__init__(aggr="add")
+        self.linear = nn.Linear(C, C, bias=False)
+
+    def forward(self, x, edge_index):
+        edge_index = with_loops(edge_index, len(x))
+        deg = counts(edge_index, len(x)).sum(dim=1, keepdim=True).float()
+        return self.propagate(edge_index, x=self.linear(x), deg=deg)
+
+    def message(self, x_j, deg_i, deg_j):
+        return x_j * (deg_i * deg_j).rsqrt()
+
+
+class Bent(Own):
+    """Messages that are no multiples of features."""
+
+    def message(self, x_j, norm):
+        return norm.view(-1, 1) * x_j.tanh()
+
+
+def gcn_weights(index, weight, num_nodes, *, add_self_loops=True):
+    return gcn_norm(index, weight, num_nodes, add_self_loops=add_self_loops)
+
+
+def mean_weights(index, weight, num_nodes):
+    return index, means(counts(index, num_nodes))[index[1], index[0]].float()
+
+
+def uneven_weights(index, weight, num_nodes):
+    return index, (1 + index.sum(dim=0)).float()
+
+
+def normalised(layer, x, out, index, weight):
+    """tr(H^T (I - P) H) for weights that are P."""
+    h, p = out.detach().double(), counts(index, len(x), weight)
+    return float(torch.trace(h.t() @ (h - p @ h)))
+
+
+def summed(layer, x, out, index, weight):
+    return dense_energy(counts(index, len(x), weight), out)
+
+
+OWN = {
+    "gcn": (gcn_weights, False, "symmetric", normalised),
+    "gcn of weighted edges": (gcn_weights, True, "symmetric", normalised),
+    "gcn without loops": (partial(gcn_weights, add_self_loops=False), False, "loopless", normalised),
+    "weighted without loops": (partial(gcn_weights, add_self_loops=False), True, "loopless", normalised),
+    "mean": (mean_weights, False, "random_walk", summed),
+    "any": (uneven_weights, False, "sum", summed),
+}
+
+
+def triangles(num_nodes: int = 8) -> Tensor:
+    """A connected graph with degrees of 2 to 4 and odd cycles, both directions, each edge once."""
+    pairs = {(i, i + k) for i in range(num_nodes) for k in (1, 2) if i + k < num_nodes}
+    edges = torch.tensor(sorted(pairs)).t()
+    return torch.cat([edges, edges.flip(0)], dim=1)
+
+
+def called(model, *given, **options):
+    with torch.no_grad(), Trace(model, **options) as trace:
+        out = model(*given)
+    return trace.layers, out
+
+
+@pytest.mark.parametrize(("name", "flow"), [*((name, "source_to_target") for name in OWN), ("gcn", "target_to_source")])
+def test_a_layer_of_ones_own_is_measured_by_what_it_multiplies_messages_by(name, flow):
+    norm, is_weighted, operator, truth = OWN[name]
+    index, x = triangles(), single(8, C)
+    weight = 1 + index.sum(dim=0).float() % 3 if is_weighted else None
+    layer = Own(norm, flow)
+    rows, out = called(pyg.Sequential("x, e, w", [(layer, "x, e, w -> x")]), x, index, weight, watch=Own)
+    edges, weights = norm(index, weight, 8)
+    edges = edges.flip(0) if flow == "target_to_source" else edges
+    assert rows[0].operator == operator
+    assert rows[0].energy == pytest.approx(truth(layer, x, out, edges, weights), rel=1e-4)
+    if operator in ("symmetric", "loopless"):
+        assert rows[0]["rayleigh"] == pytest.approx(rows[0].energy / rows[0].norm ** 2)
+
+
+def test_weights_that_were_normalised_before_the_layer_are_not_normalised_again():
+    index, x = triangles(), single(8, C)
+    given = gcn_norm(index, None, 8)
+    model = pyg.Sequential("x, e, w", [(pyg.GCNConv(C, C, bias=False, normalize=False), "x, e, w -> x")] * 2)
+    for operator in (None, "symmetric"):
+        rows, out = called(model, x, *given, operator=operator)
+        assert {row.operator for row in rows} == {"symmetric"}
+        assert rows[-1].energy == pytest.approx(normalised(None, x, out, *given), rel=1e-4)
+
+
+def test_weights_that_stay_the_same_tensors_are_looked_at_once(monkeypatch):
+    """On a GPU a look waits for the device, which the capture of a CUDA graph does not allow."""
+    index, x = triangles(), single(8, C)
+    given, looks = gcn_norm(index, None, 8), []
+    model = pyg.Sequential("x, e, w", [(pyg.GCNConv(C, C, normalize=False), "x, e, w -> x")] * 3)
+    monkeypatch.setattr(graphs, "weighted_operator", lambda *args: looks.append(1) or weighted_operator(*args))
+    read = GraphReader._of_weights
+    monkeypatch.setattr(GraphReader, "_of_weights", lambda *args: looks.append(2) or read(*args))
+    with torch.no_grad(), Trace(model):
+        for _ in range(3):
+            model(x, *given)
+    assert sorted(looks) == [1, 2]
+
+
+def test_degrees_inside_of_the_message_are_read_from_it():
+    index, x = triangles(), single(8, C)
+    layer = Scaled()
+    rows, out = called(layer, x, index)
+    assert rows[0].operator == "symmetric"
+    assert rows[0].energy == pytest.approx(symmetric(layer, x, index, out), rel=1e-4)
+
+
+def test_a_deep_network_of_ones_own_layers_sounds_the_alarm_and_its_first_rows_can_be_compared():
+    index, x = triangles(), single(8, C)
+    layers = [Own(gcn_weights) for _ in range(64)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.linear.weight)
+    model = pyg.Sequential("x, e", [(nn.Linear(C, C), "x -> x"), *((layer, "x, e -> x") for layer in layers)])
+    dead = []
+    rows, _ = called(model, x, index, on_collapse=lambda row: dead.append(row.name))
+    assert dead
+    assert {row.operator for row in rows} == {"symmetric"}
+    fixed, _ = called(model, x, index, graph=index)
+    assert [row.energy for row in fixed] == pytest.approx([row.energy for row in rows], rel=1e-4, abs=1e-9)
+    assert {row.operator for row in fixed} == {"symmetric"}
+
+
+def test_layers_of_ones_own_with_the_same_weights_share_one_operator_for_a_constraint():
+    index, x = triangles(), single(8, C)
+    torch.manual_seed(0)
+    own = pyg.Sequential("x, e", [(Own(gcn_weights), "x, e -> x") for _ in range(3)])
+    theirs = pyg.Sequential("x, e", [(pyg.GCNConv(C, C, bias=False), "x, e -> x") for _ in range(3)])
+    for mine, other in zip(own, theirs, strict=True):
+        other.lin.weight = mine.linear.weight
+    first, second = EnergyConstraint(own), EnergyConstraint(theirs)
+    for _ in range(2):
+        own(x, index)
+        theirs(x, index)
+        assert torch.allclose(first.gaps(), second.gaps(), rtol=1e-4, atol=1e-5)
+    assert len(first._hooks._smoothing) == 1
+
+
+def test_weights_inside_vmap_are_read_by_their_name():
+    index, x = triangles(), torch.stack([single(8, C, seed=k) for k in range(3)])
+    layer = Own(gcn_weights)
+    with torch.no_grad(), Trace(layer) as trace:
+        torch.vmap(lambda each: layer(each, index))(x)
+    assert [row.operator for row in trace.layers] == ["symmetric"] * 3
+    alone, _ = called(layer, x[1], index)
+    assert trace.layers[1].energy == pytest.approx(alone[0].energy, rel=1e-5)
+
+
+def test_a_layer_whose_weights_cannot_be_read_is_a_plain_sum_with_one_warning_by_its_name():
+    index, x = triangles(), single(8, C)
+    model = pyg.Sequential("x, e", [(Bent(gcn_weights), "x, e -> x")])
+    says = r"What module_0 \(Bent\) multiplies .* 'sum' .* operator='symmetric'"
+    with pytest.warns(UserWarning, match=says) as seen, torch.no_grad(), Trace(model, watch=Bent) as trace:
+        out = [model(x, index) for _ in range(2)][-1]
+    assert len(seen) == 1
+    looped = with_loops(index, 8)
+    assert trace.layers[1].operator == "sum"
+    assert trace.layers[1].energy == pytest.approx(dense_energy(counts(looped, 8), out), rel=1e-4)
+    rows, out = called(model, x, index, watch=Bent, operator="symmetric")  # chosen, so there is nothing to say
+    assert rows[0].energy == pytest.approx(symmetric(None, x, index, out), rel=1e-4)
+
+
 # Pairs: sources and targets are two sets of nodes, and the output is of the targets.
 
 
@@ -455,6 +645,28 @@ def test_layers_whose_energies_cannot_be_compared_are_measured_by_the_papers_wit
     comparable = nn.ModuleList([pyg.GATConv(3, C), pyg.SAGEConv(C, C)])
     assert sorted(operators_in(comparable, None).values()) == ["attention", "random_walk", "random_walk"]
     assert operators_in(nn.Linear(2, 2), None).popitem()[1] == "symmetric"
+
+
+def test_layers_that_were_not_asked_for_do_not_decide_the_operator():
+    index, x = triangles(), single(8, C)
+
+    class Leftover(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers, self.old = nn.ModuleList([pyg.SAGEConv(C, C) for _ in range(2)]), pyg.GCNConv(C, C)
+
+        def forward(self, x, edge_index):
+            return self.layers[1](self.layers[0](x, edge_index), edge_index)
+
+    model = Leftover()
+    for asked in ("layers.*", pyg.SAGEConv):
+        rows, out = called(model, x, index, watch=asked)
+        assert {row.operator for row in rows} == {"random_walk"}
+        assert rows[-1].energy == pytest.approx(random_walk(None, x, index, out), rel=1e-5)
+        EnergyConstraint(model, layers=asked)
+    with pytest.warns(UserWarning, match="different kinds .* name the layers to measure if some of these are never"):
+        Trace(model)
+    assert operators_in(model, None, [model.layers])[model.old] == "random_walk"
 
 
 def test_a_layer_without_its_normalisation_is_a_sum():

@@ -15,7 +15,8 @@ from graphjoule.graph import Propagation
 from graphjoule.measures import MEASURES, Measure
 from graphjoule.measures.energy import dirichlet_energy
 from graphjoule.nn import EGNN, GCN, Wave
-from graphjoule.trace import LayerCollapse, Trace
+from graphjoule.trace import LayerCollapse, RecordedTrace, Trace, with_reach
+from graphjoule.trace.diagnosis import diagnose
 from graphjoule.trace.trace import Entry, settle
 from tests.graphs import edge_lists, few, k33, normal, path3, random_edges
 
@@ -505,3 +506,19 @@ def test_a_dead_layer_warns_once_stops_or_calls():
 def test_an_alarm_that_cannot_be_is_refused(options, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
         Trace(dying(0.5), k33().graph64(), **options)
+
+
+def test_what_is_no_trace_no_input_and_no_measure_is_refused_in_a_sentence():
+    model, x = torch.nn.Linear(2, 2), single(3, 2)
+    with pytest.raises(GraphjouleError, match="every is 'a'; expected a whole number"):
+        Trace(model, every="a")
+    with pytest.raises(GraphjouleError, match=r"The inputs are a tensor; expected all .* \(x, edge_index\)"):
+        Trace.of(model, None, x)
+    with pytest.raises(GraphjouleError, match=r"A measure is <.*; expected a name, or Measure"):
+        Trace(model, measures=[lambda x, graph: x.sum()])
+    with pytest.raises(GraphjouleError, match="What to diagnose is of type Linear; expected a Trace"):
+        diagnose(model)
+    with pytest.raises(GraphjouleError, match="The trace is of type int"):
+        with_reach(3, 4)
+    with pytest.raises(GraphjouleError, match="What was found is of type int; expected what `reach` returned"):
+        with_reach(RecordedTrace([], ["energy"]), 4)

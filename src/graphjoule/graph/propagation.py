@@ -402,5 +402,7 @@ def exact_propagation(graph: Propagation | Tensor, num_nodes: int | None = None)
     """
     if isinstance(graph, Tensor):
         return Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=torch.float64)
+    if not isinstance(graph, Propagation):
+        raise GraphjouleError(f"The graph is of type {type(graph).__name__}; expected a Propagation or an edge_index.")
     graph.require_whole("This")
     return graph

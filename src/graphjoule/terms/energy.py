@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, check_count
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
@@ -201,14 +202,17 @@ class EmbeddingHooks:
         model = as_written(model)
         self._given = model, graph, layers, num_nodes, operator
         self._is_default = layers is None
-        self._graphs = GraphReader(model, graph, num_nodes, operator)
+        watched = watched_modules(model, layers)
+        asked = None if layers is None else watched.values()
+        self._graphs = GraphReader(model, graph, num_nodes, operator, watched=asked)
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
         self._has_grad, self._has_input, self._has_warned, self._is_shared = False, False, False, False
+        self._is_waiting = False  # whether the last call had gradients and no term has been asked for since
+        self._is_lost = False  # whether calls without gradients came after such a one
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         self._handles: list[RemovableHandle] = []
-        watched = watched_modules(model, layers)
         self._handles += [
             model.register_forward_pre_hook(uncompiled_hook(self._begin), prepend=True, with_kwargs=True),
             *self._graphs.attach(),
@@ -237,6 +241,21 @@ class EmbeddingHooks:
         self._seen.clear()
         self._num_calls = 0
 
+    def check_term(self) -> None:
+        """Refuse a term of a loss that would be a constant without anybody noticing."""
+        kind = type(self._given[0]).__name__
+        if not self._handles:
+            raise GraphjouleError(
+                f"This constraint was taken off {kind} by detach() or the end of its block, and sees no call of it any "
+                "more; report(), violations() and gaps() still read the last one. Make a new constraint to train with."
+            )
+        if self._is_lost and torch.is_grad_enabled():
+            raise GraphjouleError(
+                f"{kind} was called without gradients, as for a validation, after the call with gradients that the "
+                "constraint should count, so the term would have no gradient. Call constraint() before the validation."
+            )
+        self._is_waiting = self._is_waiting and not torch.is_grad_enabled()
+
     def chain(self) -> list[Embedding]:
         """``X_0, X_1, ...`` of the last call; a last output of another width is class scores and left free."""
         seen = self._seen
@@ -261,6 +280,8 @@ class EmbeddingHooks:
         self._seen.clear()
         self._num_calls += 1
         self._is_called, self._has_grad = True, torch.is_grad_enabled()
+        self._is_lost = not self._has_grad and (self._is_waiting or self._is_lost)
+        self._is_waiting = self._has_grad
         self._graphs.end(has_rows=True)
         self._graphs.begin(args, kwargs)
 
@@ -410,6 +431,9 @@ class EnergyConstraint(Term, nn.Module):
     ) -> None:
         super().__init__()
         check_settings(c_min, c_max, method, rho)
+        check_count("every", every)
+        if not isinstance(model, nn.Module):
+            raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
         self.c_min, self.c_max, self.rho, self.method = c_min, c_max, rho, METHODS[method]
         self.every = every
         self.multipliers: Tensor | None
@@ -421,8 +445,11 @@ class EnergyConstraint(Term, nn.Module):
         """The term to add to the loss of the last forward pass: a scalar, or ``[runs]`` where outputs have a run axis.
 
         Raises:
-            GraphjouleError: the model has not been called yet.
+            GraphjouleError: the model has not been called yet, a call without gradients came after the one that should
+                count, or the hooks are off.
         """
+        if self._hooks is not None:
+            self._hooks.check_term()
         gaps = self.gaps()
         if self.method.updated is _unmoved:  # a penalty need never be updated
             self._latest.clear()
@@ -473,8 +500,13 @@ class EnergyConstraint(Term, nn.Module):
         return torch.where(epoch % self.every == 0, self.method.updated(seen, state, self.rho), state)
 
     def names(self) -> list[str]:
-        """Names of ``X_0`` and of the layers that are held, as of the last forward pass."""
-        return [x.name for x in self._chain()]
+        """Names of ``X_0`` and of the layers that are held, as of the last call; "act", "act#2" as in a trace."""
+        times: Counter[str] = Counter()
+        names = []
+        for x in self._chain():
+            times[x.name] += 1
+            names.append(x.name if times[x.name] == 1 else f"{x.name}#{times[x.name]}")
+        return names
 
     @torch.no_grad()
     def violations(self) -> dict[str, Tensor]:
@@ -515,7 +547,7 @@ class EnergyConstraint(Term, nn.Module):
         return self
 
     def detach(self) -> None:
-        """Take all hooks off the model; what was measured last can still be read."""
+        """Take all hooks off the model; `report` and the like still read what was measured last, `forward` raises."""
         if self._hooks is not None:
             self._hooks.remove()
 

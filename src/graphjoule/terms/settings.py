@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, check_number, choices
 
 if TYPE_CHECKING:
     from torch import nn
@@ -153,6 +153,8 @@ def graph_layers(model: nn.Module) -> str | None:
 
 def check_settings(c_min: float, c_max: float, method: str, rho: float) -> None:
     """Refuse settings that no network could satisfy, and unknown methods."""
+    for name, value in {"c_min": c_min, "c_max": c_max, "rho": rho}.items():
+        check_number(name, value)
     if not 0 < c_min < 1:
         raise GraphjouleError(f"c_min is {c_min}; it must be between 0 and 1.")
     if not c_min <= c_max < float("inf"):

@@ -8,7 +8,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, check_number
 from graphjoule.nn.base import whole_weight, zero_of
 from graphjoule.ops import limit_spectral_norm
 from graphjoule.terms.term import Term
@@ -62,6 +62,8 @@ class OrthogonalPenalty(Term):
         gamma: float = 20.0,
         c_max: float = 1.0,
     ) -> None:
+        check_number("gamma", gamma)
+        check_number("c_max", c_max)
         if not 0 <= gamma < float("inf"):
             raise GraphjouleError(f"gamma is {gamma}; it must be a number that is not negative.")
         if not 0 < c_max < float("inf"):
@@ -111,6 +113,7 @@ class SpectralLimit(Term):
     """
 
     def __init__(self, model: nn.Module, *, layers: Watch | Sequence[Watch] | None = None, limit: float = 1.0) -> None:
+        check_number("limit", limit)
         if not 0 < limit < float("inf"):
             raise GraphjouleError(f"limit is {limit}; it must be positive.")
         self.limit = float(limit)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from graphjoule.errors import counted
+from graphjoule.errors import GraphjouleError, counted
 from graphjoule.files import json_text
 from graphjoule.graph import Propagation
 from graphjoule.measures import Estimate, Reach, Spectrum, spectrum
@@ -214,6 +214,8 @@ def audit(graph: Propagation | Tensor, setting: Setting, *, alphas: Mapping[str,
         >>> audit(pair, Setting(num_layers=2)).lines()[0]
         '2 nodes, 1 edge, 1 connected component; c_min 0.2, c_max 1, alpha 0.1, beta 0.1, 2 layers'
     """
+    if not isinstance(setting, Setting):
+        raise GraphjouleError(f"The setting is {setting!r}; expected a Setting, such as Setting(num_layers=64).")
     found = spectrum(graph)
     layers = layer_ranges(found, setting)
     reaches = {}

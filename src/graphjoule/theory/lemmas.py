@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphjoule.graph import Propagation
+from graphjoule.errors import GraphjouleError, check_number
+from graphjoule.graph import Propagation, exact_propagation
 from graphjoule.measures import Estimate, Spectrum, dirichlet_energy
 from graphjoule.theory.layers import Enclosure, LayerRange, Setting, Verdict, number
 
@@ -150,6 +151,10 @@ def srelu_energy_limit(energy: float, graph: Propagation, shift: Tensor) -> floa
         >>> round(srelu_energy_limit(2.0, pair, torch.tensor([-10.0])), 9)
         2.0
     """
+    check_number("energy", energy)
+    if not energy >= 0:
+        raise GraphjouleError(f"energy is {energy}; no energy is negative.")
+    graph = graph if isinstance(graph, Propagation) else exact_propagation(graph)
     constant = dirichlet_energy(torch.ones(graph.num_nodes, 1, dtype=torch.float64, device=graph.device), graph)
     norm = torch.linalg.vector_norm(shift.detach().double())
     return float((energy**0.5 + 2 * norm.to(constant.device) * constant.sqrt()) ** 2)

@@ -13,7 +13,16 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.graph import Propagation
 from graphjoule.trace.hooks import Hook, OneThread, uncompiled_hook
-from graphjoule.trace.operators import Edges, Loops, Operator, attention_weights, loops_of, passes_messages
+from graphjoule.trace.operators import (
+    Edges,
+    Loops,
+    Operator,
+    attention_weights,
+    has_own_messages,
+    loops_of,
+    message_weights,
+    passes_messages,
+)
 from graphjoule.trace.outputs import count_nodes, tensors_in
 from graphjoule.trace.watch import modules_around_layers
 
@@ -247,6 +256,8 @@ class LayerCall:
         loops: the self-loops that the layer adds; None for a model without such layers.
         passed: edges, maybe weights, and the stated number of targets of each distinct ``propagate``.
         attention: the weights of this call.
+        num_read: how many of `passed` an own layer's messages were looked at for.
+        is_unread: whether they are multiplied by something that could not be read.
         made: the operator, once it was asked for.
     """
 
@@ -260,6 +271,8 @@ class LayerCall:
     loops: Loops | None = None
     passed: list[tuple[Any, Tensor | None, int | None]] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
+    num_read: int = 0
+    is_unread: bool = False
     made: Operator | None = None
 
 
@@ -329,6 +342,9 @@ class LayerCalls:
             if operator == "attention":
                 read = self._hook(self._read_attention)
                 handles.append(layer.register_message_forward_hook(read))  # type: ignore[operator]
+            elif operator == "sum" and has_own_messages(layer):
+                read = self._hook(self._read_weights)
+                handles.append(layer.register_message_forward_hook(read))  # type: ignore[operator]
         enter = self._hook(self._enter)
         return handles + [module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._around]
 
@@ -372,6 +388,15 @@ class LayerCalls:
             weights = attention_weights(layer, inputs[0], message, num_edges)
             if weights is not None:
                 call.attention.append(weights)
+
+    def _read_weights(self, layer: nn.Module, inputs: tuple[dict[str, Any]], message: Any) -> None:
+        call = self._open.get(layer)
+        if call is None or call.num_read >= len(call.passed):
+            return
+        edges, _, targets = call.passed[-1]
+        weights, is_known = message_weights(inputs[0], message, edges_of(edges)[0].size(1))
+        call.passed[-1] = edges, weights, targets
+        call.num_read, call.is_unread = len(call.passed), call.is_unread or not is_known
 
     def _finish(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         call = self._open.pop(layer, None) or LayerCall(self._operators[layer])

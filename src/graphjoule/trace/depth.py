@@ -127,6 +127,10 @@ def with_reach(trace: TraceView, found: Mapping[str, Reach]) -> RecordedTrace:
         >>> [round(row["reach"], 2) for row in rows if "reach" in row]
         [0.58, 0.73]
     """
+    if not isinstance(trace, TraceView):
+        raise GraphjouleError(f"The trace is of type {type(trace).__name__}; expected a Trace of a model.")
+    if not isinstance(found, Mapping):
+        raise GraphjouleError(f"What was found is of type {type(found).__name__}; expected what `reach` returned.")
     rows = [
         replace(row, values={**row.values, "reach": found[row.name].mean}) if row.name in found else row
         for row in trace.layers

@@ -140,6 +140,8 @@ def diagnose(trace: TraceView) -> Diagnosis:
         >>> found.verdict, found.findings[0].layer
         ('over-smoothing by norm collapse', 'convs.6')
     """
+    if not isinstance(trace, TraceView):
+        raise GraphjouleError(f"What to diagnose is of type {type(trace).__name__}; expected a Trace of a model.")
     last = trace.select(call=-1)
     parts = list(dict.fromkeys(row.part for row in last.layers))
     if len(parts) < 2:

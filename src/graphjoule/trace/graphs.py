@@ -5,9 +5,8 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, check_count
 from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Nodes
 from graphjoule.graph.propagation import InducedPropagation
@@ -32,15 +31,19 @@ from graphjoule.trace.calls import (
 )
 from graphjoule.trace.hooks import OneThread
 from graphjoule.trace.operators import (
-    AttentionOperator,
+    CallOperator,
     Loops,
     Operator,
+    expects_norm,
+    is_of_many_runs,
     loops_of,
+    operator_of,
     operators_in,
     pair_operator,
     passes_as_called,
     passes_messages,
     square_operator,
+    weighted_operator,
 )
 from graphjoule.trace.outputs import TracedGraph, count_nodes, describe_output, find_features, tensors_in
 
@@ -84,6 +87,7 @@ class GraphReader:
         num_nodes: number of nodes, where an ``edge_index`` leaves it open.
         operator: a key of `OPERATORS` for all layers; None to read it from each.
         by_graph: measure each graph of a batch by itself.
+        watched: modules that were asked for by name or type; None for the default.
     """
 
     def __init__(
@@ -94,11 +98,18 @@ class GraphReader:
         operator: str | None = None,
         *,
         by_graph: bool = False,
+        watched: Iterable[nn.Module] | None = None,
     ) -> None:
+        if num_nodes is not None:
+            check_count("num_nodes", num_nodes)
         self._fixed = None if graph is None else TracedGraph(graph, num_nodes)
         self._given, self._num_nodes = graph, num_nodes
         self._model, self._by_graph = model, by_graph
-        self._operators = operators_in(model, operator)
+        self._operators = operators_in(model, operator, watched)
+        self._wanted = operator
+        # Of rows before the first layer whose weights are read: what those of the latest one were.
+        self._read = "symmetric" if any(expects_norm(layer) for layer in self._operators) else None
+        self._latest_read: tuple[tuple[Tensor, Tensor], tuple[int | None, int | None], CallOperator] | None = None
         self._loops = next((loops_of(layer) for layer in self._operators if passes_messages(layer)), None)
         self._call = CallInputs()
         self._thread = OneThread()
@@ -303,6 +314,8 @@ class GraphReader:
     def _on_graph(self, features: Tensor, graph: Propagation, call: LayerCall | None) -> Measured:
         """Features on a graph that was given as a whole."""
         name = self._before_layers() if call is None else call.operator
+        if name == "sum" and call is not None and call.num_targets is not None:
+            name = self._of_layer(call).name
         if name == "symmetric":
             operator = self._keep((name, "given"), [graph], lambda: Operator(name, graph))
         elif name == "attention" and call is not None and not call.is_pair and call.num_targets == graph.num_nodes:
@@ -424,6 +437,8 @@ class GraphReader:
     def _before_layers(self) -> str:
         """The operator where no layer has been called: of attention, that of equal weights."""
         operator = self._operators[self._model]
+        if operator == "sum" and self._wanted is None and self._read is not None:
+            return self._read
         return "random_walk" if operator == "attention" else operator
 
     def _of_layer(self, call: LayerCall, *, both: bool = False) -> Operator:
@@ -445,6 +460,8 @@ class GraphReader:
             self._warn_of_attention(call)
         if (name == "attention" and not can_read) or (is_normalised and call.is_pair):
             name, is_normalised = "random_walk", False
+        if call.is_unread and self._wanted is None:
+            self._warn_of_weights(call)
         if (is_normalised or not raw) and call.inputs.edges is not None:  # before the layer normalised them
             raw = [(call.inputs.edges, call.inputs.weight)]
         elif call.operator == "attention":
@@ -456,31 +473,80 @@ class GraphReader:
             call.made = pair_operator(name, parts, call.num_sources or targets, targets, both=both)
         elif name == "attention":
             index = torch.cat([index for index, _ in parts], dim=1)
-            call.made = AttentionOperator(index, torch.cat(call.attention), targets)
+            call.made = CallOperator(name, index, torch.cat(call.attention), targets)
         else:
             for stated in (count for _, _, count in call.passed if count is not None):
                 if stated != targets:
                     raise GraphjouleError(f"its edges lead to {stated} nodes, but its features have {targets} rows")
-            key = name, targets, call.loops, call.is_reversed
-            make = partial(square_operator, name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
+            is_read = name == "sum" and self._wanted is None
+            # The layer does not normalise its weights; they may have been before it.
+            is_given = is_normalised and call.layer is not None and operator_of(call.layer) == "sum"
+
+            def make() -> Operator:
+                made = self._of_weights(raw, call) if is_read or is_given else None
+                if made is None or (is_given and not made.is_normalised):
+                    return square_operator(name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
+                return made
+
+            key = name, targets, call.loops, call.is_reversed, is_given
             call.made = self._keep(key, list(chain(*raw)), make)
+            if is_read and isinstance(call.made, CallOperator):
+                self._read = call.made.name
         return call.made
+
+    def _of_weights(self, raw: Sequence[tuple[Any, Tensor | None]], call: LayerCall) -> CallOperator | None:
+        """The operator of the weights that a layer multiplies messages by; None where it has none, or not of numbers.
+
+        Layers that make the same weights at every call have one operator, so that a constraint sorts it once.
+        """
+        if len(raw) != 1 or call.is_pair or call.num_targets is None:
+            return None
+        index, weight = edges_of(*raw[0], is_reversed=call.is_reversed)
+        if weight is None or index.numel() == 0 or int(index.max()) >= call.num_targets:
+            return None
+        if is_of_many_runs(weight) or not bool(((weight >= 0) & weight.isfinite()).all()):
+            return None
+        weight, versions = weight.detach(), (version(index), version(weight))
+        if self._latest_read is not None:
+            known, before, operator = self._latest_read
+            if (
+                operator.num_nodes == call.num_targets
+                and before == tuple(map(version, known))
+                and all(a.device == b.device and torch.equal(a, b) for a, b in zip(known, (index, weight), strict=True))
+            ):
+                return operator
+        operator = weighted_operator(index, weight, call.num_targets)
+        self._latest_read = (index, weight), versions, operator
+        return operator
+
+    def _warn_of_weights(self, call: LayerCall) -> None:
+        name = self._name_of(call)
+        self._warn(
+            f"weights {id(call.layer)}",
+            f"What {name} multiplies its messages by cannot be read in some calls: its energy is that of 'sum' there, "
+            "with equal weights, which a normalised layer does not follow. Choose one for all layers with "
+            "operator=..., such as operator='symmetric' for GCN's.",
+        )
+
+    def _name_of(self, call: LayerCall) -> str:
+        """The name of a layer and its class."""
+        name = next((name for name, module in self._model.named_modules() if module is call.layer), "")
+        kind = type(call.layer).__name__
+        return f"{name} ({kind})" if name else kind
 
     def _warn_of_attention(self, call: LayerCall) -> None:
         key = f"attention {id(call.layer)}"
         if key in self._warned:
             return
-        name = next((name for name, module in self._model.named_modules() if module is call.layer), "")
-        kind = type(call.layer).__name__
         self._warn(
             key,
-            f"The attention weights of {f'{name} ({kind})' if name else kind} cannot be read in some calls: its energy "
-            "is that of 'random_walk' there, with equal weights. Choose one for all layers with operator=...",
+            f"The attention weights of {self._name_of(call)} cannot be read in some calls: its energy is that of "
+            "'random_walk' there, with equal weights. Choose one for all layers with operator=...",
         )
 
     def _plain_graph(self, call: LayerCall, operator: Operator) -> Propagation:
         """The undirected graph that measures other than the energy take."""
-        if operator.is_scaled:
+        if operator.is_scaled or (isinstance(operator, CallOperator) and operator.is_normalised):
             return operator.graph
         edges, weight = call.inputs.edges, call.inputs.weight
         if edges is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -36,8 +37,11 @@ _ATTENTION = {
     "PDNConv",  # weights that it learns from the features of edges
 }
 _WALKS = {"ClusterGCNConv", "WLConvContinuous", "HypergraphConv"}  # they sum, and divide by the degree themselves
+_FACTORS = ("norm", "edge_weight", "weight")  # what an own layer calls the numbers that it multiplies messages by
+_SEEN_AS_ONE = 2**12  # messages that are held against those numbers
 _AS_CALLED = {"SAGEConv", "GINConv", "GINEConv", "GraphConv", "EdgeConv"}
 _EDGES_AT_ONCE = 2**16  # bounds the memory of the gathered differences
+_MOST_STEPS = 300  # products to find the vector that weights like GCN's leave as it is
 _STOCHASTIC = {"random_walk", "attention"}  # rows of both add up to one, so their energies can be compared
 
 
@@ -51,8 +55,21 @@ def passes_as_called(layer: nn.Module) -> bool:
     return any(kind.__name__ in _AS_CALLED for kind in type(layer).__mro__)
 
 
+def has_own_messages(layer: nn.Module) -> bool:
+    """Whether its messages are written outside of PyG, so that only they say what they are multiplied by."""
+    message = getattr(type(layer), "message", None)
+    return not getattr(message, "__module__", "").startswith("torch_geometric.")
+
+
+def expects_norm(layer: nn.Module) -> bool:
+    """Whether an own layer multiplies its messages by a ``norm``, by its name alone: it has not been called yet."""
+    if not passes_messages(layer) or not has_own_messages(layer) or operator_of(layer) != "sum":
+        return False
+    return "norm" in inspect.signature(type(layer).message).parameters  # type: ignore[attr-defined]
+
+
 def operator_of(layer: nn.Module) -> str:
-    """The operator of a message-passing layer of PyG.
+    """The operator of a message-passing layer of PyG; a "sum" of weighted messages may turn out to be another one.
 
     The mean, and whatever else leaves equal neighbours as they are (max, softmax, several at once), is "random_walk".
     """
@@ -92,7 +109,9 @@ def loops_of(layer: nn.Module) -> Loops:
     return Loops(2.0 if getattr(layer, "improved", False) is True else 1.0)
 
 
-def operators_in(model: nn.Module, wanted: str | None) -> dict[nn.Module, str]:
+def operators_in(
+    model: nn.Module, wanted: str | None, watched: Iterable[nn.Module] | None = None
+) -> dict[nn.Module, str]:
     """The operator of every message-passing layer of a model; under the model itself, that of everything else.
 
     All rows of a trace must be comparable. So layers of different kinds, such as a mean and a sum, are all measured by
@@ -101,24 +120,27 @@ def operators_in(model: nn.Module, wanted: str | None) -> dict[nn.Module, str]:
     Args:
         model: any module.
         wanted: a key of `OPERATORS` for all of them; None to read it from each layer.
+        watched: modules that were asked for: if layers are among them or inside, these alone decide.
     """
     if wanted is not None and wanted not in OPERATORS:
         raise GraphjouleError(f"operator is {wanted!r}; the choices are: {choices(OPERATORS)}, and None to read it.")
     layers = [module for module in model.modules() if passes_messages(module)]
     found = {layer: wanted or operator_of(layer) for layer in layers}
-    kinds = set(found.values())
+    inside = {module for each in watched or () for module in each.modules()}
+    deciding = {layer: kind for layer, kind in found.items() if layer in inside} or found
+    kinds = set(deciding.values())
     if len(kinds) > 1 and not kinds <= _STOCHASTIC:
-        named = ", ".join(sorted({f"{type(layer).__name__} {kind}" for layer, kind in found.items()}))
+        named = ", ".join(sorted({f"{type(layer).__name__} {kind}" for layer, kind in deciding.items()}))
         warnings.warn(
             f"The layers have operators of different kinds ({named}), whose energies cannot be compared; all are "
-            "measured by 'symmetric'. Choose another with operator=...",
+            "measured by 'symmetric'. Choose another with operator=..., or name the layers to measure if some of these "
+            "are never called.",
             stacklevel=4,
         )
         found, kinds = dict.fromkeys(found, "symmetric"), {"symmetric"}
-    return {
-        **found,
-        model: wanted or (next(iter(kinds)) if len(kinds) == 1 else "random_walk" if kinds else "symmetric"),
-    }
+    rest = wanted or (next(iter(kinds)) if len(kinds) == 1 else "random_walk" if kinds else "symmetric")
+    comparable = _STOCHASTIC if kinds <= _STOCHASTIC else kinds
+    return {**{layer: kind if kind in comparable else rest for layer, kind in found.items()}, model: rest}
 
 
 class Operator:
@@ -196,18 +218,27 @@ class Operator:
         return ratio(self.energy(x), (self.graph.degree * squares).sum(dim=-1))
 
 
-class AttentionOperator(Operator):
+class CallOperator(Operator):
     """The weights of one call, measured edge by edge where they are: the next call has others, so none are sorted.
 
     Args:
+        name: a key of `OPERATORS`.
         index: sources and targets, shape ``[2, num_edges]``.
         weight: weight of every edge.
         num_nodes: number of nodes.
+        scale: what every node's features are multiplied by, of weights like GCN's.
     """
 
-    def __init__(self, index: Tensor, weight: Tensor, num_nodes: int) -> None:
-        self.name, self._index, self._weight, self._num_nodes = "attention", index, weight.double(), num_nodes
-        self._mean = self._scale = None
+    def __init__(
+        self, name: str, index: Tensor, weight: Tensor, num_nodes: int, *, scale: Tensor | None = None
+    ) -> None:
+        self.name, self._index, self._weight, self.num_nodes = name, index, weight.double(), num_nodes
+        self._mean, self._scale = None, scale
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the weights are those of the edges before they were normalised like GCN's."""
+        return self._scale is not None
 
     @property
     def has_edges(self) -> bool:
@@ -217,18 +248,19 @@ class AttentionOperator(Operator):
     @cached_property
     def graph(self) -> Propagation:  # type: ignore[override]
         """The weights ``(W + W^T) / 2``, for what needs them sorted: a constraint, or a part of the nodes."""
-        averaged = _averaged(*_weighed(self.name, [(self._index, self._weight)], self._num_nodes), self._num_nodes)
+        averaged = _averaged(*_weighed("sum", [(self._index, self._weight)], self.num_nodes), self.num_nodes)
         return averaged.to(self._weight.device)
 
     def to(self, device: torch.device) -> Operator:
         """The same on a device."""
         if device == self._weight.device:
             return self
-        return AttentionOperator(self._index.to(device), self._weight.to(device), self._num_nodes)
+        scale = None if self._scale is None else self._scale.to(device)
+        return CallOperator(self.name, self._index.to(device), self._weight.to(device), self.num_nodes, scale=scale)
 
     def energy(self, x: Tensor) -> Tensor:
         """``1/2 sum w_ij ||x_i - x_j||^2``; differences of float32 numbers are as good as these are."""
-        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        x = self.nodes_of(x if x.dtype in (torch.float32, torch.float64) else x.float())
         energy = torch.zeros(x.shape[:-2], dtype=torch.float64, device=x.device)
         for start in range(0, len(self._weight), _EDGES_AT_ONCE):
             piece = slice(start, start + _EDGES_AT_ONCE)
@@ -239,10 +271,65 @@ class AttentionOperator(Operator):
         return energy
 
     def rayleigh(self, x: Tensor) -> Tensor:
-        """``E / sum d_i ||x_i||^2``."""
+        """``E / sum d_i ||x_i||^2``; of weights like GCN's ``E / ||X||^2``."""
+        squares = x.double().square().sum(dim=-1)
+        if self._scale is not None:
+            return ratio(self.energy(x), squares.sum(dim=-1))
         weight = torch.where(self._index[0] == self._index[1], 0, self._weight) / 2
-        degree = weight.new_zeros(self._num_nodes).index_add(0, self._index.flatten(), weight.repeat(2))
-        return ratio(self.energy(x), (degree * x.double().square().sum(dim=-1)).sum(dim=-1))
+        degree = weight.new_zeros(self.num_nodes).index_add(0, self._index.flatten(), weight.repeat(2))
+        return ratio(self.energy(x), (degree * squares).sum(dim=-1))
+
+
+def weighted_operator(index: Tensor, weight: Tensor, num_nodes: int) -> CallOperator:
+    """The operator of a sum of weighted messages, by what the weights are.
+
+    Those of GCN, ``P_ij = a_ij / (v_i v_j)``, leave ``v`` as it is: with it, their energy is ``tr(X^T (I - P) X)``.
+    Those of a mean add up to one. Any others are "sum".
+
+    Args:
+        index: sources and targets, shape ``[2, num_edges]``; loops that the layer added are among them.
+        weight: what the messages are multiplied by, not negative.
+        num_nodes: number of nodes.
+    """
+    source, target = index
+    weight = weight.detach().double()
+
+    def into(values: Tensor) -> Tensor:
+        return values.new_zeros(num_nodes).index_add(0, target, values)
+
+    count, total = into(torch.ones_like(weight)), into(weight)
+    loops = into(torch.where(source == target, weight, 0))
+    has_loops = bool((loops > 0).all())
+    name = "symmetric" if has_loops else "loopless"
+    root = count.sqrt()
+    if _is_close(weight * root[source] * root[target], torch.ones_like(weight)):
+        return _unnormalised(name, index, weight, root)
+    for v in [loops.rsqrt()] * has_loops:  # a loop has the weight 1 / d_i where all were as heavy before
+        if _is_close(into(weight * v[source]), v):
+            return _unnormalised(name, index, weight, v)
+    if _is_close(total, (count > 0).double()):
+        return CallOperator("random_walk", index, weight, num_nodes)
+    v = root
+    for _ in range(_MOST_STEPS):  # edges that had weights, or loops of several: the vector is looked for
+        moved = into(weight * v[source])
+        if _is_close(moved, v):
+            return _unnormalised(name, index, weight, v)
+        growth = moved[count > 0] / v[count > 0]
+        if growth.numel() == 0 or not float(growth.min()) <= 1 <= float(growth.max()):
+            break  # by Collatz and Wielandt no vector stays as it is
+        v = torch.where(count > 0, (v + moved) / 2, 0)
+    return CallOperator("sum", index, weight, num_nodes)
+
+
+def _unnormalised(name: str, index: Tensor, weight: Tensor, v: Tensor) -> CallOperator:
+    """The operator of weights ``a_ij / (v_i v_j)``."""
+    scale = torch.where(v > 0, 1 / v, 0)
+    return CallOperator(name, index, weight * v[index[0]] * v[index[1]], len(v), scale=scale)
+
+
+def _is_close(x: Tensor, y: Tensor) -> bool:
+    """Whether numbers are equal up to what float32 weights leave of them."""
+    return bool(((x - y).abs() <= 1e-5 * y).all())
 
 
 Edges = tuple[Tensor, Tensor | None]
@@ -318,7 +405,7 @@ def _weighed(name: str, parts: Iterable[Edges], num_targets: int) -> tuple[Tenso
     """The entries of ``W``, row by target, in float64 on the CPU."""
     weighed: list[tuple[Tensor, Tensor]] = []
     for index, given in parts:
-        if given is not None and _is_of_many_runs(given):
+        if given is not None and is_of_many_runs(given):
             raise GraphjouleError("its weights differ from run to run inside torch.vmap")
         index = index.detach().cpu().long()
         if index.numel() and int(index[1].max()) >= num_targets:
@@ -354,7 +441,7 @@ def _averaged(index: Tensor, weight: Tensor, num_nodes: int) -> Propagation:
     return Propagation.from_edge_index(*both, num_nodes, dtype=torch.float64)
 
 
-def _is_of_many_runs(x: Any) -> bool:
+def is_of_many_runs(x: Any) -> bool:
     """Whether a tensor inside `torch.vmap` differs from run to run, so that no number can be read from it."""
     is_batched = getattr(getattr(torch._C, "_functorch", None), "is_batchedtensor", None)
     return isinstance(x, Tensor) and is_batched is not None and bool(is_batched(x))
@@ -366,7 +453,7 @@ def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message:
     It is an input of the messages (GAT), or kept for the time of the call (TransformerConv), or computed again from
     their inputs (AGNN, SuperGAT, HAN, HGT), or how many times as long a message is as the features that it weighs.
     """
-    if not isinstance(message, Tensor) or message.size(0) != num_edges or _is_of_many_runs(message):
+    if not isinstance(message, Tensor) or message.size(0) != num_edges or is_of_many_runs(message):
         return None
     if num_edges == 0:
         return message.new_zeros(0)
@@ -380,6 +467,11 @@ def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message:
         return None
     if alpha is not None:
         return alpha.detach().reshape(num_edges, -1).mean(dim=1)
+    return _times_as_long(message, values, num_edges)
+
+
+def _times_as_long(message: Tensor, values: Tensor | None, num_edges: int) -> Tensor | None:
+    """How many times as long as some features each message is, the mean over heads; None where that is no number."""
     if not isinstance(values, Tensor) or values.size(0) != num_edges or message.size(-1) != values.size(-1):
         return None
     heads = message.detach().double().reshape(num_edges, -1, message.size(-1))
@@ -391,6 +483,51 @@ def attention_weights(layer: nn.Module, message_inputs: dict[str, Any], message:
     if not torch.allclose(weights[..., None] * values, heads, rtol=1e-3, atol=1e-6 * float(heads.abs().amax())):
         return None
     return weights.mean(dim=1)
+
+
+def message_weights(message_inputs: dict[str, Any], message: Any, num_edges: int) -> tuple[Tensor | None, bool]:
+    """What an own layer multiplies its messages by, and whether that is known; None for messages as they come.
+
+    It is an argument of the messages, by its name, if they are the features times it; else how many times as long as
+    the features they are. A layer whose messages are something else, with no such argument, is a plain sum.
+    """
+    if not isinstance(message, Tensor) or message.size(0) != num_edges or num_edges == 0:
+        return None, True
+    columns = {name: _column(value, num_edges) for name, value in message_inputs.items()}
+    named = next((x for x in map(columns.get, _FACTORS) if x is not None), None)
+    if named is not None and is_of_many_runs(named):
+        return None, False
+    if is_of_many_runs(message):  # inside vmap messages cannot be looked at
+        return named, named is not None or not _may_weigh(columns)
+    features = (x for name, x in message_inputs.items() if name.endswith("_j") and isinstance(x, Tensor))
+    values = next((x for x in features if x.dim() > 1 and x.shape == message.shape), None)
+    weights = named if named is not None and values is not None and _are_times(message, values, named) else None
+    weights = _times_as_long(message, values, num_edges) if weights is None else weights
+    if weights is None:
+        return None, not _may_weigh(columns)
+    if not bool((weights.isfinite() & (weights >= 0)).all()):
+        return None, False
+    return (None if bool((weights == 1).all()) else weights.detach()), True
+
+
+def _column(value: Any, num_edges: int) -> Tensor | None:
+    """One number for each edge, if it is that."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.numel() != num_edges:
+        return None
+    return value.flatten()
+
+
+def _may_weigh(columns: Mapping[str, Tensor | None]) -> bool:
+    """Whether an argument with one number for each edge is called like a weight or a degree."""
+    return any(x is not None and any(word in name for word in ("norm", "weight", "deg")) for name, x in columns.items())
+
+
+def _are_times(message: Tensor, values: Tensor, weights: Tensor) -> bool:
+    """Whether messages are features times weights, by some thousand of them."""
+    some = slice(None, None, -(-len(weights) // _SEEN_AS_ONE))
+    wanted = (weights[some].view(-1, *[1] * (values.dim() - 1)) * values[some]).detach()
+    seen = message[some].detach()
+    return torch.allclose(seen, wanted.to(seen.dtype), rtol=1e-3, atol=1e-6 * float(seen.abs().amax()))
 
 
 def _computed_attention(layer: Any, inputs: dict[str, Any]) -> Tensor | None:

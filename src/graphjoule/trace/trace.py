@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from graphjoule.errors import GraphjouleError
+from graphjoule.errors import GraphjouleError, check_count
 from graphjoule.graph import Propagation
 from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.graph.product import Product
@@ -94,8 +94,7 @@ class Trace(TraceView):
         every: int = 1,
         on_collapse: str | Callable[[LayerTrace], None] | None = None,
     ) -> None:
-        if every < 1:
-            raise GraphjouleError(f"every is {every}; it must be at least 1.")
+        check_count("every", every)
         if not isinstance(model, nn.Module):
             raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
         model = as_written(model)
@@ -103,12 +102,16 @@ class Trace(TraceView):
             graph.require_whole("A trace with `gradients=True`")
         if isinstance(measures, str):
             measure_names(measures)  # refuses it
+        wrong = next((m for m in measures if not isinstance(m, str | Measure)), None)
+        if wrong is not None:
+            raise GraphjouleError(f"A measure is {wrong!r}; expected a name, or Measure(...) with your function in it.")
         named = [MEASURES[measure_names([m])[0]] if isinstance(m, str) else m for m in measures]
         self._model = model
         self._measures = tuple({measure.name: measure for measure in named}.values())
         self._watched = watched_modules(model, watch)
         self._is_default = watch is None
-        self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph)
+        asked = None if watch is None else self._watched.values()
+        self._graphs = GraphReader(model, graph, num_nodes, operator, by_graph=by_graph, watched=asked)
         self._gradients, self._every = gradients, every
         missing = [name for name in ("norm", "rayleigh") if name not in self.measures]
         if on_collapse is not None and missing:
@@ -155,6 +158,12 @@ class Trace(TraceView):
             >>> len(Trace.of(model, edge_index, (torch.ones(2, 2), edge_index)).layers), model.training
             (2, True)
         """
+        if isinstance(inputs, Tensor):
+            raise GraphjouleError(
+                "The inputs are a tensor; expected all that the model is called with, (x, edge_index)."
+            )
+        if not isinstance(model, nn.Module):
+            raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
         modes = {module: module.training for module in model.modules()}
         model.eval()
         try:
