@@ -357,6 +357,14 @@ def test_sparse_features_stay_sparse():
         assert given.features.to_dense()[0, 3] == 1
 
 
+def test_features_in_a_sparse_layout_of_torch_stay_sparse():
+    x = torch.eye(9)[:3]
+    for given in ((x.to_sparse(), DIRECTED), Data(x=x.to_sparse(), edge_index=DIRECTED)):
+        features = read_graph_like(given).features
+        assert isinstance(features, SparseFeatures)
+        assert features.to_dense().equal(x)
+
+
 def test_a_task_brings_its_labels_under_their_names(tiny_task):
     given = read_graph_like(tiny_task)
     assert given.labels[given.is_known].tolist() == [0, 0, 0, 1, 1]

@@ -28,7 +28,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction
 from graphjoule.graph import Propagation
 from graphjoule.graph.extension import ExtendedPropagation, links_to
-from graphjoule.graph.features import Features, Scaling, SparseFeatures, check_features
+from graphjoule.graph.features import Features, Scaling, SparseFeatures, checked_features
 from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.digits import nearest_rows
 from graphjoule.tasks.objective import Classification, Objective, Regression
@@ -590,8 +590,7 @@ def _features(x: Any) -> Features:
     else:
         features = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
         features = features.to(torch.get_default_dtype())
-    check_features(features)
-    return features
+    return checked_features(features)
 
 
 def _graph(graph: Any, num_nodes: int) -> Propagation:

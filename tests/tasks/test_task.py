@@ -10,6 +10,7 @@ from graphjoule.tasks.objective import Classification, MultiLabel, Regression
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import Task, pack_features
+from tests.graph.test_features import LAYOUTS, in_layout
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
 
@@ -113,6 +114,14 @@ def test_features_are_sparse_only_below_a_quarter():
     assert pack_features(x).to_dense().equal(x)
     x.view(-1)[9] = 1
     assert pack_features(x) is x
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_features_in_a_sparse_layout_of_torch_are_the_same_task(layout):
+    for x in (torch.eye(4), torch.eye(5)[:4]):  # a quarter of non-zeros is kept dense, a fifth is not
+        features = in_layout(x, layout)
+        assert make(features=features).features.to_dense().equal(x)
+        assert Task.from_data(data(x=features)).facts() == Task.from_data(data(x=x)).facts()
 
 
 def test_from_data_reads_masks_as_public():

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
-from graphjoule.graph.features import Features, SparseFeatures, check_features
+from graphjoule.graph.features import Features, SparseFeatures, checked_features
 from graphjoule.graph.nodes import moved
 from graphjoule.graph.relations import RelationPropagation
 from graphjoule.tasks.encoders import PoolingName
@@ -43,7 +43,8 @@ class Task:
 
     Attributes:
         name: what the task is called in records and error sentences.
-        features: finite floating-point matrix, dense or sparse, one row per node, as stored by its source.
+        features: finite floating-point matrix, one row per node, as stored by its source: a dense tensor, or
+            `SparseFeatures`, which a tensor of a sparse layout becomes.
         graph: the normalised operator.
         targets: what is to be predicted for every node, in the form of its objective: classes are int64, -1 where
             unknown; numbers and several labels are floating-point, NaN where unknown.
@@ -67,7 +68,7 @@ class Task:
     pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
-        check_features(self.features)
+        object.__setattr__(self, "features", checked_features(self.features))
         if self.features.size(0) != self.graph.num_nodes:
             raise GraphjouleError(
                 f"The features of task {self.name!r} have {self.features.size(0)} rows; "
@@ -116,8 +117,8 @@ class Task:
         """
         if not hasattr(data, "edge_index"):
             data = _joined(data)
-        x, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
-        check_features(x)
+        given, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
+        x = checked_features(given)
         if targets.dim() == 2 and targets.size(1) == 1:  # OGB keeps its labels as a column
             targets = targets.view(-1)
         pooled = _pooling(data, x.size(0), targets, pooling, name)
@@ -299,8 +300,10 @@ class ModelInput:
         return replace(self, **moved(self, device))
 
 
-def pack_features(x: Tensor | sp.sparray | sp.spmatrix) -> Features:
+def pack_features(x: Features | sp.sparray | sp.spmatrix) -> Features:
     """Features in the form that suits how many of them are zero: sparse below `MAX_SPARSE_DENSITY`, else dense."""
+    if isinstance(x, SparseFeatures):
+        return x if x.value.numel() < MAX_SPARSE_DENSITY * x.shape.numel() else x.to_dense()
     if isinstance(x, Tensor):
         is_sparse = x.dim() == 2 and int(x.count_nonzero()) < MAX_SPARSE_DENSITY * x.numel()
         return SparseFeatures.from_dense(x) if is_sparse else x
