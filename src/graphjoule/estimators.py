@@ -33,7 +33,7 @@ from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.digits import nearest_rows
 from graphjoule.tasks.objective import Classification, Objective, Regression
 from graphjoule.tasks.splits import PARTS, Split, fixed_split, is_rule
-from graphjoule.tasks.task import ModelInput, pack_features
+from graphjoule.tasks.task import ModelInput, edge_weight_of, pack_features
 from graphjoule.training.build import inner_network
 from graphjoule.training.defaults import recipe_for
 from graphjoule.training.recipe import Recipe
@@ -531,8 +531,7 @@ def _from_data(data: Any) -> GraphLike:
     if not isinstance(data.x, Tensor) or not isinstance(data.edge_index, Tensor):
         raise GraphjouleError("The graph given as Data lacks x or edge_index; expected both as tensors.")
     features = _features(data.x.cpu())
-    weight = getattr(data, "edge_weight", None)
-    graph = Propagation.from_edge_index(data.edge_index, weight, features.size(0), symmetrize=True)
+    graph = Propagation.from_edge_index(data.edge_index, edge_weight_of(data), features.size(0), symmetrize=True)
     given = {name: getattr(data, name, None) for name in (f"{part}_mask" for part in PARTS)}
     masks = {name: torch.as_tensor(mask).cpu() for name, mask in given.items() if mask is not None}
     if not isinstance(labels := getattr(data, "y", None), Tensor):

@@ -174,8 +174,8 @@ def checked_features(x: Features) -> Features:
     """
     if not isinstance(x, Tensor | SparseFeatures):
         raise GraphjouleError(
-            f"The features are a {type(x).__name__}; expected a floating-point torch tensor, such as torch.tensor(x), "
-            "or SparseFeatures."
+            f"The features are of type {type(x).__name__}; expected a floating-point torch tensor, such as "
+            "torch.tensor(x), or SparseFeatures."
         )
     if isinstance(x, Tensor) and x.layout != torch.strided and x.dim() == 2:
         x = x.to_dense() if x.dense_dim() else SparseFeatures.from_torch(x)
