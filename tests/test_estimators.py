@@ -291,8 +291,15 @@ def test_clone_parameters_pipelines_and_searches(iris):
         ({"validation_fraction": 1.5}, "validation_fraction is 1.5"),
         ({"settings": {"c_mni": 0.1}}, '"c_mni" is not a setting of egnn, did you mean "c_min"'),
         ({"num_layers": 0}, "num_layers = 0 cannot be used"),
-        ({"num_neighbors": 0}, "0 neighbours were asked for"),
-        ({"num_runs": 0}, "seeds are"),
+        ({"validation_fraction": "a"}, "validation_fraction is 'a'; expected 0.01 to 0.99"),
+        ({"validation_fraction": float("nan")}, "validation_fraction is nan; expected 0.01 to 0.99"),
+        ({"num_neighbors": 0}, "num_neighbors is 0; expected a whole number, 1 or more"),
+        ({"num_neighbors": 2.5}, r"num_neighbors is 2\.5; expected a whole number"),
+        ({"num_runs": 0}, "num_runs is 0; expected a whole number, 1 or more"),
+        ({"num_runs": 1.5}, r"num_runs is 1\.5; expected a whole number"),
+        ({"settings": "c_min"}, "settings is 'c_min'; expected a dict of settings by their names"),
+        ({"settings": {"lr": 0.2}}, r"lr is set twice, to 0\.1 and to 0\.2: give it once"),
+        ({"settings": {"train.lr": 0.2}}, r"lr is set twice, to 0\.1 and to 0\.2: give it once"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"random_state": -1}, "is -1; expected 0 to"),
         ({"lr": 1e30}, "No run finished"),
@@ -301,6 +308,22 @@ def test_clone_parameters_pipelines_and_searches(iris):
 def test_bad_parameters_are_sentences(iris, changes, said):
     with pytest.raises(GraphjouleError, match=said):
         quick(**changes).fit(*iris)
+
+
+@pytest.mark.parametrize("name", ["output_dropout", "model.output_dropout"])
+def test_the_dropout_of_the_head_may_be_set_by_itself(iris, name):
+    options = quick(dropout=0.1, settings={name: 0.3}).fit(*iris).recipe_.model.options
+    assert (options["dropout"], options["output_dropout"]) == (0.1, 0.3)
+
+
+EYE = np.eye(3)
+
+
+@pytest.mark.parametrize("given", [(EYE, EYE), [EYE, EYE], [EYE, sp.csr_matrix(EYE)], (EYE, "knn"), (EYE, EYE, 1)])
+def test_a_pair_that_is_no_graph_is_a_sentence(given):
+    for model in (quick(), EGNNRegressor(device="cpu")):
+        with pytest.raises(GraphjouleError, match=r"whose first has two dimensions; .*csr_array\(adjacency\)"):
+            model.fit(given, [0, 1, 1])
 
 
 def test_scores_that_are_not_finite_are_no_prediction(iris):

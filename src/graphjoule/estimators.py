@@ -70,6 +70,7 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
 
         Targets of nodes that are in neither the train nor the validation part of a split must be unknown already.
         """
+        self._check_parameters()
         self.scaling_ = Scaling.of(features) if self.standardize else Scaling()
         features = self.scaling_.apply(features)
         self.built_graph_ = given is None
@@ -145,19 +146,35 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         first = self.random_state
         return int(first if isinstance(first, int | np.integer) else check_random_state(first).randint(2**31))
 
-    def _split_rule(self) -> str:
-        percent = round(100 * self.validation_fraction)
-        if not 1 <= percent <= 99:
+    def _check_parameters(self) -> None:
+        """Refuse what no recipe checks."""
+        for name in ("num_neighbors", "num_runs"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise GraphjouleError(f"{name} is {value!r}; expected a whole number, 1 or more.")
+        if self.settings is not None and not isinstance(self.settings, Mapping):
             raise GraphjouleError(
-                f"validation_fraction is {self.validation_fraction}; expected 0.01 to 0.99, such as 0.2."
+                f"settings is {self.settings!r}; expected a dict of settings by their names, such as {{'c_min': 0.15}}."
             )
-        return f"stratified-{percent}-0"
+
+    def _split_rule(self) -> str:
+        share = self.validation_fraction
+        is_number = isinstance(share, int | float | np.number) and math.isfinite(share)
+        if not is_number or not 1 <= round(100 * share) <= 99:
+            raise GraphjouleError(f"validation_fraction is {share!r}; expected 0.01 to 0.99, such as 0.2.")
+        return f"stratified-{round(100 * share)}-0"
 
     def _recipe(self, task: Task, seed: int) -> Recipe:
         own = {name: getattr(self, name) for name in ("hidden_channels", "lr", "dropout", "epochs", "patience")}
-        own |= {"output_dropout": self.dropout, "split": task.default_split}
+        given = dict(self.settings or {})
+        for name in own.keys() & given.keys():
+            if own[name] is not None:
+                raise GraphjouleError(f"{name} is set twice, to {own[name]!r} and to {given[name]!r}: give it once.")
+        derived = {"output_dropout": self.dropout, "split": task.default_split}
+        named = {str(name).rpartition(".")[2] for name in given}
+        own |= {name: value for name, value in derived.items() if name not in named}
         chosen = {name: value for name, value in own.items() if value is not None}
-        return recipe_for(task, "egnn", self.num_layers, chosen | dict(self.settings or {}), seed=seed)
+        return recipe_for(task, "egnn", self.num_layers, chosen | given, seed=seed)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -517,6 +534,12 @@ def read_graph_like(given: Any) -> GraphLike | None:
     if isinstance(given, tuple) and len(given) == 2 and _is_graph(given[1]):
         features = _features(given[0])
         return GraphLike(features, _graph(given[1], features.size(0)))
+    if isinstance(given, tuple | list) and given and getattr(given[0], "ndim", 0) == 2:  # rows of a matrix have less
+        raise GraphjouleError(
+            f"X is a {type(given).__name__} of {len(given)}, whose first has two dimensions; a graph is a pair "
+            "(features, graph) with an edge_index of shape [2, num_edges], a SciPy sparse adjacency or a Propagation; "
+            "of a dense adjacency it is (features, scipy.sparse.csr_array(adjacency))."
+        )
     return None
 
 
