@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,11 +28,12 @@ from graphjoule.estimators import (
 from graphjoule.fitting import mean_prediction
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks import Regression, Task
+from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import ModelInput
 from graphjoule.training.build import inner_network
 from tests.graphs import normal, path3
 from tests.known_answers import known_task
-from tests.training import NUM_NODES, small_task
+from tests.training import NUM_NODES, PUBLIC, small_task
 
 QUICK = {"num_layers": 2, "hidden_channels": 8, "epochs": 12, "lr": 0.1, "dropout": 0.0, "num_neighbors": 5}
 
@@ -114,7 +116,7 @@ def test_new_rows_are_predicted_one_by_one_or_together_alike(iris, fitted):
 
 @pytest.mark.parametrize("form", ["pair", "adjacency", "task", "data"])
 def test_a_graph_in_any_form_trains_the_same(form):
-    task = small_task()
+    task = replace(small_task(), fixed_splits=(), default_split="stratified-20-0")
     row, col = task.graph.row(), task.graph.col.long()
     edges = torch.stack([row, col])[:, row != col]
     adjacency = sp.csr_matrix((np.ones(edges.size(1)), edges.numpy()), shape=(NUM_NODES, NUM_NODES))
@@ -139,6 +141,117 @@ def test_it_computes_what_fit_and_the_models_compute():
     expected = mean_prediction(model.models_, model.recipe_, task.objective, ModelInput.of(task)).numpy()
     assert np.allclose(model.predict_proba(task), expected, atol=1e-5)
     assert [record.seed for record in model.records_] == [0, 1]
+
+
+# The split that came with a graph: PUBLIC trains on nodes 0 to 8, validates on 9 to 17 and tests on 18 to 29.
+
+
+def own_split_data(y, parts=("train", "val", "test")):
+    task = small_task()
+    masks = {f"{part}_mask": torch.zeros(NUM_NODES, dtype=torch.bool) for part in parts}
+    for part in parts:
+        masks[f"{part}_mask"][getattr(PUBLIC, part)] = True
+    return Data(x=task.features, edge_index=torch.stack([task.graph.row(), task.graph.col.long()]), y=y, **masks)
+
+
+def own_split_forms(y, objective=None):
+    """A graph with targets and the public split, in all the ways in which `fit` takes it."""
+    task = small_task()
+    task = replace(task, targets=y, objective=objective or task.objective)
+    return {
+        "data": (own_split_data(y), None),
+        "data and y": (own_split_data(None), y.numpy()),
+        "task": (task, None),
+        "task and y": (task, y.numpy()),
+        "task by no name": (replace(task, default_split="per-class-20-30"), None),
+    }
+
+
+FORMS = ["data", "data and y", "task", "task and y", "task by no name"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_of_the_test_part_change_nothing_and_the_masks_are_the_split(form):
+    y = small_task().targets
+    other = y.clone()
+    other[PUBLIC.test] = 0
+    model, same = (quick(num_runs=2).fit(*own_split_forms(labels)[form]) for labels in (y, other))
+    x = own_split_data(y)
+    assert np.array_equal(model.predict_proba(x), same.predict_proba(x))
+    without_test = Split("public", None, PUBLIC.train, PUBLIC.val, PUBLIC.test[:0])
+    assert [record.split_sha256 for record in model.records_] == [without_test.sha256] * 2
+    assert model.records_[0].test == {}
+    for node, changed in ((PUBLIC.train[0], "train_loss"), (PUBLIC.val[0], "val_loss")):
+        other = y.clone()
+        other[node] = (y[node] + 1) % 3
+        moved = quick(num_runs=2).fit(*own_split_forms(other)[form])
+        assert moved.records_[0].curve[changed] != model.records_[0].curve[changed]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_regressor_does_not_read_targets_of_the_test_part(form):
+    y = small_task().targets.double().sqrt()
+    other = y.clone()
+    other[PUBLIC.test] = 1e6
+    predicted = []
+    for targets in (y, other):
+        model = EGNNRegressor(**QUICK, device="cpu").fit(*own_split_forms(targets, Regression(1))[form])
+        predicted.append(model.predict(own_split_data(y)))
+        without_test = Split("public", None, PUBLIC.train, PUBLIC.val, PUBLIC.test[:0])
+        assert model.records_[0].split_sha256 == without_test.sha256
+    assert np.array_equal(*predicted)
+
+
+@pytest.mark.parametrize("parts", [("train",), ("train", "test")])
+def test_without_a_validation_mask_a_part_of_the_training_nodes_validates(parts):
+    y = small_task().targets
+    hidden = torch.full_like(y, -1)
+    hidden[PUBLIC.train] = y[PUBLIC.train]
+    model = quick().fit(own_split_data(y, parts))
+    expected = quick(unlabeled=-1).fit(own_split_data(hidden, ()))
+    assert model.records_[0].split_sha256 == expected.records_[0].split_sha256
+    assert np.array_equal(model.predict_proba(own_split_data(y)), expected.predict_proba(own_split_data(y)))
+
+
+def test_masks_leave_out_nodes_without_a_label():
+    y = small_task().targets.clone()
+    y[[0, 9]] = -1
+    model = quick(unlabeled=-1).fit(own_split_data(y))
+    kept = Split("public", None, PUBLIC.train[1:], PUBLIC.val[1:], PUBLIC.test[:0])
+    assert model.records_[0].split_sha256 == kept.sha256
+
+
+def test_of_several_splits_all_runs_have_that_of_the_first_seed():
+    several = tuple(Split(f"public-{k}", None, PUBLIC.train + k, PUBLIC.val + k, PUBLIC.test[2:]) for k in range(2))
+    model = quick(num_runs=2, random_state=1).fit(replace(small_task(), fixed_splits=several))
+    kept = Split("public", None, PUBLIC.train + 1, PUBLIC.val + 1, PUBLIC.test[:0])
+    assert [record.split_sha256 for record in model.records_] == [kept.sha256] * 2
+
+
+def test_scoring_the_test_part_alone():
+    data = own_split_data(small_task().targets)
+    model = quick().fit(data)
+    right = (model.predict(data) == data.y.numpy())[data.test_mask]
+    assert model.score(data, sample_weight=data.test_mask) == pytest.approx(right.mean())
+
+
+def test_masks_that_are_no_split_are_a_sentence():
+    y = small_task().targets
+    unnamed = replace(small_task(), fixed_splits=(PUBLIC, replace(PUBLIC, name="b")), default_split="stratified-20-0")
+    columns, short = own_split_data(y), own_split_data(y)
+    columns.train_mask = columns.train_mask[:, None].repeat(1, 10)
+    short.val_mask = short.val_mask[:5]
+    for given, said in (
+        (
+            own_split_data(y, ("val", "test")),
+            "has val_mask and test_mask but no train_mask, so nothing says who trains",
+        ),
+        (columns, r"train_mask has dtype torch.bool and shape \[30, 10\]; expected one boolean per node"),
+        (short, "val_mask has 5 rows; expected 30, one per node"),
+        (unnamed, "has the splits public, b, but its default_split is 'stratified-20-0'; make one of them"),
+    ):
+        with pytest.raises(GraphjouleError, match=said):
+            quick().fit(given)
 
 
 def test_scaling_of_columns_does_not_matter_when_they_are_standardised(iris):
@@ -178,8 +291,15 @@ def test_clone_parameters_pipelines_and_searches(iris):
         ({"validation_fraction": 1.5}, "validation_fraction is 1.5"),
         ({"settings": {"c_mni": 0.1}}, '"c_mni" is not a setting of egnn, did you mean "c_min"'),
         ({"num_layers": 0}, "num_layers = 0 cannot be used"),
-        ({"num_neighbors": 0}, "0 neighbours were asked for"),
-        ({"num_runs": 0}, "seeds are"),
+        ({"validation_fraction": "a"}, "validation_fraction is 'a'; expected 0.01 to 0.99"),
+        ({"validation_fraction": float("nan")}, "validation_fraction is nan; expected 0.01 to 0.99"),
+        ({"num_neighbors": 0}, "num_neighbors is 0; expected a whole number, 1 or more"),
+        ({"num_neighbors": 2.5}, r"num_neighbors is 2\.5; expected a whole number"),
+        ({"num_runs": 0}, "num_runs is 0; expected a whole number, 1 or more"),
+        ({"num_runs": 1.5}, r"num_runs is 1\.5; expected a whole number"),
+        ({"settings": "c_min"}, "settings is 'c_min'; expected a dict of settings by their names"),
+        ({"settings": {"lr": 0.2}}, r"lr is set twice, to 0\.1 and to 0\.2: give it once"),
+        ({"settings": {"train.lr": 0.2}}, r"lr is set twice, to 0\.1 and to 0\.2: give it once"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"random_state": -1}, "is -1; expected 0 to"),
         ({"lr": 1e30}, "No run finished"),
@@ -188,6 +308,22 @@ def test_clone_parameters_pipelines_and_searches(iris):
 def test_bad_parameters_are_sentences(iris, changes, said):
     with pytest.raises(GraphjouleError, match=said):
         quick(**changes).fit(*iris)
+
+
+@pytest.mark.parametrize("name", ["output_dropout", "model.output_dropout"])
+def test_the_dropout_of_the_head_may_be_set_by_itself(iris, name):
+    options = quick(dropout=0.1, settings={name: 0.3}).fit(*iris).recipe_.model.options
+    assert (options["dropout"], options["output_dropout"]) == (0.1, 0.3)
+
+
+EYE = np.eye(3)
+
+
+@pytest.mark.parametrize("given", [(EYE, EYE), [EYE, EYE], [EYE, sp.csr_matrix(EYE)], (EYE, "knn"), (EYE, EYE, 1)])
+def test_a_pair_that_is_no_graph_is_a_sentence(given):
+    for model in (quick(), EGNNRegressor(device="cpu")):
+        with pytest.raises(GraphjouleError, match=r"whose first has two dimensions; .*csr_array\(adjacency\)"):
+            model.fit(given, [0, 1, 1])
 
 
 def test_scores_that_are_not_finite_are_no_prediction(iris):
@@ -242,6 +378,14 @@ def test_sparse_features_stay_sparse():
         given = read_graph_like((x, ADJACENCY))
         assert isinstance(given.features, SparseFeatures)
         assert given.features.to_dense()[0, 3] == 1
+
+
+def test_features_in_a_sparse_layout_of_torch_stay_sparse():
+    x = torch.eye(9)[:3]
+    for given in ((x.to_sparse(), DIRECTED), Data(x=x.to_sparse(), edge_index=DIRECTED)):
+        features = read_graph_like(given).features
+        assert isinstance(features, SparseFeatures)
+        assert features.to_dense().equal(x)
 
 
 def test_a_task_brings_its_labels_under_their_names(tiny_task):

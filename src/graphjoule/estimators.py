@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -28,11 +28,12 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction
 from graphjoule.graph import Propagation
 from graphjoule.graph.extension import ExtendedPropagation, links_to
-from graphjoule.graph.features import Features, Scaling, SparseFeatures, check_features
+from graphjoule.graph.features import Features, Scaling, SparseFeatures, checked_features
 from graphjoule.tasks import Task, knn_edge_index
 from graphjoule.tasks.digits import nearest_rows
 from graphjoule.tasks.objective import Classification, Objective, Regression
-from graphjoule.tasks.task import ModelInput, pack_features
+from graphjoule.tasks.splits import PARTS, Split, fixed_split, is_rule
+from graphjoule.tasks.task import ModelInput, edge_weight_of, pack_features
 from graphjoule.training.build import inner_network
 from graphjoule.training.defaults import recipe_for
 from graphjoule.training.recipe import Recipe
@@ -56,8 +57,20 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: Any = 0
     device: str = "auto"
 
-    def _train(self, given: GraphLike | None, features: Features, targets: Tensor, objective: Objective) -> None:
-        """Train on rows or on a graph; leaves everything that `_predicted` needs."""
+    def _train(
+        self,
+        given: GraphLike | None,
+        features: Features,
+        targets: Tensor,
+        objective: Objective,
+        split: Split | None,
+        seed: int,
+    ) -> None:
+        """Train on rows or on a graph; leaves everything that `_predicted` needs.
+
+        Targets of nodes that are in neither the train nor the validation part of a split must be unknown already.
+        """
+        self._check_parameters()
         self.scaling_ = Scaling.of(features) if self.standardize else Scaling()
         features = self.scaling_.apply(features)
         self.built_graph_ = given is None
@@ -67,12 +80,11 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
             assert isinstance(features, Tensor)
             near = knn_edge_index(features, min(self.num_neighbors, len(features) - 1))
             graph = Propagation.from_edge_index(near, num_nodes=len(features), symmetrize=True)
-        task = Task("data", features, graph, targets, objective, default_split=self._split_rule())
-        first = self.random_state
-        if not isinstance(first, int | np.integer):
-            first = check_random_state(first).randint(2**31)
-        seeds = [int(first) + run for run in range(self.num_runs)]
-        self.recipe_ = self._recipe(task, int(first))
+        rule = self._split_rule()
+        fixed = () if split is None else _training_split(split, objective.is_known(targets))
+        task = Task("data", features, graph, targets, objective, fixed, fixed[0].name if fixed else rule)
+        seeds = [seed + run for run in range(self.num_runs)]
+        self.recipe_ = self._recipe(task, seed)
         result = fit(self.recipe_, task, seeds, device=self.device)
         self.records_ = result.records
         pairs = zip(result.models, result.records, strict=True)
@@ -129,19 +141,40 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
         targets = self.objective_.unknown(graph.num_nodes)
         return models, ModelInput(features.to(dtype=torch.float64), graph.to(dtype=torch.float64), targets, ())
 
-    def _split_rule(self) -> str:
-        percent = round(100 * self.validation_fraction)
-        if not 1 <= percent <= 99:
+    def _first_seed(self) -> int:
+        """The seed of the first run; a generator moves on by it."""
+        first = self.random_state
+        return int(first if isinstance(first, int | np.integer) else check_random_state(first).randint(2**31))
+
+    def _check_parameters(self) -> None:
+        """Refuse what no recipe checks."""
+        for name in ("num_neighbors", "num_runs"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise GraphjouleError(f"{name} is {value!r}; expected a whole number, 1 or more.")
+        if self.settings is not None and not isinstance(self.settings, Mapping):
             raise GraphjouleError(
-                f"validation_fraction is {self.validation_fraction}; expected 0.01 to 0.99, such as 0.2."
+                f"settings is {self.settings!r}; expected a dict of settings by their names, such as {{'c_min': 0.15}}."
             )
-        return f"stratified-{percent}-0"
+
+    def _split_rule(self) -> str:
+        share = self.validation_fraction
+        is_number = isinstance(share, int | float | np.number) and math.isfinite(share)
+        if not is_number or not 1 <= round(100 * share) <= 99:
+            raise GraphjouleError(f"validation_fraction is {share!r}; expected 0.01 to 0.99, such as 0.2.")
+        return f"stratified-{round(100 * share)}-0"
 
     def _recipe(self, task: Task, seed: int) -> Recipe:
         own = {name: getattr(self, name) for name in ("hidden_channels", "lr", "dropout", "epochs", "patience")}
-        own |= {"output_dropout": self.dropout, "split": self._split_rule()}
+        given = dict(self.settings or {})
+        for name in own.keys() & given.keys():
+            if own[name] is not None:
+                raise GraphjouleError(f"{name} is set twice, to {own[name]!r} and to {given[name]!r}: give it once.")
+        derived = {"output_dropout": self.dropout, "split": task.default_split}
+        named = {str(name).rpartition(".")[2] for name in given}
+        own |= {name: value for name, value in derived.items() if name not in named}
         chosen = {name: value for name, value in own.items() if value is not None}
-        return recipe_for(task, "egnn", self.num_layers, chosen | dict(self.settings or {}), seed=seed)
+        return recipe_for(task, "egnn", self.num_layers, chosen | given, seed=seed)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -149,7 +182,8 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
     """Classify the nodes of a graph, or rows of a matrix that become a graph of nearest neighbours.
 
     Nodes without a label take part in training through their features and edges. A part of the labelled nodes, drawn
-    from every class, chooses the epoch.
+    from every class, chooses the epoch. Where a graph brings its own split, see `fit`, it is kept: labels of its test
+    part are not read.
 
     Args:
         num_layers: the depth; None, here and below, is what `graphjoule.training.recipe_for` chooses by the data.
@@ -159,8 +193,10 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         dropout: dropout before every layer and before the head.
         epochs: the most epochs a run may take.
         patience: epochs without a better validation loss after which it stops.
-        validation_fraction: share of each class's labelled nodes that chooses the epoch, in whole percents.
-        num_runs: networks to train at once, each from a seed and split of its own; probabilities are their mean.
+        validation_fraction: share of each class's labelled nodes that chooses the epoch, in whole percents; not used
+            where a graph brings its own validation nodes.
+        num_runs: networks to train at once, each from a seed of its own, and a split of its own where it is drawn;
+            probabilities are their mean.
         standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
         unlabeled: the label that means "unknown": -1 as in `sklearn.semi_supervised`, or any other; None if every label
             is a class, -1 too. By default ("refuse") every label is a class, and -1 is refused, as it may be either.
@@ -190,6 +226,12 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Train.
 
+        `Data` with a ``train_mask`` trains on these nodes alone; ``val_mask`` chooses the epoch, or a part of the
+        training nodes if there is none. A `Task` with fixed splits trains on its default one; where that is one of
+        several, ``public-0``, ``public-1`` and so on, all runs have the one of `random_state`. Labels outside of these
+        two parts are not read, not in `y` either. A split that a rule draws, such as ``stratified-20-20``, holds
+        nothing back here: all labels train or validate.
+
         Args:
             X: a matrix of features, whose rows are linked with their nearest neighbours; or a graph: a pair
                 ``(features, graph)`` with an ``edge_index``, a SciPy sparse adjacency or a `Propagation`; a `Task`;
@@ -205,11 +247,14 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         else:
             features = given.features
             self.n_features_in_ = features.size(1)
+        seed = self._first_seed()
+        split = None if given is None else given.own_split(seed)
         y, is_known = self._labels_of(given, y)
+        is_known = is_known & _may_be_read(split, len(is_known))
         self.classes_, codes = classes_of(y, is_known, self.unlabeled)
         labels = torch.full((len(is_known),), -1)
         labels[torch.from_numpy(is_known)] = torch.from_numpy(codes.astype(np.int64))
-        self._train(given, features, labels, Classification(len(self.classes_)))
+        self._train(given, features, labels, Classification(len(self.classes_)), split, seed)
         self.label_distributions_ = self._predicted(self.features_, self.graph_)
         self.transduction_ = self.classes_[self.label_distributions_.argmax(axis=1)]
         return self
@@ -233,12 +278,12 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         return labels
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Share of the nodes with a known label that are classified rightly.
+        """Share of the nodes with a known label that are classified rightly, those that trained among them.
 
         Args:
             X: what `predict` takes.
             y: the labels; nodes whose label is `unlabeled` do not count. None for a graph that brings its own.
-            sample_weight: weight of every node.
+            sample_weight: weight of every node; ``data.test_mask`` scores the test nodes alone.
         """
         from sklearn.metrics import accuracy_score
 
@@ -269,7 +314,8 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
     """Predict one or several numbers for the nodes of a graph, or for rows that become a graph of nearest neighbours.
 
     A target that is NaN is unknown; its node takes part in training through its features and edges, and with those of
-    its targets that are known. A part of the nodes with a target chooses the epoch.
+    its targets that are known. A part of the nodes with a target chooses the epoch. Where a graph brings its own split,
+    see `EGNNClassifier.fit`, it is kept: targets of its test part are not read.
 
     Args:
         num_layers: the depth; None, here and below, is what `graphjoule.training.recipe_for` chooses by the data.
@@ -279,8 +325,10 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
         dropout: dropout before every layer and before the head.
         epochs: the most epochs a run may take.
         patience: epochs without a better validation loss after which it stops.
-        validation_fraction: share of the nodes with a target that chooses the epoch, in whole percents.
-        num_runs: networks to train at once, each from a seed and split of its own; predictions are their mean.
+        validation_fraction: share of the nodes with a target that chooses the epoch, in whole percents; not used where
+            a graph brings its own validation nodes.
+        num_runs: networks to train at once, each from a seed of its own, and a split of its own where it is drawn;
+            predictions are their mean.
         standardize: scale every column of a dense matrix to mean 0 and variance 1, by the training nodes.
         settings: any other setting of the recipe by name, such as ``{"c_min": 0.15}``.
         random_state: seed of the first run, or a generator to draw it from.
@@ -304,7 +352,7 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
         """Train.
 
         Args:
-            X: a matrix of features or a graph, as `EGNNClassifier.fit` takes them.
+            X: a matrix of features or a graph, as `EGNNClassifier.fit` takes them; their splits hold here too.
             y: one or several numbers for every node, NaN where unknown; None for a `Task` or `Data` with its own.
         """
         given = read_graph_like(X)
@@ -318,8 +366,11 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
             self.n_features_in_ = features.size(1)
         values = self._values_of(given, y, features.size(0))
         self._is_column = values.ndim == 1
+        seed = self._first_seed()
+        split = None if given is None else given.own_split(seed)
         targets = torch.tensor(values, dtype=torch.float64)
-        self._train(given, features, targets, Regression(1 if self._is_column else values.shape[1]))
+        targets[torch.from_numpy(~_may_be_read(split, len(targets)))] = torch.nan
+        self._train(given, features, targets, Regression(1 if self._is_column else values.shape[1]), split, seed)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -329,12 +380,12 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
         return numbers[:, 0] if self._is_column else numbers
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R2 over the nodes all of whose targets are known.
+        """R2 over the nodes all of whose targets are known, those that trained among them.
 
         Args:
             X: what `predict` takes.
             y: the targets; None for a graph that brings its own.
-            sample_weight: weight of every node.
+            sample_weight: weight of every node; ``data.test_mask`` scores the test nodes alone.
         """
         from sklearn.metrics import r2_score
 
@@ -430,6 +481,7 @@ class GraphLike:
         labels: one per node, the source's own names where it has names; None if it brought none.
         is_known: which of them are known; None without labels, and where the source has no way to say it.
         task: the task that it was; None for anything else.
+        masks: ``train_mask``, ``val_mask`` and ``test_mask`` of a `Data`, those that it has.
     """
 
     features: Features
@@ -437,6 +489,28 @@ class GraphLike:
     labels: np.ndarray | None = None
     is_known: np.ndarray | None = None
     task: Task | None = None
+    masks: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def own_split(self, seed: int) -> Split | None:
+        """The split that came with the graph; None if none did, or if a rule is to draw it.
+
+        Args:
+            seed: which one it is, where a task has several of one name, see `Task.split`.
+        """
+        if self.task is not None:
+            return _fixed_split(self.task, seed)
+        if not self.masks:
+            return None
+        if "train_mask" not in self.masks:
+            raise GraphjouleError(
+                f"The graph given as Data has {' and '.join(self.masks)} but no train_mask, so nothing says who "
+                "trains; expected train_mask, and val_mask and test_mask beside it, or none of the three."
+            )
+        for name, mask in self.masks.items():
+            if len(mask) != self.graph.num_nodes:
+                raise GraphjouleError(f"{name} has {len(mask)} rows; expected {self.graph.num_nodes}, one per node.")
+        nobody = torch.zeros_like(self.masks["train_mask"])
+        return fixed_split("public", *(self.masks.get(f"{part}_mask", nobody) for part in PARTS))
 
     def check_kind(self, kind: type[Objective], needed: str) -> None:
         """Refuse a task that asks for something else."""
@@ -460,6 +534,12 @@ def read_graph_like(given: Any) -> GraphLike | None:
     if isinstance(given, tuple) and len(given) == 2 and _is_graph(given[1]):
         features = _features(given[0])
         return GraphLike(features, _graph(given[1], features.size(0)))
+    if isinstance(given, tuple | list) and given and getattr(given[0], "ndim", 0) == 2:  # rows of a matrix have less
+        raise GraphjouleError(
+            f"X is a {type(given).__name__} of {len(given)}, whose first has two dimensions; a graph is a pair "
+            "(features, graph) with an edge_index of shape [2, num_edges], a SciPy sparse adjacency or a Propagation; "
+            "of a dense adjacency it is (features, scipy.sparse.csr_array(adjacency))."
+        )
     return None
 
 
@@ -474,14 +554,14 @@ def _from_data(data: Any) -> GraphLike:
     if not isinstance(data.x, Tensor) or not isinstance(data.edge_index, Tensor):
         raise GraphjouleError("The graph given as Data lacks x or edge_index; expected both as tensors.")
     features = _features(data.x.cpu())
-    weight = getattr(data, "edge_weight", None)
-    graph = Propagation.from_edge_index(data.edge_index, weight, features.size(0), symmetrize=True)
+    graph = Propagation.from_edge_index(data.edge_index, edge_weight_of(data), features.size(0), symmetrize=True)
+    given = {name: getattr(data, name, None) for name in (f"{part}_mask" for part in PARTS)}
+    masks = {name: torch.as_tensor(mask).cpu() for name, mask in given.items() if mask is not None}
     if not isinstance(labels := getattr(data, "y", None), Tensor):
-        return GraphLike(features, graph)
+        return GraphLike(features, graph, masks=masks)
     labels = labels.cpu()
-    return GraphLike(
-        features, graph, (labels.view(-1) if labels.dim() == 2 and labels.size(1) == 1 else labels).numpy()
-    )
+    labels = labels.view(-1) if labels.dim() == 2 and labels.size(1) == 1 else labels
+    return GraphLike(features, graph, labels.numpy(), masks=masks)
 
 
 def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
@@ -492,6 +572,38 @@ def _task_labels(task: Task) -> tuple[np.ndarray, np.ndarray]:
     return names[labels.clip(min=0)], labels >= 0
 
 
+# Splits that come with a graph: whose labels may be read, and who trains.
+
+
+def _fixed_split(task: Task, seed: int) -> Split | None:
+    """The split that a task trains by if it is a fixed one, or has only one; None if it has none."""
+    if not task.fixed_splits:
+        return None
+    names = [split.name for split in task.fixed_splits]
+    if task.default_split in names or not is_rule(task.default_split):
+        return task.split(seed=seed).to("cpu")
+    if len(names) > 1:
+        raise GraphjouleError(
+            f"Task {task.name!r} has the splits {', '.join(names)}, but its default_split is {task.default_split!r}; "
+            "make one of them the default_split."
+        )
+    return task.fixed_splits[0].to("cpu")
+
+
+def _may_be_read(split: Split | None, num_nodes: int) -> np.ndarray:
+    """The nodes whose labels a training may read, one bool per node: all of them without a split."""
+    found = np.full(num_nodes, split is None)
+    if split is not None:
+        found[torch.cat([split.train, split.val])] = True
+    return found
+
+
+def _training_split(split: Split, is_known: Tensor) -> tuple[Split, ...]:
+    """The split without its test part and without nodes of no known target; nothing if then nobody validates."""
+    train, val = (part[is_known[part]] for part in (split.train, split.val))
+    return (Split(split.name, None, train, val, val[:0]),) if val.numel() else ()
+
+
 def _features(x: Any) -> Features:
     if isinstance(x, SparseFeatures):
         return x
@@ -500,8 +612,7 @@ def _features(x: Any) -> Features:
     else:
         features = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
         features = features.to(torch.get_default_dtype())
-    check_features(features)
-    return features
+    return checked_features(features)
 
 
 def _graph(graph: Any, num_nodes: int) -> Propagation:

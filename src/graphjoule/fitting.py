@@ -63,7 +63,8 @@ class FitResult:
     Attributes:
         records: one per seed.
         models: one per seed, in evaluation mode; a model of the user's own is what its function built, of a regression
-            within `graphjoule.nn.OutputScale`, which gives numbers in the unit of the targets.
+            within `graphjoule.nn.OutputScale`, which gives numbers in the unit of the targets: there the module is
+            ``models[0].model.module``.
         folder: where they were written; None if nowhere.
         members: runs of other models that predict together with these; only `graphjoule.tuning.auto` has any.
     """

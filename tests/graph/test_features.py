@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -6,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.features import SparseFeatures, check_features, normalize_rows
+from graphjoule.graph.features import SparseFeatures, check_features, checked_features, normalize_rows
 from tests.graphs import few, normal
 
 
@@ -51,6 +53,48 @@ def test_any_scipy_format_and_number_works():
     dense = np.array([[0, 2], [1, 0], [0, 0]])
     for form in (sp.csr_matrix, sp.csc_matrix, sp.coo_array, sp.lil_matrix):
         assert SparseFeatures.from_scipy(form(dense)).to_dense().tolist() == dense.tolist()
+
+
+LAYOUTS = {
+    "coo": torch.Tensor.to_sparse_coo,
+    "csr": torch.Tensor.to_sparse_csr,
+    "csc": torch.Tensor.to_sparse_csc,
+    "bsr": lambda x: x.to_sparse_bsr((1, 1)),
+}
+
+
+def in_layout(x, layout):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse .* tensor support is in beta")  # torch's own, once per program
+        return LAYOUTS[layout](x)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@few
+@given(matrices())
+def test_a_sparse_layout_of_torch_becomes_the_same_features(layout, x):
+    features, expected = checked_features(in_layout(x, layout)), SparseFeatures.from_dense(x)
+    for name in ("rowptr", "col", "value", "t_rowptr", "t_col", "to_transposed"):
+        assert getattr(features, name).equal(getattr(expected, name))
+
+
+def test_a_sparse_layout_with_duplicates_stored_zeros_or_dense_rows_is_the_matrix_that_it_means():
+    index = torch.tensor([[0, 0, 1, 1], [2, 2, 0, 1]])
+    twice = torch.sparse_coo_tensor(index, torch.tensor([1.0, 2.0, 0.0, 4.0]), (2, 3), check_invariants=True)
+    assert checked_features(twice).to_dense().tolist() == [[0, 0, 3], [0, 4, 0]]
+    assert checked_features(twice).value.numel() == 2
+    assert checked_features(torch.eye(3).to_sparse(1)).equal(torch.eye(3))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_a_sparse_layout_that_is_no_matrix_of_finite_numbers_is_a_sentence(layout):
+    nan = torch.eye(3)
+    nan[1, 2] = torch.nan
+    for x, said in ((nan, "hold nan at node 1, column 2"), (torch.eye(3).int(), "dtype torch.int32; expected a fl")):
+        with pytest.raises(GraphjouleError, match=said):
+            checked_features(in_layout(x, layout))
+    with pytest.raises(GraphjouleError, match=r"shape \[3\]"):
+        checked_features(torch.ones(3).to_sparse())
 
 
 def test_to_changes_the_dtype_of_the_values_only():

@@ -1,10 +1,13 @@
+import functools
 from dataclasses import replace
 
 import pytest
+from torch_geometric.nn import GraphSAGE
 
+from graphjoule.cli.report import repeat_command
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
-from graphjoule.report import AFTER, Cell, cells
+from graphjoule.report import AFTER, Cell, cells, report_page
 from graphjoule.report.cells import mean_score, metrics_of, score_of, variants
 from graphjoule.tasks.metrics import ACCURACY, MAE, R2, RMSE
 from graphjoule.tasks.task import ModelInput
@@ -14,6 +17,7 @@ from tests.training import small_recipe, small_task
 from .cells import cell, examination, record
 
 RECIPE = load_recipe("egnn", "cora", 4)
+SHORT = {"epochs": 2, "split": "public"}
 
 
 def test_a_cell_is_named_by_its_recipe():
@@ -65,6 +69,23 @@ def test_a_network_that_cannot_be_traced_costs_no_report_on_the_others(tmp_path,
         "gcn": ("", True),
         "sgc": ("This version refuses it.", False),
     }
+
+
+def test_a_model_of_the_users_own_is_reported_without_its_energies(tmp_path):
+    fit(small_recipe("gcn", epochs=1), small_task(), out=tmp_path / "ours")
+    fit(
+        functools.partial(GraphSAGE, hidden_channels=8, num_layers=2),
+        small_task(),
+        settings=SHORT,
+        out=tmp_path / "own",
+    )
+    ours, own = cells.read_cells(tmp_path, lambda runs: ModelInput.of(small_task()))
+    assert (ours.untraced, bool(ours.states), ours.is_own_model) == ("", True, False)
+    assert own.untraced.startswith("torch_geometric.nn.models.basic_gnn.GraphSAGE is a model of your own, which its")
+    assert (own.is_own_model, own.changed_settings, repeat_command(own)) == (True, [], "")
+    page = report_page([ours, own], title="both", command=repeat_command)
+    assert own.untraced in page
+    assert page.count("graphjoule train") == 1
 
 
 def test_the_metrics_are_those_of_the_objective():

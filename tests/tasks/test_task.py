@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.estimators import EGNNClassifier
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.tasks.facts import TaskFacts
@@ -10,6 +12,7 @@ from graphjoule.tasks.objective import Classification, MultiLabel, Regression
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.splits import Split
 from graphjoule.tasks.task import Task, pack_features
+from tests.graph.test_features import LAYOUTS, in_layout
 
 EDGES = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
 
@@ -23,6 +26,13 @@ def make(**changes):
     }
     objective = Classification(changes.pop("num_classes", 2), changes.pop("class_names", None))
     return Task(**(fields | {"objective": objective} | changes))
+
+
+def hetero(**changes):
+    graph = HeteroData()
+    for name, x in changes.items():
+        graph[name].x = x
+    return graph
 
 
 def index(*nodes):
@@ -58,6 +68,31 @@ def test_sizes():
     ],
 )
 def test_bad_input_is_one_sentence(changes, sentence):
+    with pytest.raises(GraphjouleError, match=sentence):
+        make(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"graph": EDGES},
+            r"graph of task 'toy' is of type Tensor; expected a Propagation: Propagation.from_edge_index\(",
+        ),
+        ({"graph": [[0], [1]]}, r"graph of task 'toy' is of type list; expected a Propagation\.$"),
+        (
+            {"features": np.ones((4, 2))},
+            r"features are of type ndarray; expected a floating-point torch tensor, such as torch",
+        ),
+        ({"targets": np.array([0, 1, 0, 1])}, "targets of task 'toy' are of type ndarray; expected a tensor"),
+        ({"objective": Classification}, r"objective of task 'toy' is the class Classification; .*\(num_classes=3\)"),
+        (
+            {"objective": "classification"},
+            r"is of type str; expected an objective, .* The choices are: .*Regression\(\.\.\.\)",
+        ),
+    ],
+)
+def test_something_of_another_type_is_one_sentence(changes, sentence):
     with pytest.raises(GraphjouleError, match=sentence):
         make(**changes)
 
@@ -115,6 +150,14 @@ def test_features_are_sparse_only_below_a_quarter():
     assert pack_features(x) is x
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_features_in_a_sparse_layout_of_torch_are_the_same_task(layout):
+    for x in (torch.eye(4), torch.eye(5)[:4]):  # a quarter of non-zeros is kept dense, a fifth is not
+        features = in_layout(x, layout)
+        assert make(features=features).features.to_dense().equal(x)
+        assert Task.from_data(data(x=features)).facts() == Task.from_data(data(x=x)).facts()
+
+
 def test_from_data_reads_masks_as_public():
     masks = {f"{part}_mask": torch.arange(4) == i for i, part in enumerate(("train", "val", "test"))}
     task = Task.from_data(data(**masks), name="mine")
@@ -148,9 +191,24 @@ def test_from_data_takes_weights_a_column_of_labels_and_isolated_nodes():
     assert given.y.shape == (5, 1)
 
 
+@pytest.mark.parametrize("shape", [(6,), (6, 1)])
+def test_from_data_warns_of_numbers_of_edges_that_it_does_not_read(shape):
+    with pytest.warns(UserWarning, match="edge_attr has one number per edge, which is not used; if they are weights"):
+        task = Task.from_data(data(edge_attr=torch.full(shape, 2.0)))
+    assert task.graph.degree.tolist() == [1, 2, 2, 1]
+    with pytest.warns(UserWarning, match="edge_attr has one number"):
+        EGNNClassifier(num_layers=1, epochs=1, device="cpu").fit(data(edge_attr=torch.full(shape, 2.0)))
+
+
+def test_from_data_is_quiet_about_features_of_edges_and_where_weights_are_given():
+    features, weight = torch.ones(6, 3), torch.full((6,), 2.0)
+    assert Task.from_data(data(edge_attr=features)).graph.degree.tolist() == [1, 2, 2, 1]
+    assert Task.from_data(data(edge_attr=weight, edge_weight=weight)).graph.degree.tolist() == [2, 4, 4, 2]
+
+
 def test_from_data_symmetrizes_only_when_told():
     directed = data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]))
-    with pytest.raises(GraphjouleError, match="symmetrize=True"):
+    with pytest.raises(GraphjouleError, match=r"as symmetrize=True of Task\.from_data does"):
         Task.from_data(directed)
     assert Task.from_data(directed, symmetrize=True).graph.to_dense().equal(make().graph.to_dense())
 
@@ -279,6 +337,12 @@ def test_a_split_of_graphs_names_graphs():
     ("given", "said"),
     [
         ([], "The list of graphs is empty"),
+        (hetero(), r"The graph is of type HeteroData; expected PyG's Data .*; to_homogeneous\(\) makes one"),
+        (hetero(a=torch.ones(3, 2)), "The graph is of type HeteroData"),
+        ([hetero(a=torch.ones(3, 2))] * 2, "The graph is of type HeteroData"),
+        (7, "The graph is of type int; expected PyG's Data with x, edge_index and y, or a list of such.$"),
+        ([data(), None], "The graph is of type NoneType"),
+        (EDGES, "The graph is of type Tensor"),
         ([data(), Data(x=torch.ones(4, 2))], "The 2 graphs cannot be joined; expected Data with the same attributes"),
         (graphs([torch.tensor([1.0, 2.0, 3.0])] * 2), r"y of task 'data' has 6 rows; expected 2, one per graph, or 8"),
     ],

@@ -100,13 +100,15 @@ def paper_table() -> Reference:
 
 
 def repeat_command(cell: Cell) -> str:
-    """The command that trains a cell once more.
+    """The command that trains a cell once more; empty for a model of the user's own, which no command can train.
 
     >>> from graphjoule.report import Cell
     >>> from graphjoule.training.recipe import load_recipe
     >>> repeat_command(Cell(load_recipe("egnn", "cora", 64, {"c_min": 0.3}), []))
     'graphjoule train --dataset cora --model egnn --layers 64 --seeds 1 --set model.c_min=0.3'
     """
+    if cell.is_own_model:
+        return ""
     dataset, model, layers = cell.key
     own_split = cell.data is not None and cell.data.source is not None  # the one its files suggested, now by name
     settings = cell.recipe.settings()

@@ -98,7 +98,8 @@ def check_symmetric(row: Tensor, col: Tensor, weight: Tensor, num_nodes: int) ->
         return
     raise GraphjouleError(
         f"The graph is directed: {found}. An undirected graph is expected; "
-        "Propagation.from_edge_index(..., symmetrize=True) lets each edge count in both directions."
+        "Propagation.from_edge_index(..., symmetrize=True) lets each edge count in both directions, as "
+        "symmetrize=True of Task.from_data does."
     )
 
 

@@ -57,6 +57,15 @@ class SparseFeatures:
         return cls.from_csr(rowptr, col, value, csr.shape[1])
 
     @classmethod
+    def from_torch(cls, x: Tensor) -> SparseFeatures:
+        """Features from one of torch's sparse layouts, of any dtype; duplicates are summed, stored zeros dropped."""
+        x = x.detach().to_sparse(layout=torch.sparse_coo).coalesce()
+        (row, col), value = x.indices(), x.values()
+        kept = value != 0
+        row, col, value = row[kept], col[kept], value[kept]
+        return cls.from_csr(row_starts(row, x.size(0)), col.int(), value, x.size(1))
+
+    @classmethod
     def from_dense(cls, x: Tensor) -> SparseFeatures:
         """Features from a dense matrix, keeping its dtype."""
         row, col = x.detach().nonzero(as_tuple=True)
@@ -155,6 +164,23 @@ class SparseFeatures:
 
 
 Features = Tensor | SparseFeatures
+
+
+def checked_features(x: Features) -> Features:
+    """Features in one of the forms of this package, a dense tensor or `SparseFeatures`; see `check_features`.
+
+    >>> checked_features(torch.eye(2).to_sparse()).col.tolist()
+    [0, 1]
+    """
+    if not isinstance(x, Tensor | SparseFeatures):
+        raise GraphjouleError(
+            f"The features are of type {type(x).__name__}; expected a floating-point torch tensor, such as "
+            "torch.tensor(x), or SparseFeatures."
+        )
+    if isinstance(x, Tensor) and x.layout != torch.strided and x.dim() == 2:
+        x = x.to_dense() if x.dense_dim() else SparseFeatures.from_torch(x)
+    check_features(x)
+    return x
 
 
 def as_dense(x: Features) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.files import json_text
 from graphjoule.fitting import TrainedRuns, read_runs
-from graphjoule.nn import GraphModel
+from graphjoule.nn import MODELS, GraphModel
 from graphjoule.studies.collection import differences, record_files
 from graphjoule.tasks.facts import TaskFacts
 from graphjoule.tasks.objective import OBJECTIVES, Classification, Metric
@@ -38,6 +38,10 @@ BEFORE, AFTER = "at initialisation", "after training"
 Part = Literal["val", "test"]
 PARTS: dict[Part, str] = {"val": "validation", "test": "test"}
 """The nodes that a score is of, in words."""
+_OWN_MODEL = (
+    "{} is a model of your own, which its files alone cannot build, so its energies are not measured here; "
+    "graphjoule.Trace measures it in Python."
+)
 
 
 # Scores of a run: which ones its record holds. Nothing else of the report reads a score from a record.
@@ -99,6 +103,11 @@ class Cell:
         return self.recipe.title
 
     @property
+    def is_own_model(self) -> bool:
+        """Whether the user wrote the network: then files alone cannot build it, and no command can train it."""
+        return self.recipe.model.name not in MODELS
+
+    @property
     def metrics(self) -> tuple[Metric, ...]:
         """What its runs were scored by; the first is the headline."""
         return metrics_of(self.records)
@@ -116,10 +125,14 @@ class Cell:
     def changed_settings(self) -> list[str]:
         """Settings that are not what the recipe's file says today: overridden, or the file has changed since.
 
+        Of a model of the user's own there are none: it has no such file.
+
         >>> Cell(load_recipe("gcn", "cora", 2, {"lr": 0.1}), []).changed_settings
         ['train.lr']
         """
         dataset, model, layers = self.key
+        if self.is_own_model:
+            return []
         mine, today = self.recipe.settings(), load_recipe(model, dataset, layers).settings()
         if today["data.split"] == "default":  # the data say which, and the cell has its name
             today["data.split"] = mine["data.split"]
@@ -234,6 +247,8 @@ def read_cells(
         seed = min((record.seed for record in cell.records if record.status == "done"), default=None)
         if seed is None:
             traced.append(replace(cell, untraced="No run has finished, so there is no trained network to look at."))
+        elif cell.is_own_model:
+            traced.append(replace(cell, untraced=_OWN_MODEL.format(cell.recipe.model.name)))
         else:
             try:  # one network that cannot be traced must not cost the report on the others
                 runs = read_runs(folder / cell.place, seed=seed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -14,12 +16,12 @@ from torch import Tensor
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.graph import Propagation
 from graphjoule.graph.edges import as_int64
-from graphjoule.graph.features import Features, SparseFeatures, check_features
+from graphjoule.graph.features import Features, SparseFeatures, checked_features
 from graphjoule.graph.nodes import moved
 from graphjoule.graph.relations import RelationPropagation
 from graphjoule.tasks.encoders import PoolingName
 from graphjoule.tasks.facts import Source, TaskFacts
-from graphjoule.tasks.objective import Classification, Objective, Regression
+from graphjoule.tasks.objective import OBJECTIVES, Classification, Objective, Regression
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.splits import PARTS, RULES, Split, check_labelled, draw_split, is_rule, split_of_masks
 
@@ -43,7 +45,8 @@ class Task:
 
     Attributes:
         name: what the task is called in records and error sentences.
-        features: finite floating-point matrix, dense or sparse, one row per node, as stored by its source.
+        features: finite floating-point matrix, one row per node, as stored by its source: a dense tensor, or
+            `SparseFeatures`, which a tensor of a sparse layout becomes.
         graph: the normalised operator.
         targets: what is to be predicted for every node, in the form of its objective: classes are int64, -1 where
             unknown; numbers and several labels are floating-point, NaN where unknown.
@@ -67,7 +70,8 @@ class Task:
     pooling: Pooling | None = None
 
     def __post_init__(self) -> None:
-        check_features(self.features)
+        _check_kinds(self)
+        object.__setattr__(self, "features", checked_features(self.features))
         if self.features.size(0) != self.graph.num_nodes:
             raise GraphjouleError(
                 f"The features of task {self.name!r} have {self.features.size(0)} rows; "
@@ -101,6 +105,8 @@ class Task:
     ) -> Task:
         """A task from PyG's `Data` with ``x``, ``edge_index`` and ``y``, and ``edge_weight`` if there is one.
 
+        ``edge_attr`` is not read; one number per edge, which might be meant as weights, is warned of.
+
         From a `Batch`, or a list of `Data`, whose ``y`` has one row per graph, it is a task about graphs.
 
         If it has ``train_mask`` and ``val_mask``, they become the split ``public``, whose test part is empty without a
@@ -116,8 +122,8 @@ class Task:
         """
         if not hasattr(data, "edge_index"):
             data = _joined(data)
-        x, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
-        check_features(x)
+        given, edge_index, targets = (_tensor(data, key) for key in ("x", "edge_index", "y"))
+        x = checked_features(given)
         if targets.dim() == 2 and targets.size(1) == 1:  # OGB keeps its labels as a column
             targets = targets.view(-1)
         pooled = _pooling(data, x.size(0), targets, pooling, name)
@@ -126,13 +132,12 @@ class Task:
         elif objective is None:
             targets = as_int64(targets, f"The labels of task {name!r} have")
             objective = Classification.of(targets)
-        weight = _tensor(data, "edge_weight") if getattr(data, "edge_weight", None) is not None else None
         masks = {key: getattr(data, key, None) for key in (f"{part}_mask" for part in PARTS)}
         public = split_of_masks("public", {key: mask.cpu() for key, mask in masks.items() if mask is not None})
         return cls(
             name=name,
             features=pack_features(x),
-            graph=Propagation.from_edge_index(edge_index, weight, x.size(0), symmetrize=symmetrize),
+            graph=Propagation.from_edge_index(edge_index, edge_weight_of(data), x.size(0), symmetrize=symmetrize),
             targets=targets,
             objective=objective,
             fixed_splits=(public,) if public else (),
@@ -299,8 +304,10 @@ class ModelInput:
         return replace(self, **moved(self, device))
 
 
-def pack_features(x: Tensor | sp.sparray | sp.spmatrix) -> Features:
+def pack_features(x: Features | sp.sparray | sp.spmatrix) -> Features:
     """Features in the form that suits how many of them are zero: sparse below `MAX_SPARSE_DENSITY`, else dense."""
+    if isinstance(x, SparseFeatures):
+        return x if x.value.numel() < MAX_SPARSE_DENSITY * x.shape.numel() else x.to_dense()
     if isinstance(x, Tensor):
         is_sparse = x.dim() == 2 and int(x.count_nonzero()) < MAX_SPARSE_DENSITY * x.numel()
         return SparseFeatures.from_dense(x) if is_sparse else x
@@ -316,14 +323,62 @@ def _tensor(data: Data, key: str) -> Tensor:
     return value.cpu()
 
 
-def _joined(graphs: Sequence[Data]) -> Data:
+def edge_weight_of(data: Data) -> Tensor | None:
+    """The ``edge_weight`` of PyG's `Data`, None without one; an ``edge_attr`` that might mean weights is warned of."""
+    if getattr(data, "edge_weight", None) is not None:
+        return _tensor(data, "edge_weight")
+    attributes = getattr(data, "edge_attr", None)
+    if isinstance(attributes, Tensor) and attributes.dim() and attributes.numel() == len(attributes) > 0:
+        # They may be weights, or distances, which mean the opposite, or types of edges.
+        warnings.warn(
+            "edge_attr has one number per edge, which is not used; if they are weights, say data.edge_weight = "
+            "data.edge_attr.view(-1).",
+            stacklevel=3,
+        )
+    return None
+
+
+def _check_kinds(task: Task) -> None:
+    """Refuse a graph, targets or an objective of a type that is none, and say how one of it is made."""
+    if not isinstance(task.graph, Propagation):
+        how = ": Propagation.from_edge_index(edge_index, num_nodes=len(x))" if isinstance(task.graph, Tensor) else ""
+        raise GraphjouleError(
+            f"The graph of task {task.name!r} is {_type_of(task.graph)}; expected a Propagation{how}."
+        )
+    if not isinstance(task.targets, Tensor):
+        raise GraphjouleError(
+            f"The targets of task {task.name!r} are {_type_of(task.targets)}; expected a tensor, such as "
+            "torch.tensor(y)."
+        )
+    if not isinstance(task.objective, Objective):
+        names = choices(f"{kind.__name__}(...)" for kind in OBJECTIVES.values())
+        raise GraphjouleError(
+            f"The objective of task {task.name!r} is {_type_of(task.objective)}; expected an objective, such as "
+            f"Classification(num_classes=3) or Regression(). The choices are: {names}."
+        )
+
+
+def _type_of(given: Any) -> str:
+    """What something of the wrong type is, in a sentence: a class by its name, else its type."""
+    return f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
+
+
+def _joined(given: Any) -> Data:
     """Several graphs as one `Batch`."""
     from torch_geometric.data import Batch
 
-    if not len(graphs):
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tensor | np.ndarray)
+    graphs = list(given) if is_list and not hasattr(given, "node_types") else [given]
+    if foreign := [graph for graph in graphs if not hasattr(graph, "edge_index")]:
+        kind = type(foreign[0]).__name__
+        how = "; to_homogeneous() makes one of several types" if kind == "HeteroData" else ""
+        raise GraphjouleError(
+            f"The graph is of type {kind}; expected PyG's Data with x, edge_index and y, or a list of such{how}."
+        )
+    if not graphs:
         raise GraphjouleError("The list of graphs is empty; at least one is needed.")
     try:
-        return Batch.from_data_list(list(graphs))
+        return Batch.from_data_list(graphs)
     except (KeyError, RuntimeError, ValueError, AttributeError, TypeError) as error:
         raise GraphjouleError(
             f"The {len(graphs)} graphs cannot be joined; expected Data with the same attributes each: {error}."
