@@ -485,6 +485,18 @@ def test_resume_refuses_data_that_have_changed(here, trained):
     assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
 
 
+def test_resume_with_fewer_seeds_keeps_what_is_of_all_runs(here):
+    asked = ("train", *OWN, *TINY, "--out", "run")
+    assert run(*asked, "--seeds", "3").code == 0
+    names = ("predictions.csv", "comparison.json", "MODEL_CARD.md", "evaluation.safetensors", "records.jsonl")
+    before = {name: (here / "run" / name).read_bytes() for name in names}
+    again = run(*asked, "--seeds", "1", "--resume")
+    assert again.code == 0
+    assert again.err == "run has 2 runs besides (seeds: 1, 2); what follows is of all 3.\n"
+    assert "(n = 3)" in again.out
+    assert {name: (here / "run" / name).read_bytes() for name in names} == before
+
+
 def test_resume_refuses_another_objective(here):
     write_csv(here / "nodes.csv", ["id", "x", "label"], *([f"n{i}", i, i % 3 % 2] for i in range(40)))
     asked = ("train", "--no-worth", *OWN, *TINY, "--out", "run")
