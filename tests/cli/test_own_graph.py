@@ -668,7 +668,9 @@ def sklearn_headline(objective, truth, predicted):
         return roc_auc_score([row["flag"] == "no" for row in truth], [float(r["probability_no"]) for r in predicted])
     if objective == "ordinal":
         rank = {"low": 0, "middle": 1, "high": 2}
-        return mean_absolute_error([rank[r["grade"]] for r in truth], [float(r["prediction"]) for r in predicted])
+        return mean_absolute_error(
+            [rank[r["grade"]] for r in truth], [float(r["expected_rank"]) - 1 for r in predicted]
+        )
     if objective == "multilabel":
         names = ("blue", "green", "red")
         there = [[name in row["tags"].split(";") for name in names] for row in truth]
@@ -728,7 +730,7 @@ def test_predictions_follow_the_ids_under_any_shuffling_of_rows_columns_and_file
         found = rows_of(here / f"{seed}.csv")
         assert [row["id"] for row in found] == [row["id"] for row in tables["n.csv"][1]]
         for row in found:
-            numbers = [key for key in row if key.startswith(("probability", "prediction"))]
+            numbers = [key for key in row if key.startswith(("probability", "prediction", "expected"))]
             assert row["given"] == expected[row["id"]]["given"]
             for key in numbers:
                 assert float(row[key]) == pytest.approx(float(expected[row["id"]][key]), rel=1e-4, abs=1e-5)
