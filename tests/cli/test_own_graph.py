@@ -482,7 +482,19 @@ def test_resume_refuses_data_that_have_changed(here, trained):
     again = ("train", "--no-worth", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
     assert run(*again).code == 0
     (here / "edges.csv").write_text((here / "edges.csv").read_text() + "n0,n5\n")
-    assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
+    assert "run was trained on other data: edges.csv has changed since" in refused(here, *again)
+
+
+def test_resume_with_other_options_says_which_and_does_not_blame_the_files(here):
+    head, *rows = (here / "edges.csv").read_text().splitlines()
+    (here / "edges.csv").write_text("\n".join([f"{head},much", *(f"{row},2.5" for row in rows)]) + "\n")
+    asked = ("train", "--no-worth", *OWN, *TINY, "--out", "run", "--features", "x", "--weight", "much")
+    assert run(*asked).code == 0
+    said = refused(here, *asked[:-2], "--resume")
+    start = "graphjoule: run was trained on these files with other options:"
+    assert said == f"{start} weight was much, and is not given now; choose another folder with --out.\n"
+    said = refused(here, *asked, "--features", "x,city", "--resume")
+    assert said.startswith(f"{start} features was x, and is x,city now; ")
 
 
 def test_resume_with_fewer_seeds_keeps_what_is_of_all_runs(here):
