@@ -177,6 +177,19 @@ def test_wrong_options_are_refused_and_nothing_is_written(here, options, said):
     assert said in refused(here, "auto", *OWN, *options)
 
 
+def test_models_that_do_not_follow_directions_are_neither_announced_nor_tried(here, monkeypatch):
+    def search(task, budget, *, models, **options):
+        raise GraphjouleError(f"asked for {', '.join(models)}")
+
+    monkeypatch.setattr(automatic, "auto", search)
+    words = ("auto", *OWN, "--features", "x", "--direction", "kept", "--out", "run")
+    announced, _, asked = run(*words).err.partition("asked for ")
+    assert "gcn, appnp, gcnii, resgcn with 2, 8, 32 layers" in announced
+    assert asked == "gcn, appnp, gcnii, resgcn\n"
+    said = refused(here, *words, "--models", "egnn")
+    assert "EGNN needs edges that count in both directions" in said
+
+
 def test_a_wrong_budget_of_train_is_refused_too(here):
     assert "--budget is '2m'; expected a time above 0" in refused(here, "train", *OWN, "--budget", "2m")
     assert "--budget is '2m'; expected a time above 0" in refused(here, "train", "--budget", "2m")

@@ -482,7 +482,31 @@ def test_resume_refuses_data_that_have_changed(here, trained):
     again = ("train", "--no-worth", *OWN, "--one-hot", "city", *TINY, "--seeds", "2", "--out", "run", "--resume")
     assert run(*again).code == 0
     (here / "edges.csv").write_text((here / "edges.csv").read_text() + "n0,n5\n")
-    assert "run was trained on other data: nodes.csv has changed since" in refused(here, *again)
+    assert "run was trained on other data: edges.csv has changed since" in refused(here, *again)
+
+
+def test_resume_with_other_options_says_which_and_does_not_blame_the_files(here):
+    head, *rows = (here / "edges.csv").read_text().splitlines()
+    (here / "edges.csv").write_text("\n".join([f"{head},much", *(f"{row},2.5" for row in rows)]) + "\n")
+    asked = ("train", "--no-worth", *OWN, *TINY, "--out", "run", "--features", "x", "--weight", "much")
+    assert run(*asked).code == 0
+    said = refused(here, *asked[:-2], "--resume")
+    start = "graphjoule: run was trained on these files with other options:"
+    assert said == f"{start} weight was much, and is not given now; choose another folder with --out.\n"
+    said = refused(here, *asked, "--features", "x,city", "--resume")
+    assert said.startswith(f"{start} features was x, and is x,city now; ")
+
+
+def test_resume_with_fewer_seeds_keeps_what_is_of_all_runs(here):
+    asked = ("train", *OWN, *TINY, "--out", "run")
+    assert run(*asked, "--seeds", "3").code == 0
+    names = ("predictions.csv", "comparison.json", "MODEL_CARD.md", "evaluation.safetensors", "records.jsonl")
+    before = {name: (here / "run" / name).read_bytes() for name in names}
+    again = run(*asked, "--seeds", "1", "--resume")
+    assert again.code == 0
+    assert again.err == "run has 2 runs besides (seeds: 1, 2); what follows is of all 3.\n"
+    assert "(n = 3)" in again.out
+    assert {name: (here / "run" / name).read_bytes() for name in names} == before
 
 
 def test_resume_refuses_another_objective(here):
@@ -656,7 +680,9 @@ def sklearn_headline(objective, truth, predicted):
         return roc_auc_score([row["flag"] == "no" for row in truth], [float(r["probability_no"]) for r in predicted])
     if objective == "ordinal":
         rank = {"low": 0, "middle": 1, "high": 2}
-        return mean_absolute_error([rank[r["grade"]] for r in truth], [float(r["prediction"]) for r in predicted])
+        return mean_absolute_error(
+            [rank[r["grade"]] for r in truth], [float(r["expected_rank"]) - 1 for r in predicted]
+        )
     if objective == "multilabel":
         names = ("blue", "green", "red")
         there = [[name in row["tags"].split(";") for name in names] for row in truth]
@@ -716,7 +742,7 @@ def test_predictions_follow_the_ids_under_any_shuffling_of_rows_columns_and_file
         found = rows_of(here / f"{seed}.csv")
         assert [row["id"] for row in found] == [row["id"] for row in tables["n.csv"][1]]
         for row in found:
-            numbers = [key for key in row if key.startswith(("probability", "prediction"))]
+            numbers = [key for key in row if key.startswith(("probability", "prediction", "expected"))]
             assert row["given"] == expected[row["id"]]["given"]
             for key in numbers:
                 assert float(row[key]) == pytest.approx(float(expected[row["id"]][key]), rel=1e-4, abs=1e-5)

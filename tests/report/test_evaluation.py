@@ -120,6 +120,14 @@ def test_a_class_that_is_never_predicted_is_said():
     assert len(page.all("tr", **{"class": "missed"})) == 1
 
 
+def test_a_class_that_is_predicted_but_never_found_is_marked_too():
+    counts = torch.tensor([[183, 0], [270, 1], [184, 87], [271] * 2])
+    part = replace(part_of(Classification(2)), counts=counts)
+    page = Page(report_page([cell(evaluation=replace(evaluation(Classification(2)), parts={"test": part}))], title="t"))
+    assert [e["text"] for e in page.all("p", **{"class": "bad"}) if "Never found: class 1. 87 " in e["text"]]
+    assert len(page.all("tr", **{"class": "missed"})) == 1
+
+
 def test_many_classes_have_a_list_instead_of_a_matrix():
     names, confusion = [f"c{k}" for k in range(40)], torch.eye(40, dtype=torch.long) * 9
     confusion[3, 5] = 4

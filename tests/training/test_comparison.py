@@ -130,9 +130,50 @@ def test_a_constant_is_not_advised_because_nodes_are_few(n, advised):
         said_last = (
             "Nothing can be advised: plain is the best by validation, but 4 test nodes cannot tell it from constant"
         )
-        assert found.sentences()[-1].startswith(f"{said_last}, which may be worse by up to 100.0 points; ")
+        assert found.sentences()[-1].startswith(f"{said_last}, which may be worse by up to 100.0 points of ")
     else:
         assert found.sentences()[-1].startswith("Use constant: ")
+
+
+def test_a_simple_model_is_not_advised_where_it_may_be_worse_by_half_of_everything():
+    """As where a model finds 1 of 20 of the class that is asked for, and the few nodes cannot show that it is worse."""
+    pets, target = Classification(2), torch.arange(4) % 2
+    one, other = shares(4, 0.5, 0.75)
+    found = judged(
+        [contender("plain", [said(pets, one, target)]), contender("deep", [said(pets, other, target)], graph=True)],
+        pets,
+    )
+    assert (found.best, found.advice, found.advised) == ("deep", "plain", None)
+    start = "Nothing can be advised: deep is the best by validation, but 4 test nodes cannot tell it from plain, which"
+    assert found.sentences()[-1].startswith(start)
+
+
+def test_how_much_worse_the_advice_may_be_is_said_by_the_metric_with_the_widest_doubt():
+    pets, n = Classification(2), 600
+    target = (torch.arange(n) % 30 == 0).long()  # 20 of the second class
+    never, finds = target == 0, torch.arange(n) % 200 == 0
+    slips = torch.arange(n) % 200 == 1  # so that both are right equally often
+    found = judged(
+        [
+            contender("plain", [said(pets, never, target)]),
+            contender("finds three", [said(pets, never & ~slips | finds, target)], graph=True),
+        ],
+        pets,
+        select_on="macro_f1",
+    )
+    by_accuracy = judged(
+        [
+            contender("plain", [said(pets, never, target)]),
+            contender("deep", [said(pets, never & ~slips | finds, target)], val=[said(pets, never | finds, target)]),
+        ],
+        pets,
+        select_on="accuracy",
+    )
+    for each in (found, by_accuracy):
+        assert each.advised == "plain"
+        assert each.doubt.metric == "macro_f1"
+        assert each.doubt.high > 0.1
+        assert f"may be worse by up to {100 * each.doubt.high:.1f} points of macro f1, " in each.sentences()[-1]
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0])
@@ -196,6 +237,9 @@ def test_a_simple_model_that_never_finds_a_rare_class_is_not_advised():
     assert accuracy["finds half"] - accuracy["majority"] < 0.005
     assert found.best == "finds half"
     assert found.advice == "finds half"
+    assert found.worse_by == ["macro_f1"]
+    assert found.answers["graph"].answer != "helps"  # so it must say by what the rest is worse
+    assert found.sentences()[-1].endswith(" and everything simpler here is significantly worse by macro f1.")
 
 
 def test_a_model_that_finds_a_rare_class_at_some_cost_of_accuracy_is_named():

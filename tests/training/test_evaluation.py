@@ -253,6 +253,32 @@ def test_a_rare_class_that_is_hardly_found_is_counted():
     assert words == "Hardly found among the test nodes, and rare: 3 of 193 fraud."
 
 
+def test_a_class_of_which_nothing_is_found_warns_however_often_it_is_predicted():
+    churn = torch.tensor([[183, 0], [270, 1], [184, 87], [271] * 2])
+    (words,) = class_warnings(["no", "yes"], churn, "test nodes", is_labels=False)
+    assert words == (
+        "Never found: class yes. 87 of the test nodes have it, and every prediction of it is wrong; class weights or "
+        "another metric to select by may help."
+    )
+    several = torch.tensor([[7, 0, 0, 0], [9, 1, 4, 0], [8, 2, 3, 5], [10] * 4])
+    never, wrong = class_warnings("abcd", several, "test nodes", is_labels=True)
+    assert never.startswith("Never predicted: label d. 5 of the test nodes have it; ")
+    assert wrong.startswith("Never found: 2 labels, b, c. 5 times they are there among the test nodes, and every ")
+
+
+@pytest.mark.parametrize(
+    ("found", "there", "says"),
+    [(8, 87, True), (17, 87, True), (18, 87, False), (8, 135, True), (8, 136, False), (40, 60, False), (8, 60, True)],
+)
+def test_the_smaller_of_two_classes_that_is_hardly_found_warns_though_it_is_not_rare(found, there, says):
+    counts = torch.tensor([[271 - there, found], [271 - found, found], [271 - there, there], [271] * 2])
+    words = class_warnings(["no", "yes"], counts, "test nodes", is_labels=False)
+    is_rare = 4 * there < 271
+    start = f"Hardly found among the test nodes{', and rare' * is_rare}: {found} of {there} yes"
+    assert [word.startswith(start) for word in words] == [True] * says
+    assert len(class_warnings(["no", "yes"], counts, "test nodes", is_labels=True)) <= is_rare
+
+
 def test_a_run_warns_of_its_test_nodes_and_else_of_its_validation_nodes(tmp_path):
     _, _, found = trained(tmp_path / "run", "classification")
     counts = torch.tensor([[5, 0, 1], [9, 0, 1], [6, 3, 1], [10] * 3])

@@ -63,6 +63,19 @@ def test_own_files_are_named_with_their_hashes_columns_and_numbers(tmp_path):
     assert "every node is linked with its 2 nearest in the features" in text
 
 
+def test_the_input_columns_are_listed_in_the_order_of_the_model_and_not_of_the_table(tmp_path):
+    rows = [f"{i},{'ab'[i % 2]},{'' if i == 3 else i},{2.5 * i},{i % 2}\n" for i in range(8)]
+    (tmp_path / "n.csv").write_text("id,city,x,y,label\n" + "".join(rows))
+    task = load_tables(tmp_path / "n.csv", knn=2, one_hot=["city"])
+    card = model_card(small_recipe(), [], task.facts())
+    assert (
+        "\n\nThe model's 5 input columns, in this order: `x`, `y`, `city=a`, `city=b`, `x missing`.\n\n## Runs" in card
+    )
+    assert task.features[:, 1].argsort().tolist() == list(range(8))
+    assert task.features[:, 3].tolist() == [0, 1] * 4
+    assert task.features[:, 4].bool().tolist() == [i == 3 for i in range(8)]
+
+
 def test_failed_runs_and_folders_that_say_little_have_a_card_too(tmp_path):
     fit(small_recipe(lr=1e30), small_task(), [0], out=tmp_path / "run")
     assert "No run finished: 1 failed." in (tmp_path / "run" / "MODEL_CARD.md").read_text()

@@ -52,15 +52,32 @@ def test_no_folder_to_write_to_is_a_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("objective", "head"),
     [
-        (Regression(2, target_names=("price", "a,b")), 'id,prediction_price,"prediction_a,b",given'),
-        (Regression(2), "id,prediction_0,prediction_1,given"),
+        (
+            Regression(2, target_names=("price", "a,b")),
+            'id,prediction_price,"prediction_a,b",given,given_price,"given_a,b"',
+        ),
+        (Regression(2), "id,prediction_0,prediction_1,given,given_0,given_1"),
     ],
 )
 def test_a_row_of_a_regression_says_id_every_number_and_whether_one_was_given(objective, head):
     values = torch.tensor([[1.0, -2.5], [1e-7, 3e8]])
     known = torch.tensor([[1.0, torch.nan], [0.0, 1.0]])
     text = predictions_csv(["x", "y"], values, known, objective)
-    assert text.splitlines() == [head, "x,1,-2.5,true", "y,1.00000001e-07,300000000,true"]
+    assert text.splitlines() == [head, "x,1,-2.5,true,true,false", "y,1.00000001e-07,300000000,true,true,true"]
+
+
+def test_ordered_classes_are_predicted_as_they_are_in_the_table():
+    ranks, known = torch.tensor([[0.0], [0.5], [1.75], [2.0]]), torch.tensor([0, -1, -1, -1])
+    rows = predictions_csv("abcd", ranks, known, Ordinal(3, ("2", "5", "10"))).splitlines()
+    assert rows == [
+        "id,label,prediction,expected_rank,given",
+        "a,2,2,1,true",
+        "b,2,3.5,1.5,false",
+        "c,10,8.75,2.75,false",
+        "d,10,10,3,false",
+    ]
+    words = predictions_csv("abcd", ranks, known, Ordinal(3, ("low", "middle", "9"))).splitlines()
+    assert words[:2] == ["id,label,expected_rank,given", "a,low,1,true"]
 
 
 def test_a_single_target_with_a_name_has_its_name():
@@ -101,8 +118,8 @@ def test_a_coverage_has_two_columns_for_every_target_and_one_for_labels():
         "upper_age": ["inf"],
     }
     text = predictions_csv(["x"], values, torch.tensor([[torch.nan, 1.0]]), Regression(2), found)
-    head = "id,prediction_0,prediction_1,given,lower_price,lower_age,upper_price,upper_age"
-    assert text.splitlines() == [head, "x,1,-2.5,true,0.5,-inf,1.5,inf"]
+    head = "id,prediction_0,prediction_1,given,given_0,given_1,lower_price,lower_age,upper_price,upper_age"
+    assert text.splitlines() == [head, "x,1,-2.5,true,false,true,0.5,-inf,1.5,inf"]
     labels = coverage_columns(P, MultiLabel(2, ("a", "b")), torch.tensor([0.1]))
     assert labels == {"set": ["", "", "a"]}
 
@@ -118,7 +135,7 @@ def test_several_labels_of_a_node_stand_in_one_cell_as_the_metrics_count_them():
     assert [row.split(",")[:3] for row in rows] == [
         ["id", "labels", "given"],
         ["x", "tea;rye", "false"],
-        ["y", "", "false"],
+        ["y", ";", "false"],  # a blank would be unknown in a table of nodes
     ]
     odd = MultiLabel(2, ("tea;jam", "rye"))
     assert ",tea;jam|rye," in predictions_csv(["x"], torch.ones(1, 2), torch.ones(1, 2), odd)

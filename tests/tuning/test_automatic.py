@@ -12,6 +12,7 @@ import torch
 from graphjoule import load
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit, mean_prediction, read_runs
+from graphjoule.graph.relations import DirectedPropagation
 from graphjoule.tasks import Split
 from graphjoule.tasks.objective import Regression
 from graphjoule.tasks.task import ModelInput
@@ -224,6 +225,24 @@ def test_where_nothing_can_be_trained_the_first_failure_is_said():
         GraphjouleError, match="No model could be trained on small; the first failure: seed 0: the loss"
     ):
         search(models=["gcn"], depths=[2], seeds=[0], settings=SETTINGS | {"lr": 1e38})
+
+
+def test_a_folder_in_which_nothing_could_be_trained_is_free_for_another_search(tmp_path):
+    options = {"models": ["gcn"], "depths": [2], "seeds": [0], "out": tmp_path / "run"}
+    with pytest.raises(GraphjouleError, match="No model could be trained"):
+        search(**options, settings=SETTINGS | {"lr": 1e38})
+    assert [path.name for path in options["out"].iterdir()] == [".lock"]
+    assert search(**options).chosen[0].startswith("gcn-2")
+
+
+def test_models_that_do_not_fit_the_graph_are_left_out_or_refused_before_anything_is_written(tmp_path):
+    edges = torch.tensor([[*range(30)], [*range(1, 30), 0]])
+    task = replace(small_task(), graph=DirectedPropagation.of(edges, num_nodes=30))
+    assert automatic.models_that_fit(task, automatic.AUTO_MODELS) == ("gcn", "appnp", "gcnii", "resgcn")
+    assert automatic.models_that_fit(small_task(), automatic.AUTO_MODELS) == automatic.AUTO_MODELS
+    with pytest.raises(GraphjouleError, match="EGNN needs edges that count in both directions"):
+        auto(task, 5, models=["egnn"], depths=[2], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

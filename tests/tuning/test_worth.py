@@ -321,7 +321,10 @@ def test_it_is_kept_in_the_folder_made_once_and_again_for_other_runs(tmp_path, f
     more = fit(recipe, task, [0, 1], out=folder.path, resume=True, device="cpu")
     assert folder.comparison() is None
     assert "## What the graph is worth" not in folder.card_path.read_text()
-    assert len(assess(task, more, device="cpu").run_ids) == 2
+    of_both = assess(task, more, device="cpu")
+    assert len(of_both.run_ids) == 2
+    assert assess(task, again, device="cpu").run_ids == first.run_ids  # of a part of the folder, which is not kept
+    assert folder.comparison() == of_both
 
 
 def test_a_task_about_graphs_and_a_training_without_a_result_are_refused():

@@ -122,7 +122,7 @@ def try_models(
 
     from graphjoule.training import deferred_interrupt
     from graphjoule.training.folder import RunFolder
-    from graphjoule.tuning.automatic import RANKING_NAME
+    from graphjoule.tuning.automatic import RANKING_NAME, models_that_fit
     from graphjoule.tuning.automatic import auto as search
     from graphjoule.tuning.halving import SUMMARY_NAME, WORK_NAME
 
@@ -135,6 +135,7 @@ def try_models(
     if not resume and not is_search(folder):  # of a search that is there, `search` says so
         RunFolder(folder).check(first, resume=False)
     task = source.load()
+    models = models_that_fit(task, models)
     warn_of_accuracy(task, first)
     layers = f"{', '.join(map(str, depths))} layer{'s' if depths != [1] else ''}"
     typer.echo(

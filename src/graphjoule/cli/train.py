@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -455,6 +456,7 @@ def print_result(
     """
     from graphjoule.training.folder import RunFolder
 
+    result = with_earlier_runs(result)
     summary, folder = result.summary, result.folder or Path()
     name, text = summary.metric.name, summary.metric.text
     failed = f", {summary.num_failed} failed" if summary.num_failed else ""
@@ -501,6 +503,32 @@ def print_result(
         typer.echo(json_text(fields | dict(more or {})))
     if summary.n == 0:
         sys.exit(1)
+
+
+def with_earlier_runs(result: FitResult) -> FitResult:
+    """The result with the runs that its folder has besides, where `--resume` asked for fewer seeds than are there.
+
+    Predictions, comparison and model card are of the whole folder; those of a part must not replace them.
+    """
+    from graphjoule.training.folder import RunFolder
+    from graphjoule.training.saving import read_model
+
+    if result.folder is None:
+        return result
+    folder = RunFolder(result.folder)
+    records = folder.records()
+    runs = {record.seed: (record, model) for record, model in zip(result.records, result.models, strict=True)}
+    earlier = sorted(records.keys() - runs.keys())
+    if not earlier:
+        return result
+    runs |= {seed: (records[seed], read_model(folder.model_path(seed)).model) for seed in earlier}
+    typer.echo(
+        f"{folder.path} has {counted(len(earlier), 'run')} besides (seeds: {', '.join(map(str, earlier))}); "
+        f"what follows is of all {len(runs)}.",
+        err=True,
+    )
+    of_all = [runs[seed] for seed in sorted(runs)]
+    return replace(result, records=[record for record, _ in of_all], models=[model for _, model in of_all])
 
 
 def worth_lines(comparison: Comparison) -> list[str]:

@@ -31,6 +31,8 @@ SHOWN = {
 """The metrics of a comparison by objective; the first decides, unless another one selected the epochs."""
 MARGIN = 0.02
 """A gain that is smaller does not count as one: of a share or an R2 as it is, else times the score of a constant."""
+TOO_WIDE = 25
+"""From so many margins on, half of a share or of an R2, an advice that may be worse by as much advises nothing."""
 REPLICATES = 1000
 _LEAST_REPLICATES = 200  # of a metric that must sort all nodes each time
 _MOST_SORTED = 200_000_000  # numbers that are sorted for all replicates of a metric
@@ -123,7 +125,10 @@ class Comparison(BaseModel):
         best: name of the contender that is best by validation.
         advice: name of the simplest contender that is not significantly worse than that, by any of the metrics; see
             `advised`.
-        doubt: how much worse the advice may be at most, by the metric that decides; None where it is the best.
+        doubt: how much worse the advice may be at most, by the metric by which that is most, counted in margins; None
+            where it is the best.
+        worse_by: names of the metrics by which everything simpler than the best is significantly worse; empty where
+            something simpler is not, and in older files.
         notes: which model another metric prefers to the advice, and what was left out or shortened, as sentences.
     """
 
@@ -140,6 +145,7 @@ class Comparison(BaseModel):
     best: str
     advice: str
     doubt: Gain | None
+    worse_by: list[str] = []
     notes: list[str]
 
     @model_validator(mode="after")
@@ -147,25 +153,29 @@ class Comparison(BaseModel):
         known = [metric.name for metric in OBJECTIVES[self.objective].metrics] if self.objective in OBJECTIVES else []
         if not self.rows or not self.metrics or not set(self.metrics) <= set(known):
             raise ValueError(f"no rows, or {self.metrics} are not metrics of {self.objective!r}")
+        if not {*self.worse_by, *([] if self.doubt is None else [self.doubt.metric])} <= set(self.metrics):
+            raise ValueError("`doubt` or `worse_by` names another metric than `metrics`")
         return self
 
     def sentences(self) -> list[str]:
         """What the graph, the features and depth are worth, and what to use."""
-        metric = OBJECTIVES[self.objective].metric(self.metrics[0])
+        metric = self._metric(self.metrics[0])
         said = [
             self._useless_depth(gain, metric)
             if question == "depth" and self._has_useless_graph and gain.answer != "does not help"
             else _answered(question, gain, metric, self._nodes)
             for question, gain in self.answers.items()
         ]
-        most = "" if self.doubt is None else _amount(metric, self.doubt.high)
+        most = "" if self.doubt is None else _amount(self._metric(self.doubt.metric), self.doubt.high)
         if self.advised is None:
             said.append(
                 f"Nothing can be advised: {self.best} is the best by validation, but {self._nodes} cannot tell it from "
                 f"{self.advice}, which may be worse by up to {most}; more labelled nodes could tell."
             )
         elif self.advice == self.best:
+            by = " or ".join(self._metric(name).label for name in self.worse_by if self.worse_by != self.metrics[:1])
             end = "it is the best by validation, and everything simpler here is significantly worse"
+            end += f" by {by}" if by else ""
             best = f"nothing beats it by {metric.label}"
             said.append(f"Use {self.advice}: {end if self.rows[0].name != self.advice else best}.")
         else:
@@ -180,10 +190,17 @@ class Comparison(BaseModel):
 
     @property
     def advised(self) -> str | None:
-        """The advice; None where it is a constant and the nodes that judge are too few to tell the best one from it."""
+        """The advice; None where the nodes that judge are too few for it.
+
+        That is where it is a constant that they cannot tell from the best one, and where it may be worse by `TOO_WIDE`
+        margins: a model that does not find the class that is asked for is simple, and must not win by silence.
+        """
         is_constant = any(row.name == self.advice and not (row.uses_graph or row.uses_features) for row in self.rows)
-        is_in_doubt = self.doubt is not None and self.doubt.high >= self.doubt.margin
-        return None if is_constant and is_in_doubt else self.advice
+        most = 1 if is_constant else TOO_WIDE
+        return None if self.doubt is not None and self.doubt.high >= most * self.doubt.margin else self.advice
+
+    def _metric(self, name: str) -> Metric:
+        return OBJECTIVES[self.objective].metric(name)
 
     @property
     def _has_useless_graph(self) -> bool:
@@ -205,7 +222,7 @@ class Comparison(BaseModel):
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Head and rows of a table: names, and the scores on the nodes that judge, as people read them."""
-        metrics = [OBJECTIVES[self.objective].metric(name) for name in self.metrics]
+        metrics = [self._metric(name) for name in self.metrics]
         part = "test" if self.part == "test" else "validation"
         head = ["model", *(f"{part} {metric.label}" for metric in metrics)]
         rows = [
@@ -240,7 +257,7 @@ def _ends(gain: Gain, metric: Metric) -> str:
 
 
 def _amount(metric: Metric, gain: float) -> str:
-    return f"{100 * gain:.1f} points" if metric.is_share else f"{gain:.3g} of {metric.name}"
+    return f"{100 * gain:.1f} points of {metric.label}" if metric.is_share else f"{gain:.3g} of {metric.name}"
 
 
 def _signed(metric: Metric, gain: float, *, unit: bool = True) -> str:
@@ -319,10 +336,20 @@ def compare(
 
     winner: str = best(lambda c: True) or contenders[-1].name
 
-    def is_worse(name: str) -> bool:
-        """Whether a contender is significantly worse than the winner by any metric."""
-        gains = (gain(winner, name, metric) for metric in metrics)
-        return any(each is not None and each.low > 0 for each in gains)
+    def gains_over(name: str) -> list[Gain]:
+        """How much better the winner is than a contender, by every metric that is defined."""
+        return [found for metric in metrics if (found := gain(winner, name, metric)) is not None]
+
+    # By which metrics everything simpler than the winner is significantly worse, each named once; the first suffices.
+    advice, worse_by = winner, dict[str, None]()
+    for contender in contenders:
+        if contender.name == winner:
+            break
+        shown = [each.metric for each in gains_over(contender.name) if each.low > 0]
+        if not shown:
+            advice, worse_by = contender.name, {}
+            break
+        worse_by[shown[0]] = None
 
     answers: dict[Question, Gain] = {}
     questions: dict[Question, tuple[str | None, str | None]] = {
@@ -338,7 +365,6 @@ def compare(
             continue
         if with_it is not None and without is not None and (found := gain(with_it, without, first)) is not None:
             answers[question] = found
-    advice = next(c.name for c in contenders if c.name == winner or not is_worse(c.name))
     otherwise = []  # the metric that decides may see nothing, as accuracy where one class is rare
     for metric in metrics[1:]:
         other = best(lambda c: True, metric)
@@ -367,9 +393,15 @@ def compare(
         answers=answers,
         best=winner,
         advice=advice,
-        doubt=None if advice == winner else gain(winner, advice, first),
+        doubt=None if advice == winner else max(gains_over(advice), key=_in_margins, default=None),
+        worse_by=[metric.name for metric in metrics if metric.name in worse_by],
         notes=[*otherwise, *notes],
     )
+
+
+def _in_margins(gain: Gain) -> float:
+    """The most that a gain may be, so that metrics of different units compare; 0 where a constant makes no error."""
+    return gain.high / gain.margin if gain.margin else 0.0
 
 
 def _pairs(objective: Objective, said: Predicted) -> tuple[Tensor, Tensor]:

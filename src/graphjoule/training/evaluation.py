@@ -127,7 +127,7 @@ class Evaluation:
     planes: Planes | None = None
 
     def warnings(self, part: str | None = None) -> list[str]:
-        """A sentence on every kind of class that a score hides: never predicted, hardly found, or not there at all.
+        """A sentence on every kind of class that a score hides: never found, hardly found, or not there at all.
 
         Args:
             part: "val" or "test"; by default the test nodes where there are some.
@@ -224,30 +224,38 @@ def _part(objective: Objective, part: Predicted, rows: Tensor, weight: Tensor) -
 def class_warnings(
     names: Sequence[str], counts: Tensor, where: str, *, is_labels: bool, has_weights: bool = True
 ) -> list[str]:
-    """Sentences on classes that are never predicted though there, rare and hardly found, or never there.
+    """Sentences on classes of which nothing is found, that are hardly found, or that are never there.
 
-    A class is rare with less than half its even share, and hardly found where less than half of it is. `counts` are
-    those of a `PartEvaluation`, and `where` says in words which nodes are counted.
+    A class is rare with less than half its even share, and then hardly found where less than half of it is. The smaller
+    of two classes is hardly found, rare or not, where less than a fifth of it is. `counts` are those of a
+    `PartEvaluation`, and `where` says in words which nodes are counted.
     """
     word, rows = "label" if is_labels else "class", list(zip(names, *counts.tolist(), strict=True))
     total, words = sum(there for _, _, _, there, _ in rows), []
-    missed = [(name, there) for name, _, found, there, _ in rows if there and not found]
-    if missed:
-        may_help = f"{'class weights or ' if has_weights else ''}another metric to select by may help"
-        many, what = sum(there for _, there in missed), _listed([name for name, _ in missed])
-        words.append(
-            f"Never predicted: {word} {what}. {many:,} of the {where} {'has' if many == 1 else 'have'} it; {may_help}."
-            if len(missed) == 1
-            else f"Never predicted: {len(missed)} {word}{'s' if is_labels else 'es'}, {what}. {many:,} times they are "
-            f"there among the {where}; {may_help}."
-        )
-    rare = [
-        f"{right:,} of {there:,} {name}"
-        for name, right, found, there, _ in rows
-        if found and 2 * right < there and 2 * there * len(rows) < total
-    ]
-    if rare:
-        words.append(f"Hardly found among the {where}, and rare: {_listed(rare)}.")
+    missed = [(name, found, there) for name, right, found, there, _ in rows if there and not right]
+    may_help = f"{'class weights or ' if has_weights else ''}another metric to select by may help"
+    for start, wrong, kept in (
+        ("Never predicted", "", [(name, there) for name, found, there in missed if not found]),
+        ("Never found", ", and every prediction of {} is wrong", [(name, n) for name, found, n in missed if found]),
+    ):
+        many, what = sum(there for _, there in kept), _listed([name for name, _ in kept])
+        if len(kept) == 1:
+            have = f"{many:,} of the {where} {'has' if many == 1 else 'have'} it{wrong.format('it')}"
+            words.append(f"{start}: {word} {what}. {have}; {may_help}.")
+        elif kept:
+            have = f"{many:,} times they are there among the {where}{wrong.format('them')}"
+            words.append(f"{start}: {len(kept)} {word}{'s' if is_labels else 'es'}, {what}. {have}; {may_help}.")
+    hardly: dict[bool, list[str]] = {True: [], False: []}  # by whether it is rare
+    for name, right, _, there, _ in rows:
+        is_rare = 2 * there * len(rows) < total
+        # Of two classes the larger one alone makes a good accuracy, up to half of the nodes.
+        is_smaller_of_two = len(rows) == 2 and not is_labels and 2 * there < total
+        if right and ((is_rare and 2 * right < there) or (is_smaller_of_two and 5 * right < there)):
+            hardly[is_rare].append(f"{right:,} of {there:,} {name}")
+    if hardly[True]:
+        words.append(f"Hardly found among the {where}, and rare: {_listed(hardly[True])}.")
+    if hardly[False]:
+        words.append(f"Hardly found among the {where}: {_listed(hardly[False])}; {may_help}.")
     if absent := [name for name, _, _, there, _ in rows if not there]:
         words.append(f"Not among the {where}, so nothing is known about how they are predicted: {_listed(absent)}.")
     return words

@@ -25,7 +25,7 @@ from graphjoule.files import (
 )
 from graphjoule.nn import GraphModel
 from graphjoule.tasks import Split
-from graphjoule.tasks.facts import TaskFacts
+from graphjoule.tasks.facts import Source, TaskFacts
 from graphjoule.training.comparison import Comparison, read_comparison, write_comparison
 from graphjoule.training.evaluation import Evaluation, read_evaluation, write_evaluation
 from graphjoule.training.loop import RunResult
@@ -126,11 +126,8 @@ class RunFolder:
             raise GraphjouleError(
                 f"{self.path} was trained with other settings ({'; '.join(changed)}); choose another folder with `out`."
             )
-        if before.data is not None and data is not None and before.data.sha256 != data.sha256:
-            raise GraphjouleError(
-                f"{self.path} was trained on other data: {data.name} has changed since; "
-                "choose another folder with `out`."
-            )
+        if before.data is not None and data is not None and (why := _other_data(before.data, data)) is not None:
+            raise GraphjouleError(f"{self.path} was trained {why}; choose another folder with `out`.")
         if before.data is not None and data is not None and before.data.objective != data.objective:
             then, now = before.data.objective, data.objective
             options = [name for name, value in vars(then).items() if vars(now).get(name) != value]
@@ -359,6 +356,41 @@ class RunFolder:
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint once its runs are recorded."""
         self._checkpoint_path.unlink(missing_ok=True)
+
+
+def _other_data(then: TaskFacts, now: TaskFacts) -> str | None:
+    """What is different about the data of a training and of a call that wants to go on with it; None if nothing is."""
+    if then.sha256 == now.sha256:
+        return None
+    files = {file.role: file for file in ([] if then.source is None else then.source.files)}
+    both = [(files[file.role], file) for file in ([] if now.source is None else now.source.files) if file.role in files]
+    if changed := [Path(new.path).name for old, new in both if old.sha256 != new.sha256]:
+        return f"on other data: {' and '.join(changed)} {'has' if len(changed) == 1 else 'have'} changed since"
+    old, new = ({} if each.source is None else _reading_of(each.source) for each in (then, now))
+    if options := [f"{name} was {old[name]}, and is {new[name]} now" for name in old if old[name] != new.get(name)]:
+        return f"on these files with other options: {'; '.join(options)}"
+    if then.objective != now.objective:
+        return None  # which the check of the objective says
+    return f"on other data: {now.name} has changed since"
+
+
+def _reading_of(source: Source) -> dict[str, str]:
+    """How the user's files were read, by the names of the options that say it."""
+    if (columns := source.columns) is None:
+        return {}
+    names = ([column.name for column in columns.numbers], [column.name for column in columns.categories])
+    features = [*names[0], *names[1], *(column.name for column in columns.texts)]
+    said = {
+        "label": ",".join(columns.labels),
+        "features": ",".join(features),
+        "one-hot": ",".join(names[1]),
+        **{name: getattr(columns, name) for name in ("id", "source", "target", "weight")},
+        "edge-type": columns.edge_type,
+        "types": "separate" if columns.types is not None else "merged",
+        "direction": columns.direction,
+        "knn": columns.knn,
+    }
+    return {name: "not given" if value in (None, "") else str(value) for name, value in said.items()}
 
 
 def _is_generator(kind: str, value: Tensor) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, counted
@@ -34,9 +35,11 @@ def write_predictions(
 
     The first column is ``id``. Of a classification follow ``label``, the most probable class, ``given``, and
     ``probability_CLASS`` for every class; of several labels ``labels``, those above 0.5 with ``;`` between them,
-    ``given``, and ``probability_LABEL`` for every label. Of a regression follow ``prediction``, or
-    ``prediction_TARGET`` for every target where they have names, and ``given``; of ordered classes ``label``, the
-    class whose rank is nearest, ``prediction``, the rank from 0, and ``given``. ``given`` is true where a target was
+    ``given``, and ``probability_LABEL`` for every label; where there is none above 0.5 the sign stands alone, because
+    a blank is an unknown label in a table. Of a regression follow ``prediction``, or ``prediction_TARGET`` for every
+    target where they have names, and ``given``, with several targets also ``given_TARGET``. Of ordered classes follow
+    ``label``, the class whose rank is nearest, where all classes are numbers ``prediction``, a number between them,
+    ``expected_rank``, 1 for the lowest class, and ``given``. ``given`` is true where a target, or one of several, was
     known, so that the model may have learnt it.
 
     Args:
@@ -131,11 +134,13 @@ def predictions_csv(
     id,labels,given,probability_tea,probability_jam
     a,jam,true,0.5,1
     >>> print(predictions_csv(["a"], torch.tensor([[1.75]]), torch.tensor([-1]), stars), end="")
-    id,label,prediction,given
-    a,high,1.75,false
+    id,label,expected_rank,given
+    a,high,2.75,false
+    >>> print(predictions_csv(["a"], torch.tensor([[0.25]]), torch.tensor([-1]), Ordinal(3, ("2", "5", "10"))), end="")
+    id,label,prediction,expected_rank,given
+    a,2,2.75,1.25,false
     """
-    # Nine digits: more than a float32 network means, and enough to tell two of its numbers apart.
-    numbers = [[f"{value:.9g}" for value in row] for row in predictions.tolist()]
+    numbers = [_nine_digits(row) for row in predictions.tolist()]
     known = [str(is_given).lower() for is_given in objective.is_known(targets).tolist()]
     names = objective.names
     if isinstance(objective, Classification):
@@ -146,21 +151,53 @@ def predictions_csv(
         head = ["id", "labels", "given", *(f"probability_{name}" for name in names)]
         sign = next((sign for sign in ";|," if not any(sign in name for name in names)), ";")
         found = (predictions > 0.5).tolist()  # as the metrics count them
-        labels = [sign.join(name for name, is_there in zip(names, row, strict=True) if is_there) for row in found]
+        labels = [
+            sign.join(name for name, is_there in zip(names, row, strict=True) if is_there) or sign for row in found
+        ]
         rows = [[*row[:3], *row[3]] for row in zip(ids, labels, known, numbers, strict=True)]
     elif isinstance(objective, Ordinal):
-        head = ["id", "label", "prediction", "given"]
         labels = [names[rank] for rank in objective.found_classes(predictions).tolist()]
-        rows = [[*row[:2], *row[2], row[3]] for row in zip(ids, labels, numbers, known, strict=True)]
+        grades, ranks = _grades(names), predictions.view(-1)
+        between = [] if grades is None else [_nine_digits(_interpolated(grades, ranks).tolist())]
+        head = ["id", "label", *("prediction" for _ in between), "expected_rank", "given"]
+        rows = [list(row) for row in zip(ids, labels, *between, _nine_digits((ranks + 1).tolist()), known, strict=True)]
     else:
-        head = ["id", *(f"prediction{name}" for name in _target_names(objective)), "given"]
-        rows = [[row[0], *row[1], row[2]] for row in zip(ids, numbers, known, strict=True)]
+        targets_of = _target_names(objective)
+        of_each = [] if len(targets_of) == 1 else (~targets.isnan()).tolist()
+        head = ["id", *(f"prediction{name}" for name in targets_of), "given"]
+        head += [f"given{name}" for name in targets_of if of_each]
+        is_given = [[str(each).lower() for each in row] for row in of_each or [[]] * len(known)]
+        rows = [[row[0], *row[1], row[2], *row[3]] for row in zip(ids, numbers, known, is_given, strict=True)]
     # Python quotes a line break only if it is the one between its rows, so a name with another needs quotes everywhere.
     needs_quotes = any("\r" in name for name in (*ids, *names))
     text = io.StringIO()
     writer = csv.writer(text, quoting=csv.QUOTE_ALL if needs_quotes else csv.QUOTE_MINIMAL, lineterminator="\n")
     writer.writerows([[*head, *more], *([*row, *last] for row, *last in zip(rows, *more.values(), strict=True))])
     return text.getvalue()
+
+
+def _grades(names: Sequence[str]) -> Tensor | None:
+    """The ordered classes as numbers; None where one of them is a word.
+
+    >>> _grades(["2", "5", "10"]), _grades(["low", "1"]), _grades(["1", "inf"])
+    (tensor([ 2.,  5., 10.], dtype=torch.float64), None, None)
+    """
+    try:
+        grades = torch.tensor([float(name) for name in names], dtype=torch.float64)
+    except ValueError:
+        return None
+    return grades if bool(grades.isfinite().all()) else None
+
+
+def _interpolated(grades: Tensor, ranks: Tensor) -> Tensor:
+    """The numbers that lie between neighbouring grades as the ranks, from 0, lie between whole ones."""
+    low = ranks.double().floor().long().clamp(0, len(grades) - 2)
+    return grades[low] + (ranks.double() - low) * (grades[low + 1] - grades[low])
+
+
+def _nine_digits(values: Sequence[float]) -> list[str]:
+    """Numbers as text: more digits than a float32 network means, and enough to tell two of its numbers apart."""
+    return [f"{value:.9g}" for value in values]
 
 
 def _target_names(objective: Objective) -> list[str]:

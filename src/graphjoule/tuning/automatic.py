@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import math
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.files import ensure_folder, write_json, write_text
 from graphjoule.fitting import FitResult, checked_seeds, mean_prediction, reweighted
 from graphjoule.nn import GraphModel
+from graphjoule.nn.table import MODELS
 from graphjoule.tasks import Task
 from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.tasks.profile import Profile
@@ -38,6 +40,7 @@ from graphjoule.training.trainer import Trainer
 from graphjoule.tuning.halving import SUMMARY_NAME, AutoProgress, Halving, Trial, standard_error
 from graphjoule.tuning.validation import hide_test
 
+logger = logging.getLogger("graphjoule")
 AUTO_BUDGET = "2min"
 AUTO_SEEDS = (0, 1, 2, 3, 4)
 AUTO_MODELS = ("gcn", "appnp", "gcnii", "resgcn", "egnn")
@@ -94,7 +97,8 @@ def auto(
     Args:
         task: the graph, features, targets, splits and objective.
         budget: wall time such as "2min" or seconds; training ends between two epochs when it is spent.
-        models: names of models to try.
+        models: names of models to try; those whose formula does not fit the graph are left out, as EGNN where edges
+            keep their direction.
         depths: numbers of layers to try, with every model.
         seeds: the runs that the best candidate may have.
         settings: settings that win over those of all candidates; their models must have them.
@@ -120,6 +124,7 @@ def auto(
     numbers = checked_seeds(seeds)
     if not models or not depths:
         raise GraphjouleError("There is nothing to try: give at least one of `models` and one of `depths`.")
+    models = models_that_fit(task, models)
     recipes = _first_recipes(task, models, depths, numbers, settings)
     where = resolve_device(device)
     task = task.to(where)
@@ -135,6 +140,25 @@ def auto(
         ensure_folder(search.work)
         search.run()
         return _finish(search, task, path)
+
+
+def models_that_fit(task: Task, models: Sequence[str]) -> tuple[str, ...]:
+    """The models that take the task's graph, in their order; where none does, the first is refused with its reason."""
+    fit: list[str] = []
+    refused: list[GraphjouleError] = []
+    for name in models:
+        try:
+            if name in MODELS:  # another name is refused with the choices where its recipe is loaded
+                MODELS[name].check_graph(task.graph)
+            fit.append(name)
+        except GraphjouleError as error:
+            refused.append(error)
+    if refused and not fit:
+        raise refused[0]
+    if refused:
+        out = [name for name in models if name not in fit]
+        logger.info("not tried, because their formula does not fit this graph: %s", ", ".join(out))
+    return tuple(fit)
 
 
 def _first_recipes(
@@ -190,6 +214,7 @@ def _finish(search: Halving, task: Task, out: Path | None) -> AutoResult:
     finalists = {trial.name: _finalist(search, task, trial, val) for trial in ranked}
     means = {name: each.mean for name, each in finalists.items() if each is not None}
     if not means:
+        shutil.rmtree(search.work, ignore_errors=True)  # nothing to go on with, and the folder is free again
         why = next((trial.failure for trial in search.trials if trial.failure), "there was no time for an epoch.")
         raise GraphjouleError(f"No model could be trained on {task.name}; the first failure: {why}")
     chosen = models_together(task, metric, means, val)

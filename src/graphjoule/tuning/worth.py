@@ -70,7 +70,8 @@ def assess(
     Rivals are a constant, a linear model and gradient boosting on the features, labels that spread over the edges,
     gradient boosting with averages over neighbours, and a GCN of 2 layers. Choices are made by validation; test targets
     are read once, for all together. Huge tables are sampled, which the notes say. It is the same to the bit on the same
-    machine, and written to the result's folder; a comparison of these runs that is there is returned as it is.
+    machine, and written to the result's folder unless that has more runs than the result; a comparison of these runs
+    that is there is returned as it is.
 
     Args:
         task: what was trained on, the whole graph with one target per node.
@@ -155,7 +156,8 @@ def assess(
         notes=table.notes,
         unanswered=["graph"] if is_unanswered else [],
     )
-    if folder is not None:
+    done_there = [] if folder is None else [each.run_id for each in folder.records().values() if _is_done(each)]
+    if folder is not None and set(done_there) <= set(run_ids):
         folder.write_comparison(comparison)
         folder.write_card()
     return comparison
