@@ -158,7 +158,18 @@ def test_a_report_is_about_many_graphs_too(here):
     assert found.target == "'price', regression; 2 known, 1 to predict"
     assert found.warnings == ("graphs.csv: columns not used: size; features are those of nodes",)
     assert found.problems == (
-        "graphs.csv: no graph with a target is in the part 'val' of the column 'split'.",
+        "graphs.csv: no graph with a target is in the part 'val' of the column 'split'; some must validate, such as a "
+        "fifth of those that train.",
         "edges.csv, line 2, column 'target': the edge leads from graph 'g1' to graph 'g2'; both ends must be nodes of "
         "one graph.",
     )
+
+
+def test_a_report_says_which_column_is_the_split(here):
+    (here / "nodes.csv").write_text("id,x,label,split\na,1,u,train\nb,2,v,val\nc,3,v,\n")
+    report = check(label=None)
+    assert [column.name for column in report.columns] == ["x"]
+    said = "3 known, 0 to predict; its column 'split' is the split 'public': 1 train, 1 val, 0 test"
+    assert report.target.endswith(said)
+    (here / "nodes.csv").write_text("id,x,label,split\na,1,u,train\nb,2,v,val\nc,3,v,other\n")
+    assert "'other' is not a part" in check(label=None).problems[0]

@@ -759,6 +759,35 @@ def test_a_column_of_the_graphs_is_their_split(here):
     assert load_graphs(here, graphs, label="split").default_split == "stratified-20-0"
 
 
+def test_a_column_of_the_nodes_is_their_split_and_no_feature(here, caplog):
+    caplog.set_level("INFO", "graphjoule")
+    nodes = "id,x,label,split\na,0,red,Train\nb,2,red,validation\nc,0,blue,TEST\nd,3,,test\ne,1,blue,\n"
+    task = load(here, nodes)
+    assert "nodes.csv: its column 'split' is the split 'public': 1 train, 1 val, 1 test" in caplog.text
+    assert (task.default_split, task.source.columns.feature_names) == ("public", ("x",))
+    assert [getattr(task.split(), part).tolist() for part in ("train", "val", "test")] == [[0], [1], [2]]
+    assert load(here, nodes, features=["x"]).default_split == "public"
+    assert load(here, nodes.replace("validation", "valid")).default_split == "public"
+    named = load(here, nodes, features=["x", "split"])
+    assert (named.default_split, "split=Train" in named.source.columns.feature_names) == ("stratified-20-0", True)
+    other = load(here, nodes.replace("Train", "plank").replace("test", "log").replace("TEST", "log"))
+    assert (other.default_split, "split=log" in other.source.columns.feature_names) == ("stratified-20-0", True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "said"),
+    [
+        ("TEST", "held", {}, "line 4, column 'split': 'held' is not a part; expected test, train, val, or a blank; if"),
+        ("validation", "test", {}, "no node with a target is in the part 'val' of the column 'split'; some must valid"),
+        ("", "", {"test_fraction": 0.2}, "`test_fraction` is 0.2, but the column 'split' of nodes.csv says who tests"),
+    ],
+)
+def test_a_split_of_the_nodes_that_is_none_is_refused(here, old, new, options, said):
+    nodes = "id,x,label,split\na,0,red,Train\nb,2,red,validation\nc,0,blue,TEST\nd,3,,test\ne,1,blue,\n"
+    with pytest.raises(GraphjouleError, match=re.escape(said)):
+        load(here, nodes.replace(old, new) if old else nodes, **options)
+
+
 def test_tables_for_a_trained_model_must_be_of_its_kind(here):
     task = load_graphs(here)
     columns, asked = task.source.columns, task.objective

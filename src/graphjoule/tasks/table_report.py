@@ -16,7 +16,15 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.tasks.columns import Finding
 from graphjoule.tasks.labels import alike
 from graphjoule.tasks.own_edges import read_edges
-from graphjoule.tasks.own_graph import NodeTable, TableOptions, check_one_graph, read_graphs, read_nodes, split_parts
+from graphjoule.tasks.own_graph import (
+    NodeTable,
+    TableOptions,
+    about_split,
+    check_one_graph,
+    read_graphs,
+    read_nodes,
+    split_parts,
+)
 from graphjoule.tasks.reading import shorten
 
 OTHER_OPERATORS = (
@@ -69,10 +77,11 @@ def check_tables(
         objective, names = labelled.find_objective(options)
         targets = labelled.targets(objective, names)
         about_target = _about_target(labelled, objective, names, targets)
-        is_split = units is not None and split_parts(units, _is_known(targets), test_fraction) is not None
+        parts = split_parts(labelled, _is_known(targets), test_fraction, "node" if units is None else "graph")
+        about_target += "" if parts is None else f"; {about_split(parts)}"
         has_classes = objective in ("classification", "binary", "ordinal")
         most = np.bincount(targets[targets >= 0]).max() if has_classes else _is_known(targets).sum()
-        if most < 2 and not is_split:
+        if most < 2 and parts is None:
             raise GraphjouleError(
                 f"{labelled.table.path}: {'no class has two labels' if has_classes else 'there is one known target'}; "
                 "expected two, so that one can train and one validate."
