@@ -312,6 +312,8 @@ BAD_OPTIONS = {
     "the id as a category": ({"one_hot": ("id",)}, "'id' is named by `one_hot`, but it is the"),
     "no such source": ({"source": "z"}, "edges.csv, line 1: there is no column 'z' for `source`"),
     "no such weight": ({"weight": "z"}, "there is no column 'z' for `weight`"),
+    "an end as weight": ({"weight": "target"}, "'target' is named by `weight`, but it holds an end of every edge"),
+    "an end as type": ({"edge_type": "source"}, "'source' is named by `edge_type`, but it holds an end of every edge"),
     "both ends one": ({"target": "source"}, "'source' is both source and target of every edge"),
     "neighbours and edges": ({"knn": 3}, "`knn` is 3 and `edges` is edges.csv; give one of them"),
     "too many neighbours": ({"knn": 5, "edges": None}, "5 neighbours were asked for; with 5 nodes"),
@@ -528,6 +530,11 @@ def test_a_blank_weight_is_1_and_said(here, caplog):
     assert load(here, edges="source,target,weight\na,b,\n").graph.degree.tolist() == [1, 1, 0, 0, 0]
 
 
+def test_codes_with_leading_zeros_are_no_weights(here):
+    with pytest.raises(GraphjouleError, match="line 3, column 'weight': '00407' is a code, not a number; a weight has"):
+        load(here, edges="source,target,weight\na,b,1\nb,c,00407\n")
+
+
 def test_codes_with_leading_zeros_are_categories_not_numbers(here, caplog):
     nodes = NODES.replace("y", "zip").replace("5,", "00501,").replace("6,", "10001,").replace("7,", "60601,")
     task = load(here, nodes)
@@ -547,6 +554,21 @@ def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):
     task = load(here, edges=ARROWS, edge_type="kind")
     again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
     assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
+
+
+@pytest.mark.parametrize("direction", ["both", "mutual"])
+def test_types_add_up_whichever_way_their_rows_point(here, direction):
+    one = [("a", "b", "s"), ("a", "b", "t"), ("b", "a", "s"), ("c", "d", "s"), ("d", "c", "t"), ("c", "c", "t")]
+    a = adjacency(load(here, edges=written(one, "kind"), edge_type="kind", direction=direction))
+    # Of direction "both" every edge has two types; "mutual" asks for both directions, whatever their types are.
+    assert (a[0, 1], a[2, 3], a.sum()) == (pytest.approx(2), pytest.approx(2), pytest.approx(8))
+    weighted = [("a", "b", "s,2"), ("b", "a", "s,3"), ("b", "a", "t,5"), ("a", "b", "s,2")]
+    a = adjacency(load(here, edges=written(weighted, "kind,weight"), edge_type="kind", direction=direction))
+    assert (a[0, 1], a.sum()) == (pytest.approx(4 + 5), pytest.approx(18))
+
+
+def written(rows, *heads):
+    return "\n".join(",".join(row) for row in [("source", "target", *heads), *rows]) + "\n"
 
 
 @pytest.mark.parametrize("direction", ["both", "kept", "mutual"])

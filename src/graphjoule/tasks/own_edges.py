@@ -14,7 +14,7 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.tasks.columns import positions, read_numbers
 from graphjoule.tasks.encoders import DIRECTIONS, EDGE_TYPES, Direction
 from graphjoule.tasks.own_graph import NodeTable, TableOptions, id_hint, in_graph
-from graphjoule.tasks.reading import Table, shorten
+from graphjoule.tasks.reading import Table, first_code, shorten
 
 MOST_TYPES = 50
 """Types of edges that may have operators of their own."""
@@ -186,6 +186,11 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
             f"{table.path}, line 1: the column {found['source']!r} is both source and target of every edge; name the "
             "other one with `source` or `target`."
         )
+    for argument in ("weight", "edge_type"):
+        if (name := found[argument]) is not None and name in (found["source"], found["target"]):
+            raise GraphjouleError(
+                f"{table.path}, line 1: the column {name!r} is named by `{argument}`, but it holds an end of every edge."
+            )
     # A weight column that the training graph did not have would change what an edge means.
     if not is_trained and options.weight is None and DEFAULT_WEIGHT in table:
         found["weight"] = DEFAULT_WEIGHT if DEFAULT_WEIGHT not in found.values() else None
@@ -194,6 +199,9 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
 
 def _weights(table: Table, name: str, column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """The weight of every row, and how many are blank, which weigh 1."""
+    if pa.types.is_string(column.type) and (code := first_code(column)) is not None:
+        row = int(pc.index(column, pa.scalar(code)).as_py())
+        table.refuse(row, name, f"{code!r} is a code, not a number; a weight has no zero in front.")
     weights = read_numbers(table, name, column)
     num_blank = int(np.isnan(weights).sum())
     weights = np.where(np.isnan(weights), 1.0, weights)

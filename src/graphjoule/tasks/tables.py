@@ -347,7 +347,10 @@ def _operator(edges: EdgeTable, rows: np.ndarray) -> Propagation:
         is_there = np.zeros((2, len(pair)), dtype=bool)
         is_there[(index[0] > index[1]).astype(np.int64), pair] = True
         kept = (is_there[0] & is_there[1])[pair]
-        index, weight = index[:, kept], None if weight is None else weight[kept]
+        index, weight, rows = index[:, kept], None if weight is None else weight[kept], rows[kept]
+    if edges.codes is not None and direction != "kept" and len(edges.types) > 1:
+        assert weight is not None
+        index, weight = _pairs_of_types(index, weight, edges.codes[rows], edges.num_nodes)
     # A copy of the weights: pyarrow's arrays cannot be written to.
     tensors = torch.from_numpy(index), None if weight is None else torch.from_numpy(np.array(weight))
     try:
@@ -356,6 +359,20 @@ def _operator(edges: EdgeTable, rows: np.ndarray) -> Propagation:
         return Propagation.from_edge_index(*tensors, edges.num_nodes, symmetrize=True)
     except GraphjouleError as error:
         raise GraphjouleError(f"{edges.table.path}: {error}") from error
+
+
+def _pairs_of_types(
+    index: np.ndarray, weight: np.ndarray, codes: np.ndarray, num_nodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """One edge for every pair of nodes and type, with the larger weight of its two directions.
+
+    Weights of types add up whichever way their rows point: the larger direction of all types together would leave out a
+    type whose row points the other way.
+    """
+    low, high = np.sort(index, axis=0)
+    key, pair = np.unique((codes * num_nodes + low) * num_nodes + high, return_inverse=True)
+    sums = np.bincount(2 * pair + (index[0] > index[1]), weight, minlength=2 * len(key))
+    return np.stack([key // num_nodes % num_nodes, key % num_nodes]), sums.reshape(-1, 2).max(axis=1)
 
 
 # What is said about it.
