@@ -165,8 +165,22 @@ def test_what_the_model_has_not_met_is_counted_and_has_no_feature(table):
     x, said = features(table, columns, city=column("Oslo", "Rome", None), x=column(1.0, None, 1.0))
     assert x == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert said == ["1 missing value of 'x' taken as its mean", "1 value of 'city' without a category of the model"]
-    _, said = features(table, columns, city=column("Rome", "Rome"), x=column(800.0, -1e30))  # of a training to 2
+
+
+def test_values_beyond_the_training_range_by_more_than_its_width_are_counted(table):
+    columns = fitted(table, x=column(0.0, 1.0, 2.0), age=column(*range(20, 60)))
+    _, said = features(table, columns, x=column(-2.0, 4.0, 1.0), age=column(98, -20, 30))
+    assert said == ["1 value of 'age' far from all that the model was trained on"]
+    _, said = features(table, columns, x=column(-2.1, 800.0), age=column(8000, -1e30))
+    assert said == [f"2 values of {name!r} far from all that the model was trained on" for name in ("x", "age")]
+    before = columns.model_copy(
+        update={"numbers": tuple(each.model_copy(update={"low": None, "high": None}) for each in columns.numbers)}
+    )  # as earlier versions wrote it
+    _, said = features(table, before, x=column(800.0, 900.0), age=column(8000, 30))
     assert said == ["1 value of 'x' far from all that the model was trained on"]
+    kept = TableColumns(id=None, label="y", numbers=(keep_constant(measure_numbers("x", np.full(7, 5.0))),))
+    assert features(table, kept, x=column(6.0, 5.0))[1] == []
+    assert len(features(table, kept, x=column(6.0, 50.0))[1]) == 1
 
 
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 1.0), (0.0, 1.0), (-7.3, -1.0), (1e300, 1.0), (5e-324, 1.0)])

@@ -29,7 +29,8 @@ FEW_VALUES = 20
 MOST_WORDS = 200
 """Words of a column of free text that become features: those in most rows."""
 FAR = 1_000
-"""Deviations from the mean that no value of a training graph with fewer nodes than a million can have."""
+"""Deviations from the mean that no value of a training graph with fewer nodes than a million can have: for models that
+do not know the range of their training graph."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LIKE_A_NUMBER = r"^[^\w]{0,3}\d{1,3}([ ,.']?\d{3})*([.,]\d*)?\s*[^\w]{0,2}$"  # 1,5 or $1,200 or 12 %
 MISSING = {"na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "?", "-"}
@@ -152,13 +153,14 @@ def measure_numbers(name: str, values: np.ndarray) -> NumberColumn:
     (30.0, 10.0)
     """
     values = values[~np.isnan(values)]
-    largest = float(np.abs(values).max())
-    if float(values.min()) == float(values.max()):  # summing and dividing might leave a last bit of spread
-        return NumberColumn(name=name, mean=float(values[0]), std=0.0)
+    low, high = float(values.min()), float(values.max())
+    largest = max(-low, high)
+    if low == high:  # summing and dividing might leave a last bit of spread
+        return NumberColumn(name=name, mean=float(values[0]), std=0.0, low=low, high=high)
     scaled = values / largest  # squares of 1e200 would overflow
     mean = math.fsum(scaled) / len(scaled)
     variance = math.fsum((scaled - mean) ** 2) / len(scaled)
-    return NumberColumn(name=name, mean=mean * largest, std=math.sqrt(variance) * largest)
+    return NumberColumn(name=name, mean=mean * largest, std=math.sqrt(variance) * largest, low=low, high=high)
 
 
 def keep_constant(column: Encoder) -> Encoder:
@@ -186,7 +188,7 @@ def encode(
         read = _numbers(table, column.name, values[column.name], column)
         assert read is not None
         numbers[:, index] = _standardise(table, column, read[0])
-        if num_far := int((np.abs(numbers[:, index]) > FAR).sum()):
+        if num_far := int(_is_far(column, read[0]).sum()):
             said.append(f"{counted(num_far, 'value')} of {column.name!r} far from all that the model was trained on")
         is_missing = np.isnan(read[0])
         if column.has_missing:
@@ -240,6 +242,17 @@ def _standardise(table: Table, column: NumberColumn, values: np.ndarray) -> np.n
         row = int(wrong[0])
         table.refuse(row, column.name, f"{values[row]} is too far from the training nodes' mean {column.mean}.")
     return scaled
+
+
+def _is_far(column: NumberColumn, values: np.ndarray) -> np.ndarray:
+    """Which values are beyond the range of the training graph by more than its width."""
+    if not column.std:
+        return np.zeros(len(values), dtype=bool)
+    with np.errstate(over="ignore"):
+        if column.low is None or column.high is None:
+            return np.asarray(np.abs(values - column.mean) > FAR * column.std)
+        width = max(column.high - column.low, column.std)  # a constant that is kept has no width
+        return np.asarray((values < column.low - width) | (values > column.high + width))
 
 
 def _numbers(

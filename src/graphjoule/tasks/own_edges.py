@@ -189,7 +189,8 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
     for argument in ("weight", "edge_type"):
         if (name := found[argument]) is not None and name in (found["source"], found["target"]):
             raise GraphjouleError(
-                f"{table.path}, line 1: the column {name!r} is named by `{argument}`, but it holds an end of every edge."
+                f"{table.path}, line 1: the column {name!r} is named by `{argument}`, but it holds an end of every "
+                "edge."
             )
     # A weight column that the training graph did not have would change what an edge means.
     if not is_trained and options.weight is None and DEFAULT_WEIGHT in table:
