@@ -183,6 +183,31 @@ def test_values_beyond_the_training_range_by_more_than_its_width_are_counted(tab
     assert len(features(table, kept, x=column(6.0, 50.0))[1]) == 1
 
 
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (
+            [1e9],
+            "'x' has 1 value so far out, such as 1e+09, that the others hardly differ: their deviation is 11.54, and",
+        ),
+        ([1e300], "such as 1e+300, that the others hardly differ: their deviation is 11.54, and 4."),
+        ([-9999, -9999], "2 values so far out, such as -9999, that the others hardly differ: their deviation is 11.54"),
+        ([150], None),
+    ],
+)
+def test_a_column_is_doubted_whose_spread_is_that_of_few_values(table, odd, said):
+    found = recognise(table, "x", column(*(float(20 + i % 40) for i in range(400)), *map(float, odd)))
+    assert found.doubt is None if said is None else said in found.doubt
+
+
+def test_counts_and_flags_are_not_doubted(table):
+    draw = np.random.RandomState(0)
+    for values in ([0] * 999 + [1], [0] * 990 + [1, 2, 3] * 3, draw.lognormal(sigma=2, size=2_000), [5, 5, 1_000]):
+        assert recognise(table, "x", column(*map(float, values))).doubt is None
+    dates = recognise(table, "x", column(*(f"2024-01-{1 + i % 28:02}" for i in range(200)), "9999-12-31"))
+    assert "1 value so far out, such as 9999-12-31, that" in dates.doubt
+
+
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 1.0), (0.0, 1.0), (-7.3, -1.0), (1e300, 1.0), (5e-324, 1.0)])
 def test_a_constant_column_that_is_kept_has_size_one(table, value, kept):
     columns = TableColumns(id=None, label="y", numbers=(keep_constant(measure_numbers("x", np.full(7, value))),))

@@ -31,6 +31,8 @@ MOST_WORDS = 200
 FAR = 1_000
 """Deviations from the mean that no value of a training graph with fewer nodes than a million can have: for models that
 do not know the range of their training graph."""
+OUTWEIGHED, MOST_OUTLIERS = 20, 0.05
+"""A column is doubted where so small a share of its values makes its deviation so many times that of the others."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LIKE_A_NUMBER = r"^[^\w]{0,3}\d{1,3}([ ,.']?\d{3})*([.,]\d*)?\s*[^\w]{0,2}$"  # 1,5 or $1,200 or 12 %
 MISSING = {"na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "?", "-"}
@@ -56,6 +58,7 @@ class Finding:
         becomes: what the features are, in words.
         encoder: what makes them; None if the column is left out.
         problem: why the table is refused with this column.
+        doubt: what a training goes on in spite of.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Finding:
     becomes: str
     encoder: Encoder | None = None
     problem: str | None = None
+    doubt: str | None = None
 
 
 def recognise(table: Table, name: str, column: pa.ChunkedArray, *, is_category: bool = False) -> Finding:
@@ -99,7 +103,30 @@ def _number_finding(
     becomes = f"standardised: mean {fitted.mean:.4g}, deviation {fitted.std:.4g}"
     becomes = f"days, {becomes}" if kind == "date" else becomes
     becomes += "; missing is the mean, and marked by a feature" if missing else ""
-    return Finding(name, kind, missing, becomes, fitted)
+    doubt = None if kind == "boolean" else _doubt_of_spread(fitted, values[~np.isnan(values)])
+    return Finding(name, kind, missing, becomes, fitted, doubt=doubt)
+
+
+def _doubt_of_spread(fitted: NumberColumn, values: np.ndarray) -> str | None:
+    """A sentence where few values are so far out that the others hardly differ once the column is standardised."""
+    if not fitted.std:
+        return None
+    distance = np.abs(values / fitted.std - fitted.mean / fitted.std)  # differences of 1e308 would overflow
+    is_out = distance > 0.1 * distance.max()
+    num_out = int(is_out.sum())
+    if num_out > MOST_OUTLIERS * len(values):
+        return None
+    spread = measure_numbers(fitted.name, values[~is_out]).std
+    if not 0 < spread < fitted.std / OUTWEIGHED:  # a column of 0 and few 1 has no spread to lose
+        return None
+    farthest = float(values[distance.argmax()])
+    example = str(np.datetime64(int(farthest), "D")) if fitted.kind == "date" else f"{farthest:.6g}"
+    them = "it" if num_out == 1 else "them"
+    return (
+        f"{fitted.name!r} has {counted(num_out, 'value')} so far out, such as {example}, that the others hardly "
+        f"differ: their deviation is {spread:.4g}, and {fitted.std:.4g} with {them}; correct {them}, or leave {them} "
+        "blank if unknown"
+    )
 
 
 def _text_finding(table: Table, name: str, column: pa.ChunkedArray, missing: int, *, is_category: bool) -> Finding:

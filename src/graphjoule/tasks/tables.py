@@ -35,7 +35,13 @@ from graphjoule.tasks.own_graph import (
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
 from graphjoule.tasks.splits import Split, stratified_rule
-from graphjoule.tasks.table_report import about_graphs, unused_columns, warnings_of, warnings_of_names
+from graphjoule.tasks.table_report import (
+    about_graphs,
+    unused_columns,
+    warnings_of,
+    warnings_of_copies,
+    warnings_of_names,
+)
 from graphjoule.tasks.task import ModelInput, Task, pack_features
 
 DEFAULT_NEIGHBORS = 10
@@ -147,7 +153,8 @@ def load_tables(
         pooling=_pooling(read),
     )
     _log_columns(read)
-    for said in warnings_of_names(asked.names):
+    copies = warnings_of_copies(read, targets.numpy()) if units is None else []
+    for said in (*warnings_of_names(asked.names), *copies):
         logger.warning("%s: %s", labelled.table.path, said)
     if units is not None:
         logger.info("%s: %s %s", nodes, counted(made.num_nodes, "node"), about_graphs(units, read))
