@@ -148,6 +148,15 @@ def test_dates_count_in_days(table):
     assert features(table, columns, d=column(date(2020, 1, 2)))[0] == [[0.0]]
     with pytest.raises(GraphjouleError, match=r"column 'd' holds numbers; expected dates\."):
         encode(table, columns, {"d": column(1, 2)}, DTYPE)
+    with pytest.raises(
+        GraphjouleError, match=r"line 3, column 'd': '2020-1-2' is no date of the form in the training, 3"
+    ):
+        encode(table, columns, {"d": column("01.01.2020", "2020-1-2")}, DTYPE)
+    typed = fitted(table, d=column(date(2020, 1, 2), date(2020, 1, 4)))
+    with pytest.raises(GraphjouleError, match="column 'd' has dates in several forms; write all as 2026-01-31"):
+        encode(table, typed, {"d": column("2020-01-03", "3.1.2020")}, DTYPE)
+    x, said = features(table, columns, d=column("NA", None))
+    assert (x, said) == ([[0.0], [0.0]], ["2 missing values of 'd' taken as its mean"])
 
 
 def test_categories_and_words_are_one_feature_each(table):

@@ -94,6 +94,9 @@ def read_placed(paths: Iterable[Path]) -> tuple[list[Placed], Check]:
                 named = (record.model, record.dataset, record.num_layers, record.split)
                 if named != (recipe.model.name, recipe.data.name, recipe.model.num_layers, recipe.data.split):
                     check.problems.append(f"{place}: model, dataset, depth or split are not those of its recipe.")
+        if len(said) > 1 and not any(placed.file == str(path) for placed in found):
+            check.problems.append(f"{path} holds no record of a run: none of its {len(said):,} lines is a whole one.")
+            continue
         check.problems += [str(warning.message) for warning in said]
     check.notes += [f"{path}: {n} records have settings this version does not know." for path, n in unknown.items()]
     check.count = len(found)

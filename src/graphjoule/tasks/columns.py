@@ -44,6 +44,7 @@ _DATES = {
     "D/M/Y": (r"^(\d{1,2})[-/](\d{1,2})[-/](\d{4})", r"\3-\2-\1"),
     "M/D/Y": (r"^(\d{1,2})[-/](\d{1,2})[-/](\d{4})", r"\3-\1-\2"),
 }
+_EXAMPLES = {"Y-M-D": "2026-01-31", "D.M.Y": "31.1.2026", "D/M/Y": "31/1/2026", "M/D/Y": "1/31/2026"}
 Values = Mapping[str, pa.ChunkedArray]
 
 
@@ -305,6 +306,8 @@ def _numbers(
         parsed, flags = _dates(table, name, without_missing(column), fitted), yes_or_no(column)
         if parsed is not None:
             kind, (values, dates) = "date", parsed
+        elif fitted is not None and fitted.kind == "date":
+            return _refuse_other_dates(table, name, without_missing(column), fitted), "date", None
         elif flags is not None:
             kind, values = "boolean", flags
         elif fitted is not None and fitted.kind == "boolean":
@@ -363,6 +366,17 @@ def _dates(
             f"{table.path}, column {name!r}: {example!r} may have the day or the month first; write it as 2026-01-31."
         )
     return next(((days, order) for order, days in found.items()), None)
+
+
+def _refuse_other_dates(table: Table, name: str, column: pa.ChunkedArray, fitted: NumberColumn) -> np.ndarray:
+    """Refuse the first text that is no date as the training graph has them; where all is missing there is none."""
+    if column.null_count == len(column):
+        return np.full(len(column), np.nan)
+    for value in pc.unique(column.drop_null()):
+        if _dates(table, name, pa.chunked_array([pa.array([value.as_py()], column.type)]), fitted) is None:
+            row, expected = int(pc.index(column, value).as_py()), _EXAMPLES[fitted.dates or "Y-M-D"]
+            table.refuse(row, name, f"{shown(value.as_py())} is no date of the form in the training, {expected}.")
+    raise GraphjouleError(f"{table.path}, column {name!r} has dates in several forms; write all as 2026-01-31.")
 
 
 def text_as_numbers(table: Table, name: str, column: pa.ChunkedArray, *, must: bool) -> pa.ChunkedArray | None:

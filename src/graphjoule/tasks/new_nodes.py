@@ -182,10 +182,11 @@ def _log_links(edges: str | Path, read: EdgeTable, links: Propagation, old: Prop
         f"{counted(links.num_edges - between_old, 'edge')} of {counted(num_new, 'new node')} with each other and with "
         f"the {num_old:,} of the training graph"
     ]
+    parts += read.unused()
     parts += [f"{counted(read.dangling, 'row')} naming no node left out"] if read.dangling else []
     parts += [f"{counted(read.untyped, 'row')} of a type the model does not know left out"] if read.untyped else []
     if between_old:
-        what = "count too" if is_all else "left out, as these nodes stay as they are"
+        what = f"count{'s' * (between_old == 1)} too" if is_all else "left out, as these nodes stay as they are"
         parts.append(f"{counted(between_old, 'edge')} between its own nodes {what}")
     parts += [f"{counted(alone, 'new node')} without an edge{' that leads to it' * links.is_directed}"] if alone else []
     logger.info("%s: %s", edges, "; ".join(parts))

@@ -60,6 +60,13 @@ class EdgeTable:
         first = min(len(key), 1)
         return first + int(np.count_nonzero(np.diff(key))), first + int(np.count_nonzero(np.diff(key >> 1)))
 
+    def unused(self) -> list[str]:
+        """A line if there are columns that mean nothing."""
+        graphs = self.columns["graphs"]
+        used = {*self.columns.values(), None if graphs is None else graphs.edge}
+        unused = [name for name in self.table.names if name not in used]
+        return [f"columns not used: {shorten(unused)}"] if unused else []
+
     def facts(self) -> list[str]:
         """What is to be said about the rows beside how many there are."""
         loops = int((self.index[0] == self.index[1]).sum())
@@ -75,10 +82,7 @@ class EdgeTable:
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}): {how}")
         said += [f"{counted(self.untyped, 'row')} of a type the model does not know left out"] if self.untyped else []
-        graphs = self.columns["graphs"]
-        used = {*self.columns.values(), None if graphs is None else graphs.edge}
-        unused = [name for name in self.table.names if name not in used]
-        said += [f"columns not used: {shorten(unused)}"] if unused else []
+        said += self.unused()
         said += [f"{counted(self.dangling, 'row')} naming no node left out"] if self.dangling else []
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
         said += [f"{counted(again, 'repeated row')} ({merged})"] if again and not self.types else []

@@ -180,7 +180,8 @@ def read_nodes(
         raise GraphjouleError(f"{table.path}, line 1: the column {id_column!r} is named by `label`, but it is the id.")
     one_hot = dict.fromkeys(options.one_hot)
     named = options.features if options.features is not None else [n for n in table.names if n not in others]
-    for argument, names in (("one_hot", one_hot), ("features", named)):
+    for argument, names in (("one_hot", options.one_hot), ("features", named)):
+        _refuse_twice(table, names, argument)
         for name in names:
             if table.find(name, argument) in others:
                 raise GraphjouleError(
@@ -234,10 +235,19 @@ def _label_columns(table: Table, options: TableOptions) -> tuple[str, ...]:
     if options.label is None:
         return (DEFAULT_LABEL,)
     if not isinstance(options.label, str):
-        return tuple(dict.fromkeys(options.label))
-    if options.label in table or "," not in options.label:
-        return (options.label,)
-    return tuple(dict.fromkeys(name for part in options.label.split(",") if (name := part.strip())))
+        names = tuple(options.label)
+    elif options.label in table or "," not in options.label:
+        names = (options.label,)
+    else:
+        names = tuple(name for part in options.label.split(",") if (name := part.strip()))
+    _refuse_twice(table, names, "label")
+    return names
+
+
+def _refuse_twice(table: Table, names: Sequence[str], argument: str) -> None:
+    """Refuse a list with a name that stands in it twice, where another column may have been meant."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise GraphjouleError(f"{table.path}: `{argument}` names the column {twice[0]!r} twice; expected it once.")
 
 
 def read_nodes_like(path: str | Path, columns: TableColumns, graphs: NodeTable | None = None) -> NodeTable:
