@@ -123,6 +123,12 @@ def test_a_column_of_new_edges_that_the_training_did_not_read_is_said(old, tmp_p
     assert "of the training graph; columns not used: weight" in caplog.text
 
 
+@pytest.mark.parametrize("links", [(("m0", "0"),), (("m0", "n1"), ("m1", "0"), ("m2", "0"))])
+def test_an_edge_to_no_node_is_refused_with_both_tables(old, tmp_path, links):
+    with pytest.raises(GraphjouleError, match=r"no node '0' in \S+new\.csv, nor in \S+/nodes\.csv; "):
+        load_new_nodes(old.source, old.objective, *write_new(tmp_path, links))
+
+
 def test_new_rows_alone_read_from_their_nearest_and_do_not_depend_on_each_other(old, tmp_path, caplog):
     caplog.set_level("INFO", "graphjoule")
     nodes, _ = write_new(tmp_path)

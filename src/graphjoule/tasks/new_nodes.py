@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,9 @@ def load_new_nodes(
         return load_tables_like(columns, objective, nodes, edges)
     old = read_nodes_like(paths["nodes"], columns)
     known = [] if columns.id is None else sorted(set(new.ids.to_pylist()) & set(old.ids.to_pylist()))
-    if named is not None and not named & set(old.ids.to_pylist()):
+    if edges is not None and named is not None and not named & set(old.ids.to_pylist()):
+        # Where most rows name neither new nodes nor old ones, the refusal is to name both tables.
+        read_edges(edges, options_like(columns, len(new.ids)), replace(new, beside=paths["nodes"]), is_trained=True)
         return load_tables_like(columns, objective, nodes, edges)
     if known and edges is not None:
         raise GraphjouleError(
@@ -124,7 +127,7 @@ def load_new_nodes(
         logger.warning("%s: %s", nodes, "; ".join(said))
     options = options_like(columns, len(old.ids))
     graph, _ = graph_of(paths.get("edges"), options, old, _packed(x_old), is_trained=True)
-    both = NodeTable(new.table, {}, columns, pa.concat_arrays([old.ids, new.ids]))
+    both = NodeTable(new.table, {}, columns, pa.concat_arrays([old.ids, new.ids]), beside=paths["nodes"])
     if edges is None:
         links = _nearest(x, graph, knn or columns.knn or DEFAULT_NEIGHBORS, nodes)
     else:

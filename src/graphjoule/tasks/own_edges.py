@@ -122,6 +122,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         if name is None:
             table.refuse(row, column, "the value is blank; an edge needs the id of a node at both ends.")
         of_graph = "" if graph is None else f" of graph {values[graph][row].as_py()!r}"
+        where = f"{nodes.table.path}{'' if nodes.beside is None else f', nor in {nodes.beside}'}"
         hint = "" if is_trained else id_hint(nodes.columns.id, options)
         many = (
             f"; so it is with {int(is_dangling.sum()):,} of {is_dangling.size:,} rows" if is_dangling.size > 1 else ""
@@ -129,7 +130,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         table.refuse(
             row,
             column,
-            f"there is no node {name!r}{of_graph} in {nodes.table.path}{many}{hint or '; ids are compared as text'}.",
+            f"there is no node {name!r}{of_graph} in {where}{many}{hint or '; ids are compared as text'}.",
         )
     if nodes.graph is not None:
         is_between = ~is_dangling & (nodes.graph[index[0]] != nodes.graph[index[1]])

@@ -98,6 +98,7 @@ class NodeTable:
         ids: the nodes' names, in text; behind that of their graph and a NUL where only both together name a node.
         findings: what every column of features was recognised as; empty for the table of a trained model.
         graph: the number of every node's graph, where there is a table of graphs.
+        beside: the table of the training graph, whose nodes edges may name too.
     """
 
     table: Table
@@ -106,6 +107,7 @@ class NodeTable:
     ids: pa.Array
     findings: tuple[Finding, ...] = ()
     graph: np.ndarray | None = None
+    beside: Path | None = None
 
     @property
     def labels(self) -> Values | None:
