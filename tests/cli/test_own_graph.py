@@ -1132,6 +1132,23 @@ def test_a_column_of_the_graphs_says_which_of_them_test(molecules):
     assert (molecules / "again.csv").read_bytes() == (molecules / "run" / "predictions.csv").read_bytes()
 
 
+def test_a_column_of_the_nodes_says_which_of_them_test(here):
+    heads, *rows = (line.split(",") for line in (here / "nodes.csv").read_text().splitlines())
+    parts = ["train", "train", "val", "test", ""]
+    write_csv(here / "nodes.csv", [*heads, "split"], *([*row, parts[i % 5]] for i, row in enumerate(rows)))
+    checked = run("data", "check", "nodes.csv", "edges.csv")
+    assert (checked.code, "its column 'split' is the split 'public'" in " ".join(checked.out.split())) == (0, True)
+    trained = run("train", *OWN, *TINY, "--no-worth", "--out", "run")
+    assert trained.out.startswith("egnn, 2 layers, nodes.csv: test accuracy ")
+    (record,) = read_records(here / "run" / "records.jsonl")
+    assert record.split == "public"
+    assert run("predict", "run", *OWN, "--out", "again.csv").code == 0
+    assert (here / "again.csv").read_bytes() == (here / "run" / "predictions.csv").read_bytes()
+    refused = run("train", *OWN, *TINY, "--no-worth", "--test-fraction", "0.2", "--out", "other")
+    assert refused.code == 2
+    assert "--test-fraction is 0.2, but the column 'split' of nodes.csv says who tests; leave one out." in refused.err
+
+
 def test_predictions_of_new_graphs_follow_the_ids_under_shuffling(molecules):
     assert run("train", *THREE, "--label", "level", *TINY, "--out", "run").code == 0
     tables, draw = graph_tables(12), random.Random(3)

@@ -278,6 +278,18 @@ def test_reference_values_come_from_a_table_beside_the_file_or_from_the_file(tmp
             SMALL + '[[reference.rows]]\nvalue = "1"',
             "the reference has a row for 1, and no variant of the study is that.",
         ),
+        (
+            SMALL + "[[reference.rows]]\ncora_2 = 80\n[[reference.rows]]\ncora_2 = 30",
+            "reference row 2: an earlier row has cora_2 of any model too; expected one of them.",
+        ),
+        (
+            SMALL + "[[reference.rows]]\ncora_9 = 80",
+            "the reference has cora_9, and the study no network of 9 layers there; its depths for cora are: 2, 4.",
+        ),
+        (
+            SMALL + '[[variant]]\ncomponent = "x"\nvalue = "1"\n' * 2,
+            "the study has two variants x 1; their names must differ.",
+        ),
         (SMALL + '[reference]\ntable = "no.csv"', "mine.toml: reference.table = 'no.csv': no such file or directory."),
         (
             SMALL + '[reference]\ntable = "bad.csv"',

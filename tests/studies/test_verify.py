@@ -75,6 +75,16 @@ def test_a_broken_line_is_noticed(tmp_path):
     assert "line 1 is not a whole record" in problems(read_placed([tmp_path])[1])
 
 
+def test_a_file_without_a_record_is_one_problem(tmp_path):
+    placed(tmp_path, record())
+    (tmp_path / "nodes.csv").write_text("id,x\n" + "a,1\n" * 20)
+    found, check = read_placed([tmp_path / "nodes.csv", tmp_path / "runs.jsonl"])
+    assert len(found) == 1
+    assert check.problems == [
+        f"{tmp_path / 'nodes.csv'} holds no record of a run: none of its 21 lines is a whole one."
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -148,6 +148,15 @@ def test_dates_count_in_days(table):
     assert features(table, columns, d=column(date(2020, 1, 2)))[0] == [[0.0]]
     with pytest.raises(GraphjouleError, match=r"column 'd' holds numbers; expected dates\."):
         encode(table, columns, {"d": column(1, 2)}, DTYPE)
+    with pytest.raises(
+        GraphjouleError, match=r"line 3, column 'd': '2020-1-2' is no date of the form in the training, 3"
+    ):
+        encode(table, columns, {"d": column("01.01.2020", "2020-1-2")}, DTYPE)
+    typed = fitted(table, d=column(date(2020, 1, 2), date(2020, 1, 4)))
+    with pytest.raises(GraphjouleError, match="column 'd' has dates in several forms; write all as 2026-01-31"):
+        encode(table, typed, {"d": column("2020-01-03", "3.1.2020")}, DTYPE)
+    x, said = features(table, columns, d=column("NA", None))
+    assert (x, said) == ([[0.0], [0.0]], ["2 missing values of 'd' taken as its mean"])
 
 
 def test_categories_and_words_are_one_feature_each(table):
@@ -165,8 +174,47 @@ def test_what_the_model_has_not_met_is_counted_and_has_no_feature(table):
     x, said = features(table, columns, city=column("Oslo", "Rome", None), x=column(1.0, None, 1.0))
     assert x == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
     assert said == ["1 missing value of 'x' taken as its mean", "1 value of 'city' without a category of the model"]
-    _, said = features(table, columns, city=column("Rome", "Rome"), x=column(800.0, -1e30))  # of a training to 2
+
+
+def test_values_beyond_the_training_range_by_more_than_its_width_are_counted(table):
+    columns = fitted(table, x=column(0.0, 1.0, 2.0), age=column(*range(20, 60)))
+    _, said = features(table, columns, x=column(-2.0, 4.0, 1.0), age=column(98, -20, 30))
+    assert said == ["1 value of 'age' far from all that the model was trained on"]
+    _, said = features(table, columns, x=column(-2.1, 800.0), age=column(8000, -1e30))
+    assert said == [f"2 values of {name!r} far from all that the model was trained on" for name in ("x", "age")]
+    before = columns.model_copy(
+        update={"numbers": tuple(each.model_copy(update={"low": None, "high": None}) for each in columns.numbers)}
+    )  # as earlier versions wrote it
+    _, said = features(table, before, x=column(800.0, 900.0), age=column(8000, 30))
     assert said == ["1 value of 'x' far from all that the model was trained on"]
+    kept = TableColumns(id=None, label="y", numbers=(keep_constant(measure_numbers("x", np.full(7, 5.0))),))
+    assert features(table, kept, x=column(6.0, 5.0))[1] == []
+    assert len(features(table, kept, x=column(6.0, 50.0))[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (
+            [1e9],
+            "'x' has 1 value so far out, such as 1e+09, that the others hardly differ: their deviation is 11.54, and",
+        ),
+        ([1e300], "such as 1e+300, that the others hardly differ: their deviation is 11.54, and 4."),
+        ([-9999, -9999], "2 values so far out, such as -9999, that the others hardly differ: their deviation is 11.54"),
+        ([150], None),
+    ],
+)
+def test_a_column_is_doubted_whose_spread_is_that_of_few_values(table, odd, said):
+    found = recognise(table, "x", column(*(float(20 + i % 40) for i in range(400)), *map(float, odd)))
+    assert found.doubt is None if said is None else said in found.doubt
+
+
+def test_counts_and_flags_are_not_doubted(table):
+    draw = np.random.RandomState(0)
+    for values in ([0] * 999 + [1], [0] * 990 + [1, 2, 3] * 3, draw.lognormal(sigma=2, size=2_000), [5, 5, 1_000]):
+        assert recognise(table, "x", column(*map(float, values))).doubt is None
+    dates = recognise(table, "x", column(*(f"2024-01-{1 + i % 28:02}" for i in range(200)), "9999-12-31"))
+    assert "1 value so far out, such as 9999-12-31, that" in dates.doubt
 
 
 @pytest.mark.parametrize(("value", "kept"), [(1.0, 1.0), (0.0, 1.0), (-7.3, -1.0), (1e300, 1.0), (5e-324, 1.0)])

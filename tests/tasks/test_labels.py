@@ -28,6 +28,14 @@ def test_missing_words_are_no_classes(table):
         find_objective(table, "y", column("NA", None), None)
 
 
+@pytest.mark.parametrize("word", ["unknown", "Unlabeled", "unlabelled"])
+def test_a_word_that_may_say_unknown_is_asked_about(table, word):
+    for labels in (column("gold", "gold", word, "iron", word), column("1", "2", word)):
+        with pytest.raises(GraphjouleError, match=f"the label '{word}'; leave it blank if it is unknown, or say"):
+            find_objective(table, "y", labels, None)
+    assert find_objective(table, "y", column("gold", word), "classification")[1] == tuple(sorted(["gold", word]))
+
+
 @pytest.mark.parametrize("sign", [";", "|", ","])
 def test_several_labels_of_a_node_may_stand_between_signs(table, sign):
     labels = column(f"a{sign}b", f"b {sign} c", "c", sign)

@@ -109,7 +109,24 @@ def test_edges_between_old_nodes_are_left_out_unless_these_are_updated(old, tmp_
     torch.testing.assert_close(more.graph.to_dense(), plain.graph.to_dense())
     assert "1 edge between its own nodes left out" in caplog.text
     updated = load_new_nodes(old.source, old.objective, *write_new(tmp_path, links), update_old=True)
+    assert "1 edge between its own nodes counts too" in caplog.text
     assert updated.graph.to_dense()[0, apart] > 0
+
+
+def test_a_column_of_new_edges_that_the_training_did_not_read_is_said(old, tmp_path, caplog):
+    caplog.set_level("INFO", "graphjoule")
+    nodes, edges = write_new(tmp_path)
+    load_new_nodes(old.source, old.objective, nodes, edges)
+    assert "columns not used" not in caplog.text
+    write(edges, ["source", "target", "weight"], ("m0", "n1", 5), ("m1", "n2", 1))
+    load_new_nodes(old.source, old.objective, nodes, edges)
+    assert "of the training graph; columns not used: weight" in caplog.text
+
+
+@pytest.mark.parametrize("links", [(("m0", "0"),), (("m0", "n1"), ("m1", "0"), ("m2", "0"))])
+def test_an_edge_to_no_node_is_refused_with_both_tables(old, tmp_path, links):
+    with pytest.raises(GraphjouleError, match=r"no node '0' in \S+new\.csv, nor in \S+/nodes\.csv; "):
+        load_new_nodes(old.source, old.objective, *write_new(tmp_path, links))
 
 
 def test_new_rows_alone_read_from_their_nearest_and_do_not_depend_on_each_other(old, tmp_path, caplog):

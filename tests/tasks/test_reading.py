@@ -1,4 +1,5 @@
 import csv
+import gzip
 import io
 import os
 import time
@@ -148,9 +149,11 @@ BAD = {
     "not UTF-8": (b"id,x\na,1\nb\xe9,2\n", "FILE, line 3, column 'id': the byte 0xe9 is not UTF-8"),
     "not UTF-8 further right": (b'id,x\n"a,b",\xff\n', "FILE, line 2, column 'x': the byte 0xff is not UTF-8"),
     "not UTF-8 in the header": (b"id,\xe9\na,1\n", "FILE, line 1, column 2: the byte 0xe9 is not UTF-8"),
-    "UTF-16": ("id,x\na,1\n".encode("utf-16"), "FILE, line 1, column 1: the byte 0xff is not UTF-8"),
+    "UTF-16": ("id,x\na,1\n".encode("utf-16"), "FILE is UTF-16; save it as UTF-8."),
+    "packed": (gzip.compress(b"id,x\na,1\n"), "FILE is packed by gzip; unpack it first, as gunzip does."),
+    "a workbook": (b"PK\x03\x04\x80\x00\x01", "FILE is a ZIP archive, as a workbook .xlsx is; save its table as CSV"),
     "ends within a character": (b"id,x\na,1\nb,\xc3", "FILE, line 3, column 'x': the byte 0xc3 is not UTF-8"),
-    "no text at all": (b"PK\x03\x04\x80\x00\x01", "is not UTF-8"),
+    "no text at all": (b"\x89PNG\x80\x00\x01", "is not UTF-8"),
 }
 
 

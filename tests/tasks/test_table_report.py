@@ -6,6 +6,7 @@ from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
 from graphjoule.tasks.own_graph import TableOptions, read_nodes
 from graphjoule.tasks.table_report import OTHER_OPERATORS, check_tables
+from graphjoule.tasks.tables import load_tables
 
 NODES = """id,age,city,note,code,zip_code,price
 a,34,Rome,likes long walks at night,1,7,1.5
@@ -158,7 +159,51 @@ def test_a_report_is_about_many_graphs_too(here):
     assert found.target == "'price', regression; 2 known, 1 to predict"
     assert found.warnings == ("graphs.csv: columns not used: size; features are those of nodes",)
     assert found.problems == (
-        "graphs.csv: no graph with a target is in the part 'val' of the column 'split'.",
+        "graphs.csv: no graph with a target is in the part 'val' of the column 'split'; some must validate, such as a "
+        "fifth of those that train.",
         "edges.csv, line 2, column 'target': the edge leads from graph 'g1' to graph 'g2'; both ends must be nodes of "
         "one graph.",
     )
+
+
+def test_a_report_says_which_column_is_the_split(here):
+    (here / "nodes.csv").write_text("id,x,label,split\na,1,u,train\nb,2,v,val\nc,3,v,\n")
+    report = check(label=None)
+    assert [column.name for column in report.columns] == ["x"]
+    said = "3 known, 0 to predict; its column 'split' is the split 'public': 1 train, 1 val, 0 test"
+    assert report.target.endswith(said)
+    (here / "nodes.csv").write_text("id,x,label,split\na,1,u,train\nb,2,v,val\nc,3,v,other\n")
+    assert "'other' is not a part" in check(label=None).problems[0]
+
+
+def test_columns_that_say_the_label_by_themselves_are_named(here, caplog):
+    states = {"red": ("5", "hot", "1.5"), "blue": ("7", "cold", "2.5"), "": ("5", "cold", "3")}
+    labels = ["red", "blue", "", "blue", "red"] * 4
+    rows = "".join(f"n{i},{i % 2},{','.join(states[label])},{label}\n" for i, label in enumerate(labels))
+    (here / "nodes.csv").write_text(f"id,x,code,state,price,label\n{rows}")
+    (here / "edges.csv").write_text("source,target\nn0,n1\n")
+    said = (
+        "'code', 'state', 'price' each say the label by themselves in all 16 labelled nodes; leave them out unless "
+        "they are known before the label is"
+    )
+    assert said in check(label=None).warnings
+    with caplog.at_level("WARNING", "graphjoule"):
+        load_tables("nodes.csv", "edges.csv")
+    assert f"nodes.csv: {said}" in caplog.messages
+    assert check(label=None, features=["x"]).warnings == ()
+    (here / "nodes.csv").write_text(f"id,x,code,state,price,label\n{rows.replace('n1,1,7', 'n1,1,5')}")
+    assert any("'state', 'price' each say" in line for line in check(label=None).warnings)
+    copied = "".join(f"n{i},{i % 7},{i}.5,{i}.50\n" for i in range(30))
+    (here / "nodes.csv").write_text(f"id,x,copy,price\n{copied}")
+    assert check(objective="regression").warnings[0].startswith("'copy' says the label by itself in all 30 labelled")
+
+
+def test_a_column_whose_spread_is_that_of_one_value_is_warned_of(here, caplog):
+    rows = "".join(f"n{i},{20 + i % 30},{'uv'[i % 2]}\n" for i in range(100))
+    (here / "nodes.csv").write_text(f"id,age,label\n{rows.replace('n7,27', 'n7,1e9')}")
+    (here / "edges.csv").write_text("source,target\nn0,n1\n")
+    (said,) = check(label=None).warnings
+    assert said.startswith("'age' has 1 value so far out, such as 1e+09, that the others hardly differ")
+    with caplog.at_level("WARNING", "graphjoule"):
+        load_tables("nodes.csv", "edges.csv")
+    assert f"nodes.csv: {said}" in caplog.messages

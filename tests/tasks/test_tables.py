@@ -312,6 +312,11 @@ BAD_OPTIONS = {
     "the id as a category": ({"one_hot": ("id",)}, "'id' is named by `one_hot`, but it is the"),
     "no such source": ({"source": "z"}, "edges.csv, line 1: there is no column 'z' for `source`"),
     "no such weight": ({"weight": "z"}, "there is no column 'z' for `weight`"),
+    "a feature twice": ({"features": ("x", "y", "x")}, "nodes.csv: `features` names the column 'x' twice; expected it"),
+    "a category twice": ({"one_hot": ("x", "x")}, "`one_hot` names the column 'x' twice; expected it once."),
+    "a label twice": ({"label": "x, x", "objective": "regression"}, "`label` names the column 'x' twice; expected it"),
+    "an end as weight": ({"weight": "target"}, "'target' is named by `weight`, but it holds an end of every edge"),
+    "an end as type": ({"edge_type": "source"}, "'source' is named by `edge_type`, but it holds an end of every edge"),
     "both ends one": ({"target": "source"}, "'source' is both source and target of every edge"),
     "neighbours and edges": ({"knn": 3}, "`knn` is 3 and `edges` is edges.csv; give one of them"),
     "too many neighbours": ({"knn": 5, "edges": None}, "5 neighbours were asked for; with 5 nodes"),
@@ -528,6 +533,11 @@ def test_a_blank_weight_is_1_and_said(here, caplog):
     assert load(here, edges="source,target,weight\na,b,\n").graph.degree.tolist() == [1, 1, 0, 0, 0]
 
 
+def test_codes_with_leading_zeros_are_no_weights(here):
+    with pytest.raises(GraphjouleError, match="line 3, column 'weight': '00407' is a code, not a number; a weight has"):
+        load(here, edges="source,target,weight\na,b,1\nb,c,00407\n")
+
+
 def test_codes_with_leading_zeros_are_categories_not_numbers(here, caplog):
     nodes = NODES.replace("y", "zip").replace("5,", "00501,").replace("6,", "10001,").replace("7,", "60601,")
     task = load(here, nodes)
@@ -547,6 +557,21 @@ def test_types_of_edges_are_merged_and_their_weights_added(here, caplog):
     task = load(here, edges=ARROWS, edge_type="kind")
     again = load_tables_like(task.source.columns, task.objective, "nodes.csv", "edges.csv")
     assert torch.equal(again.graph.to_dense(), task.graph.to_dense())
+
+
+@pytest.mark.parametrize("direction", ["both", "mutual"])
+def test_types_add_up_whichever_way_their_rows_point(here, direction):
+    one = [("a", "b", "s"), ("a", "b", "t"), ("b", "a", "s"), ("c", "d", "s"), ("d", "c", "t"), ("c", "c", "t")]
+    a = adjacency(load(here, edges=written(one, "kind"), edge_type="kind", direction=direction))
+    # Of direction "both" every edge has two types; "mutual" asks for both directions, whatever their types are.
+    assert (a[0, 1], a[2, 3], a.sum()) == (pytest.approx(2), pytest.approx(2), pytest.approx(8))
+    weighted = [("a", "b", "s,2"), ("b", "a", "s,3"), ("b", "a", "t,5"), ("a", "b", "s,2")]
+    a = adjacency(load(here, edges=written(weighted, "kind,weight"), edge_type="kind", direction=direction))
+    assert (a[0, 1], a.sum()) == (pytest.approx(4 + 5), pytest.approx(18))
+
+
+def written(rows, *heads):
+    return "\n".join(",".join(row) for row in [("source", "target", *heads), *rows]) + "\n"
 
 
 @pytest.mark.parametrize("direction", ["both", "kept", "mutual"])
@@ -757,6 +782,35 @@ def test_a_column_of_the_graphs_is_their_split(here):
     with refuse(GraphjouleError, match=r"`test_fraction` is 0.2, but the column 'split' of graphs\.csv says"):
         load_graphs(here, graphs, test_fraction=0.2)
     assert load_graphs(here, graphs, label="split").default_split == "stratified-20-0"
+
+
+def test_a_column_of_the_nodes_is_their_split_and_no_feature(here, caplog):
+    caplog.set_level("INFO", "graphjoule")
+    nodes = "id,x,label,split\na,0,red,Train\nb,2,red,validation\nc,0,blue,TEST\nd,3,,test\ne,1,blue,\n"
+    task = load(here, nodes)
+    assert "nodes.csv: its column 'split' is the split 'public': 1 train, 1 val, 1 test" in caplog.text
+    assert (task.default_split, task.source.columns.feature_names) == ("public", ("x",))
+    assert [getattr(task.split(), part).tolist() for part in ("train", "val", "test")] == [[0], [1], [2]]
+    assert load(here, nodes, features=["x"]).default_split == "public"
+    assert load(here, nodes.replace("validation", "valid")).default_split == "public"
+    named = load(here, nodes, features=["x", "split"])
+    assert (named.default_split, "split=Train" in named.source.columns.feature_names) == ("stratified-20-0", True)
+    other = load(here, nodes.replace("Train", "plank").replace("test", "log").replace("TEST", "log"))
+    assert (other.default_split, "split=log" in other.source.columns.feature_names) == ("stratified-20-0", True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "said"),
+    [
+        ("TEST", "held", {}, "line 4, column 'split': 'held' is not a part; expected test, train, val, or a blank; if"),
+        ("validation", "test", {}, "no node with a target is in the part 'val' of the column 'split'; some must valid"),
+        ("", "", {"test_fraction": 0.2}, "`test_fraction` is 0.2, but the column 'split' of nodes.csv says who tests"),
+    ],
+)
+def test_a_split_of_the_nodes_that_is_none_is_refused(here, old, new, options, said):
+    nodes = "id,x,label,split\na,0,red,Train\nb,2,red,validation\nc,0,blue,TEST\nd,3,,test\ne,1,blue,\n"
+    with pytest.raises(GraphjouleError, match=re.escape(said)):
+        load(here, nodes.replace(old, new) if old else nodes, **options)
 
 
 def test_tables_for_a_trained_model_must_be_of_its_kind(here):

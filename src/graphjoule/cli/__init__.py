@@ -49,7 +49,7 @@ _COMMANDS = {
     "partition": "Cut a graph into parts for training in many processes.",
 }
 _HIDDEN = {"rank": "graphjoule.cli.processes"}  # what `train --processes` starts
-_PYTHON_NAMES = {"num_layers": "layers", "test_fraction": "test-fraction"}
+_PYTHON_NAMES = {"num_layers": "layers"}
 _LIST_THEIR_CHOICES = ("--dataset", "--model")  # options whose own sentence about an empty value says more
 # Typer has its own copy of click or depends on it, by version; what it gives away itself leads to the common base.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

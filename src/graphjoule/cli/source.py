@@ -61,7 +61,9 @@ class GraphSource:
     order: Annotated[
         str | None, _own("Of --objective ordinal the classes, lowest first, such as low,high.", "CLASSES")
     ] = None
-    features: Annotated[str | None, _own("Columns to use, such as a,b,c: all but id and label.", "COLUMNS")] = None
+    features: Annotated[str | None, _own("Columns to use, such as a,b,c: all but id, label and split.", "COLUMNS")] = (
+        None
+    )
     one_hot: Annotated[str | None, _own("Columns that are categories, whatever they look like.", "COLUMNS")] = None
     source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
     target: Annotated[str | None, _own("Column of its other end: target, dst or the second.", "COLUMN")] = None

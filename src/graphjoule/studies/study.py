@@ -167,8 +167,14 @@ class Reference(Table):
                     raise GraphjouleError(
                         f"reference row {number}: {key} = {given!r} cannot be used: expected {expected}."
                     )
-                if not is_name:
-                    numbers[dataset, int(layers)] = float(given)
+                if is_name:
+                    continue
+                if (dataset, int(layers)) in numbers:
+                    named = ", ".join(row[name] for name in _NAMES_OF_A_ROW if row.get(name)) or "any model"
+                    raise GraphjouleError(
+                        f"reference row {number}: an earlier row has {key} of {named} too; expected one of them."
+                    )
+                numbers[dataset, int(layers)] = float(given)
         return found
 
     @property
@@ -365,12 +371,22 @@ class Study(Table):
         for block in self.blocks:
             self._dotted(block.settings)
         _ = self.leaves_open
-        variants = {(variant.component, variant.value) for variant in self.variants}
-        for model, component, value in self.reference.values:
+        variants = [(variant.component, variant.value) for variant in self.variants]
+        if twice := [variant for variant in variants if variants.count(variant) > 1]:
+            named = " ".join(twice[0]).strip() or "without a component and a value"
+            raise GraphjouleError(f"the study has two variants {named}; their names must differ.")
+        for (model, component, value), numbers in self.reference.values.items():
             _known([model] if model else [], MODELS, "model of the reference")
             if (component, value) not in variants:
                 named = f"{component} {value}".strip() or "no change"
                 raise GraphjouleError(f"the reference has a row for {named}, and no variant of the study is that.")
+            for dataset, layers in numbers:
+                depths = self.depths.get(dataset, self.depths.get("default", ()))
+                if layers not in depths:
+                    raise GraphjouleError(
+                        f"the reference has {dataset}_{layers}, and the study no network of {layers} layers there; its "
+                        f"depths for {dataset} are: {', '.join(map(str, depths)) or 'none'}."
+                    )
         return self
 
 

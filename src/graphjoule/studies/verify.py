@@ -28,6 +28,7 @@ SUMS: Final = "SHA256SUMS"
 """A file with a line ``HASH  PATH`` for every file of its folder, as ``sha256sum`` writes it."""
 PROTOCOLS: Final = "*.protocol.json"
 _MOST_COMPARED: Final = 2_000  # letters of a line, word by word, which takes the square of their number
+_MOST_DAMAGED: Final = 10  # lines that are named one by one in a file without a record
 _DIGITS: Final = 5  # of a curve's numbers, which are rounded to six
 
 
@@ -94,6 +95,9 @@ def read_placed(paths: Iterable[Path]) -> tuple[list[Placed], Check]:
                 named = (record.model, record.dataset, record.num_layers, record.split)
                 if named != (recipe.model.name, recipe.data.name, recipe.model.num_layers, recipe.data.split):
                     check.problems.append(f"{place}: model, dataset, depth or split are not those of its recipe.")
+        if len(said) > _MOST_DAMAGED and not any(placed.file == str(path) for placed in found):
+            check.problems.append(f"{path} holds no record of a run: none of its {len(said):,} lines is a whole one.")
+            continue
         check.problems += [str(warning.message) for warning in said]
     check.notes += [f"{path}: {n} records have settings this version does not know." for path, n in unknown.items()]
     check.count = len(found)

@@ -29,7 +29,10 @@ FEW_VALUES = 20
 MOST_WORDS = 200
 """Words of a column of free text that become features: those in most rows."""
 FAR = 1_000
-"""Deviations from the mean that no value of a training graph with fewer nodes than a million can have."""
+"""Deviations from the mean that no value of a training graph with fewer nodes than a million can have: for models that
+do not know the range of their training graph."""
+OUTWEIGHED, MOST_OUTLIERS = 20, 0.05
+"""A column is doubted where so small a share of its values makes its deviation so many times that of the others."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _LIKE_A_NUMBER = r"^[^\w]{0,3}\d{1,3}([ ,.']?\d{3})*([.,]\d*)?\s*[^\w]{0,2}$"  # 1,5 or $1,200 or 12 %
 MISSING = {"na", "n/a", "#n/a", "nan", "-nan", "null", "none", "<na>", "?", "-"}
@@ -41,6 +44,7 @@ _DATES = {
     "D/M/Y": (r"^(\d{1,2})[-/](\d{1,2})[-/](\d{4})", r"\3-\2-\1"),
     "M/D/Y": (r"^(\d{1,2})[-/](\d{1,2})[-/](\d{4})", r"\3-\1-\2"),
 }
+_EXAMPLES = {"Y-M-D": "2026-01-31", "D.M.Y": "31.1.2026", "D/M/Y": "31/1/2026", "M/D/Y": "1/31/2026"}
 Values = Mapping[str, pa.ChunkedArray]
 
 
@@ -55,6 +59,7 @@ class Finding:
         becomes: what the features are, in words.
         encoder: what makes them; None if the column is left out.
         problem: why the table is refused with this column.
+        doubt: what a training goes on in spite of.
     """
 
     name: str
@@ -63,6 +68,7 @@ class Finding:
     becomes: str
     encoder: Encoder | None = None
     problem: str | None = None
+    doubt: str | None = None
 
 
 def recognise(table: Table, name: str, column: pa.ChunkedArray, *, is_category: bool = False) -> Finding:
@@ -98,7 +104,30 @@ def _number_finding(
     becomes = f"standardised: mean {fitted.mean:.4g}, deviation {fitted.std:.4g}"
     becomes = f"days, {becomes}" if kind == "date" else becomes
     becomes += "; missing is the mean, and marked by a feature" if missing else ""
-    return Finding(name, kind, missing, becomes, fitted)
+    doubt = None if kind == "boolean" else _doubt_of_spread(fitted, values[~np.isnan(values)])
+    return Finding(name, kind, missing, becomes, fitted, doubt=doubt)
+
+
+def _doubt_of_spread(fitted: NumberColumn, values: np.ndarray) -> str | None:
+    """A sentence where few values are so far out that the others hardly differ once the column is standardised."""
+    if not fitted.std:
+        return None
+    distance = np.abs(values / fitted.std - fitted.mean / fitted.std)  # differences of 1e308 would overflow
+    is_out = distance > 0.1 * distance.max()
+    num_out = int(is_out.sum())
+    if num_out > MOST_OUTLIERS * len(values):
+        return None
+    spread = measure_numbers(fitted.name, values[~is_out]).std
+    if not 0 < spread < fitted.std / OUTWEIGHED:  # a column of 0 and few 1 has no spread to lose
+        return None
+    farthest = float(values[distance.argmax()])
+    example = str(np.datetime64(int(farthest), "D")) if fitted.kind == "date" else f"{farthest:.6g}"
+    them = "it" if num_out == 1 else "them"
+    return (
+        f"{fitted.name!r} has {counted(num_out, 'value')} so far out, such as {example}, that the others hardly "
+        f"differ: their deviation is {spread:.4g}, and {fitted.std:.4g} with {them}; correct {them}, or leave {them} "
+        "blank if unknown"
+    )
 
 
 def _text_finding(table: Table, name: str, column: pa.ChunkedArray, missing: int, *, is_category: bool) -> Finding:
@@ -152,13 +181,14 @@ def measure_numbers(name: str, values: np.ndarray) -> NumberColumn:
     (30.0, 10.0)
     """
     values = values[~np.isnan(values)]
-    largest = float(np.abs(values).max())
-    if float(values.min()) == float(values.max()):  # summing and dividing might leave a last bit of spread
-        return NumberColumn(name=name, mean=float(values[0]), std=0.0)
+    low, high = float(values.min()), float(values.max())
+    largest = max(-low, high)
+    if low == high:  # summing and dividing might leave a last bit of spread
+        return NumberColumn(name=name, mean=float(values[0]), std=0.0, low=low, high=high)
     scaled = values / largest  # squares of 1e200 would overflow
     mean = math.fsum(scaled) / len(scaled)
     variance = math.fsum((scaled - mean) ** 2) / len(scaled)
-    return NumberColumn(name=name, mean=mean * largest, std=math.sqrt(variance) * largest)
+    return NumberColumn(name=name, mean=mean * largest, std=math.sqrt(variance) * largest, low=low, high=high)
 
 
 def keep_constant(column: Encoder) -> Encoder:
@@ -186,7 +216,7 @@ def encode(
         read = _numbers(table, column.name, values[column.name], column)
         assert read is not None
         numbers[:, index] = _standardise(table, column, read[0])
-        if num_far := int((np.abs(numbers[:, index]) > FAR).sum()):
+        if num_far := int(_is_far(column, read[0]).sum()):
             said.append(f"{counted(num_far, 'value')} of {column.name!r} far from all that the model was trained on")
         is_missing = np.isnan(read[0])
         if column.has_missing:
@@ -242,6 +272,17 @@ def _standardise(table: Table, column: NumberColumn, values: np.ndarray) -> np.n
     return scaled
 
 
+def _is_far(column: NumberColumn, values: np.ndarray) -> np.ndarray:
+    """Which values are beyond the range of the training graph by more than its width."""
+    if not column.std:
+        return np.zeros(len(values), dtype=bool)
+    with np.errstate(over="ignore"):
+        if column.low is None or column.high is None:
+            return np.asarray(np.abs(values - column.mean) > FAR * column.std)
+        width = max(column.high - column.low, column.std)  # a constant that is kept has no width
+        return np.asarray((values < column.low - width) | (values > column.high + width))
+
+
 def _numbers(
     table: Table, name: str, column: pa.ChunkedArray, fitted: NumberColumn | None = None
 ) -> tuple[np.ndarray, Literal["number", "boolean", "date"], str | None] | None:
@@ -265,6 +306,8 @@ def _numbers(
         parsed, flags = _dates(table, name, without_missing(column), fitted), yes_or_no(column)
         if parsed is not None:
             kind, (values, dates) = "date", parsed
+        elif fitted is not None and fitted.kind == "date":
+            return _refuse_other_dates(table, name, without_missing(column), fitted), "date", None
         elif flags is not None:
             kind, values = "boolean", flags
         elif fitted is not None and fitted.kind == "boolean":
@@ -323,6 +366,17 @@ def _dates(
             f"{table.path}, column {name!r}: {example!r} may have the day or the month first; write it as 2026-01-31."
         )
     return next(((days, order) for order, days in found.items()), None)
+
+
+def _refuse_other_dates(table: Table, name: str, column: pa.ChunkedArray, fitted: NumberColumn) -> np.ndarray:
+    """Refuse the first text that is no date as the training graph has them; where all is missing there is none."""
+    if column.null_count == len(column):
+        return np.full(len(column), np.nan)
+    for value in pc.unique(column.drop_null()):
+        if _dates(table, name, pa.chunked_array([pa.array([value.as_py()], column.type)]), fitted) is None:
+            row, expected = int(pc.index(column, value).as_py()), _EXAMPLES[fitted.dates or "Y-M-D"]
+            table.refuse(row, name, f"{shown(value.as_py())} is no date of the form in the training, {expected}.")
+    raise GraphjouleError(f"{table.path}, column {name!r} has dates in several forms; write all as 2026-01-31.")
 
 
 def text_as_numbers(table: Table, name: str, column: pa.ChunkedArray, *, must: bool) -> pa.ChunkedArray | None:

@@ -40,6 +40,8 @@ class NumberColumn(Exact):
             columns are constant, mean and std are such that each becomes 1 or -1.
         kind: what it looked like.
         dates: how dates are written where they are text, such as "D.M.Y".
+        low: the smallest value of the training graph; None in models of earlier versions.
+        high: the largest.
         has_missing: whether values were missing, which a feature of 0 and 1 then marks.
     """
 
@@ -48,6 +50,8 @@ class NumberColumn(Exact):
     std: float = Field(ge=0)
     kind: Literal["number", "boolean", "date"] = "number"
     dates: str | None = None
+    low: float | None = None
+    high: float | None = None
     has_missing: bool = False
 
 

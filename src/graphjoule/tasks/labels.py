@@ -35,6 +35,8 @@ OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 MOST_CLASSES = 50
 """From more different numbers than these it is not guessed whether they are classes or measurements."""
 _BETWEEN_LABELS = ";|,"
+_SAY_UNKNOWN = {"unknown", "unlabeled", "unlabelled"}
+"""Words that are a class to some people and a blank to others; in features they are a category."""
 _OBJECTIVES_OF = {"loss": ("regression", "ordinal"), "positive": ("binary",), "order": ("ordinal",)}
 
 
@@ -194,7 +196,7 @@ def _ask(table: Table, name: str, different: list[str], known: int) -> None:
             f"{table.path}: the column {name!r} has dates such as {shown(different[0])}; write numbers, such as days, "
             "to predict a time with `objective=regression`, or say `objective=classification` to take each for a class."
         )
-    missing = next((value for value in different if value.lower() in MISSING - {"none"}), None)
+    missing = next((value for value in different if value.lower() in (MISSING - {"none"}) | _SAY_UNKNOWN), None)
     if missing is not None:
         raise GraphjouleError(
             f"{table.path}: the column {name!r} has the label {missing!r}; leave it blank if it is unknown, or say "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,9 @@ def load_new_nodes(
         return load_tables_like(columns, objective, nodes, edges)
     old = read_nodes_like(paths["nodes"], columns)
     known = [] if columns.id is None else sorted(set(new.ids.to_pylist()) & set(old.ids.to_pylist()))
-    if named is not None and not named & set(old.ids.to_pylist()):
+    if edges is not None and named is not None and not named & set(old.ids.to_pylist()):
+        # Where most rows name neither new nodes nor old ones, the refusal is to name both tables.
+        read_edges(edges, options_like(columns, len(new.ids)), replace(new, beside=paths["nodes"]), is_trained=True)
         return load_tables_like(columns, objective, nodes, edges)
     if known and edges is not None:
         raise GraphjouleError(
@@ -124,7 +127,7 @@ def load_new_nodes(
         logger.warning("%s: %s", nodes, "; ".join(said))
     options = options_like(columns, len(old.ids))
     graph, _ = graph_of(paths.get("edges"), options, old, _packed(x_old), is_trained=True)
-    both = NodeTable(new.table, {}, columns, pa.concat_arrays([old.ids, new.ids]))
+    both = NodeTable(new.table, {}, columns, pa.concat_arrays([old.ids, new.ids]), beside=paths["nodes"])
     if edges is None:
         links = _nearest(x, graph, knn or columns.knn or DEFAULT_NEIGHBORS, nodes)
     else:
@@ -182,10 +185,11 @@ def _log_links(edges: str | Path, read: EdgeTable, links: Propagation, old: Prop
         f"{counted(links.num_edges - between_old, 'edge')} of {counted(num_new, 'new node')} with each other and with "
         f"the {num_old:,} of the training graph"
     ]
+    parts += read.unused()
     parts += [f"{counted(read.dangling, 'row')} naming no node left out"] if read.dangling else []
     parts += [f"{counted(read.untyped, 'row')} of a type the model does not know left out"] if read.untyped else []
     if between_old:
-        what = "count too" if is_all else "left out, as these nodes stay as they are"
+        what = f"count{'s' * (between_old == 1)} too" if is_all else "left out, as these nodes stay as they are"
         parts.append(f"{counted(between_old, 'edge')} between its own nodes {what}")
     parts += [f"{counted(alone, 'new node')} without an edge{' that leads to it' * links.is_directed}"] if alone else []
     logger.info("%s: %s", edges, "; ".join(parts))

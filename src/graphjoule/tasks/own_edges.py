@@ -14,7 +14,7 @@ from graphjoule.errors import GraphjouleError, counted
 from graphjoule.tasks.columns import positions, read_numbers
 from graphjoule.tasks.encoders import DIRECTIONS, EDGE_TYPES, Direction
 from graphjoule.tasks.own_graph import NodeTable, TableOptions, id_hint, in_graph
-from graphjoule.tasks.reading import Table, shorten
+from graphjoule.tasks.reading import Table, first_code, shorten
 
 MOST_TYPES = 50
 """Types of edges that may have operators of their own."""
@@ -60,6 +60,13 @@ class EdgeTable:
         first = min(len(key), 1)
         return first + int(np.count_nonzero(np.diff(key))), first + int(np.count_nonzero(np.diff(key >> 1)))
 
+    def unused(self) -> list[str]:
+        """A line if there are columns that mean nothing."""
+        graphs = self.columns["graphs"]
+        used = {*self.columns.values(), None if graphs is None else graphs.edge}
+        unused = [name for name in self.table.names if name not in used]
+        return [f"columns not used: {shorten(unused)}"] if unused else []
+
     def facts(self) -> list[str]:
         """What is to be said about the rows beside how many there are."""
         loops = int((self.index[0] == self.index[1]).sum())
@@ -75,10 +82,7 @@ class EdgeTable:
             how = EDGE_TYPES["merged" if self.columns["types"] is None else "separate"]
             said.append(f"types from {self.columns['edge_type']!r} ({kinds}): {how}")
         said += [f"{counted(self.untyped, 'row')} of a type the model does not know left out"] if self.untyped else []
-        graphs = self.columns["graphs"]
-        used = {*self.columns.values(), None if graphs is None else graphs.edge}
-        unused = [name for name in self.table.names if name not in used]
-        said += [f"columns not used: {shorten(unused)}"] if unused else []
+        said += self.unused()
         said += [f"{counted(self.dangling, 'row')} naming no node left out"] if self.dangling else []
         said += [f"{counted(loops, 'self-loop')} dropped"] if loops else []
         said += [f"{counted(again, 'repeated row')} ({merged})"] if again and not self.types else []
@@ -118,6 +122,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         if name is None:
             table.refuse(row, column, "the value is blank; an edge needs the id of a node at both ends.")
         of_graph = "" if graph is None else f" of graph {values[graph][row].as_py()!r}"
+        where = f"{nodes.table.path}{'' if nodes.beside is None else f', nor in {nodes.beside}'}"
         hint = "" if is_trained else id_hint(nodes.columns.id, options)
         many = (
             f"; so it is with {int(is_dangling.sum()):,} of {is_dangling.size:,} rows" if is_dangling.size > 1 else ""
@@ -125,7 +130,7 @@ def read_edges(path: str | Path, options: TableOptions, nodes: NodeTable, *, is_
         table.refuse(
             row,
             column,
-            f"there is no node {name!r}{of_graph} in {nodes.table.path}{many}{hint or '; ids are compared as text'}.",
+            f"there is no node {name!r}{of_graph} in {where}{many}{hint or '; ids are compared as text'}.",
         )
     if nodes.graph is not None:
         is_between = ~is_dangling & (nodes.graph[index[0]] != nodes.graph[index[1]])
@@ -186,6 +191,12 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
             f"{table.path}, line 1: the column {found['source']!r} is both source and target of every edge; name the "
             "other one with `source` or `target`."
         )
+    for argument in ("weight", "edge_type"):
+        if (name := found[argument]) is not None and name in (found["source"], found["target"]):
+            raise GraphjouleError(
+                f"{table.path}, line 1: the column {name!r} is named by `{argument}`, but it holds an end of every "
+                "edge."
+            )
     # A weight column that the training graph did not have would change what an edge means.
     if not is_trained and options.weight is None and DEFAULT_WEIGHT in table:
         found["weight"] = DEFAULT_WEIGHT if DEFAULT_WEIGHT not in found.values() else None
@@ -194,6 +205,9 @@ def edge_columns(table: Table, options: TableOptions, *, is_trained: bool) -> di
 
 def _weights(table: Table, name: str, column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """The weight of every row, and how many are blank, which weigh 1."""
+    if pa.types.is_string(column.type) and (code := first_code(column)) is not None:
+        row = int(pc.index(column, pa.scalar(code)).as_py())
+        table.refuse(row, name, f"{code!r} is a code, not a number; a weight has no zero in front.")
     weights = read_numbers(table, name, column)
     num_blank = int(np.isnan(weights).sum())
     weights = np.where(np.isnan(weights), 1.0, weights)

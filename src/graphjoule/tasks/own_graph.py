@@ -40,8 +40,15 @@ from graphjoule.tasks.labels import (
 from graphjoule.tasks.reading import Table, shorten
 
 DEFAULT_ID, DEFAULT_LABEL, DEFAULT_GRAPH = "id", "label", "graph"
-SPLIT_COLUMN, SPLIT_PARTS = "split", ("train", "val", "test")
-"""A column of a table of graphs that says which part each graph is of."""
+SPLIT_COLUMN = "split"
+"""A column that says which part each node is of, or each graph in a table of these."""
+SPLIT_PARTS = {
+    "train": ("train",),
+    "val": ("val", "valid", "validation"),
+    "test": ("test",),
+}
+"""How its values call the three parts, in small letters."""
+_PART_NAMES = tuple(name for names in SPLIT_PARTS.values() for name in names)
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ class NodeTable:
         ids: the nodes' names, in text; behind that of their graph and a NUL where only both together name a node.
         findings: what every column of features was recognised as; empty for the table of a trained model.
         graph: the number of every node's graph, where there is a table of graphs.
+        beside: the table of the training graph, whose nodes edges may name too.
     """
 
     table: Table
@@ -99,6 +107,7 @@ class NodeTable:
     ids: pa.Array
     findings: tuple[Finding, ...] = ()
     graph: np.ndarray | None = None
+    beside: Path | None = None
 
     @property
     def labels(self) -> Values | None:
@@ -159,6 +168,8 @@ def read_nodes(
     labels = _label_columns(table, options) if graphs is None else graphs.columns.labels
     has_label = graphs is None and (needs_label or options.label is not None or labels[0] in table)
     others = {id_column, *([table.find(label, "label") for label in labels] if has_label else labels)}
+    has_split = graphs is None and _has_split(table, others, options)
+    others |= {SPLIT_COLUMN} if has_split else set()
     if graphs is not None:
         assert options.graphs is not None
         if (known := next((name for name in labels if name in table), None)) and options.features is None:
@@ -171,7 +182,8 @@ def read_nodes(
         raise GraphjouleError(f"{table.path}, line 1: the column {id_column!r} is named by `label`, but it is the id.")
     one_hot = dict.fromkeys(options.one_hot)
     named = options.features if options.features is not None else [n for n in table.names if n not in others]
-    for argument, names in (("one_hot", one_hot), ("features", named)):
+    for argument, names in (("one_hot", options.one_hot), ("features", named)):
+        _refuse_twice(table, names, argument)
         for name in names:
             if table.find(name, argument) in others:
                 raise GraphjouleError(
@@ -185,6 +197,7 @@ def read_nodes(
         )
     as_text = [*([id_column] if id_column is not None else []), *(labels if has_label else []), *one_hot]
     as_text += [options.graphs.node] if options.graphs is not None else []
+    as_text += [SPLIT_COLUMN] if has_split else []
     values = table.read(as_text, [name for name in features if name not in one_hot])
     found = tuple(recognise(table, name, values[name], is_category=name in one_hot) for name in features)
     problem = next((finding.problem for finding in found if finding.problem is not None), None)
@@ -224,10 +237,19 @@ def _label_columns(table: Table, options: TableOptions) -> tuple[str, ...]:
     if options.label is None:
         return (DEFAULT_LABEL,)
     if not isinstance(options.label, str):
-        return tuple(dict.fromkeys(options.label))
-    if options.label in table or "," not in options.label:
-        return (options.label,)
-    return tuple(dict.fromkeys(name for part in options.label.split(",") if (name := part.strip())))
+        names = tuple(options.label)
+    elif options.label in table or "," not in options.label:
+        names = (options.label,)
+    else:
+        names = tuple(name for part in options.label.split(",") if (name := part.strip()))
+    _refuse_twice(table, names, "label")
+    return names
+
+
+def _refuse_twice(table: Table, names: Sequence[str], argument: str) -> None:
+    """Refuse a list with a name that stands in it twice, where another column may have been meant."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise GraphjouleError(f"{table.path}: `{argument}` names the column {twice[0]!r} twice; expected it once.")
 
 
 def read_nodes_like(path: str | Path, columns: TableColumns, graphs: NodeTable | None = None) -> NodeTable:
@@ -363,34 +385,60 @@ def read_graphs(
     return _graph_table(table, columns, asked), replace(options, graphs=found)
 
 
-def split_parts(graphs: NodeTable, is_known: np.ndarray, test_fraction: float = 0.0) -> list[np.ndarray] | None:
-    """The graphs that train, validate and test by a column of their table; None if there is no such column.
+def split_parts(
+    read: NodeTable, is_known: np.ndarray, test_fraction: float = 0.0, unit: str = "graph"
+) -> list[np.ndarray] | None:
+    """The nodes or graphs that train, validate and test by a column of their table; None if there is no such column.
 
-    A graph without a known target is to be predicted, whatever its part is. A `test_fraction` contradicts such a
-    column.
+    One without a known target is to be predicted, whatever its part is. A `test_fraction` contradicts such a column.
     """
-    if SPLIT_COLUMN not in graphs.values or SPLIT_COLUMN in (graphs.columns.id, *graphs.columns.labels):
+    is_feature = any(finding.name == SPLIT_COLUMN for finding in read.findings)
+    if SPLIT_COLUMN not in read.values or SPLIT_COLUMN in (read.columns.id, *read.columns.labels) or is_feature:
         return None
     if test_fraction:
         raise GraphjouleError(
-            f"`test_fraction` is {test_fraction}, but the column 'split' of {graphs.table.path} says who tests; leave "
+            f"`test_fraction` is {test_fraction}, but the column 'split' of {read.table.path} says who tests; leave "
             "one out."
         )
-    column = graphs.values[SPLIT_COLUMN]
-    found = positions(pc.utf8_lower(column), SPLIT_PARTS)
+    column = read.values[SPLIT_COLUMN]
+    found = positions(pc.utf8_lower(column), _PART_NAMES)
     wrong = np.flatnonzero((found < 0) & ~np.asarray(column.is_null()))
     if wrong.size:
         row = int(wrong[0])
-        graphs.table.refuse(
-            row, SPLIT_COLUMN, f"{column[row].as_py()!r} is not a part; expected {choices(SPLIT_PARTS)}, or a blank."
+        other = "" if unit == "graph" else "; if the column is a feature, name it among the `features`"
+        read.table.refuse(
+            row,
+            SPLIT_COLUMN,
+            f"{column[row].as_py()!r} is not a part; expected {choices(SPLIT_PARTS)}, or a blank{other}.",
         )
-    parts = [np.flatnonzero((found == place) & is_known) for place in range(len(SPLIT_PARTS))]
-    for name, part in zip(SPLIT_PARTS[:2], parts, strict=False):
-        if not part.size:
+    parts = {
+        part: np.flatnonzero(np.isin(found, [_PART_NAMES.index(name) for name in names]) & is_known)
+        for part, names in SPLIT_PARTS.items()
+    }
+    for name in ("train", "val"):
+        if not parts[name].size:
             raise GraphjouleError(
-                f"{graphs.table.path}: no graph with a target is in the part {name!r} of the column {SPLIT_COLUMN!r}."
+                f"{read.table.path}: no {unit} with a target is in the part {name!r} of the column {SPLIT_COLUMN!r}; "
+                f"some must {'train' if name == 'train' else 'validate, such as a fifth of those that train'}."
             )
-    return parts
+    return list(parts.values())
+
+
+def about_split(parts: Sequence[np.ndarray]) -> str:
+    """How many nodes or graphs a column puts into each part."""
+    sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(SPLIT_PARTS, parts, strict=True))
+    return f"its column {SPLIT_COLUMN!r} is the split 'public': {sizes}"
+
+
+def _has_split(table: Table, others: set[str | None], options: TableOptions) -> bool:
+    """Whether a table of nodes has a column that divides them, which is no feature unless it is named as one."""
+    if SPLIT_COLUMN not in table or SPLIT_COLUMN in {*others, *options.one_hot, *(options.features or ())}:
+        return False
+    column = table.read(inferred=[SPLIT_COLUMN])[SPLIT_COLUMN]
+    if not pa.types.is_string(column.type):
+        return False
+    # One of the two names is enough: a third name beside them, such as "holdout", is refused and not learnt from.
+    return bool(pc.any(pc.is_in(pc.utf8_lower(column), pa.array(["train", "test"]))).as_py())
 
 
 def read_graphs_like(path: str | Path, columns: TableColumns) -> NodeTable:

@@ -30,6 +30,13 @@ LONGEST_LINE = 16 * 2**20
 MOST_UNPACKED, MOST_TIMES = 2**28, 256
 """A packed file is read if it unpacks to no more bytes than the first, or to no more than its own size times the other:
 dense features of words, which are mostly zeros, reach 250."""
+_NO_TEXT = {
+    b"\x1f\x8b": "is packed by gzip; unpack it first, as gunzip does",
+    b"PK\x03\x04": "is a ZIP archive, as a workbook .xlsx is; save its table as CSV in UTF-8",
+    b"\xff\xfe": "is UTF-16; save it as UTF-8",
+    b"\xfe\xff": "is UTF-16; save it as UTF-8",
+}
+"""How files begin that are taken for CSV and are not, and what helps."""
 _DELIMITERS = (",", "\t", ";")
 _BAD_BYTE = re.compile("[\udc80-\udcff]")  # as Python reads a byte that is not UTF-8, if it is told to
 _TRUE = ["true", "True", "TRUE", "yes", "Yes", "YES"]
@@ -143,6 +150,10 @@ class Table:
     # CSV
 
     def _csv_names(self) -> tuple[str, ...]:
+        with self.path.open("rb") as raw:
+            start = raw.read(4)
+        if (wrong := next((said for mark, said in _NO_TEXT.items() if start.startswith(mark)), None)) is not None:
+            raise GraphjouleError(f"{self.path} {wrong}.")
         try:
             with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
                 first = ""

@@ -11,12 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from graphjoule.errors import GraphjouleError, counted
-from graphjoule.tasks.columns import Finding
+from graphjoule.tasks.columns import Finding, read_numbers
 from graphjoule.tasks.labels import alike
 from graphjoule.tasks.own_edges import read_edges
-from graphjoule.tasks.own_graph import NodeTable, TableOptions, check_one_graph, read_graphs, read_nodes, split_parts
+from graphjoule.tasks.own_graph import (
+    NodeTable,
+    TableOptions,
+    about_split,
+    check_one_graph,
+    read_graphs,
+    read_nodes,
+    split_parts,
+)
 from graphjoule.tasks.reading import shorten
 
 OTHER_OPERATORS = (
@@ -25,6 +35,8 @@ OTHER_OPERATORS = (
 )
 UNBALANCED = 0.95
 """From this share of one class on, accuracy says little."""
+FEW_LABELS = 10
+"""Of fewer a column may say every label by chance."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +81,16 @@ def check_tables(
         objective, names = labelled.find_objective(options)
         targets = labelled.targets(objective, names)
         about_target = _about_target(labelled, objective, names, targets)
-        is_split = units is not None and split_parts(units, _is_known(targets), test_fraction) is not None
+        parts = split_parts(labelled, _is_known(targets), test_fraction, "node" if units is None else "graph")
+        about_target += "" if parts is None else f"; {about_split(parts)}"
         has_classes = objective in ("classification", "binary", "ordinal")
         most = np.bincount(targets[targets >= 0]).max() if has_classes else _is_known(targets).sum()
-        if most < 2 and not is_split:
+        if most < 2 and parts is None:
             raise GraphjouleError(
                 f"{labelled.table.path}: {'no class has two labels' if has_classes else 'there is one known target'}; "
                 "expected two, so that one can train and one validate."
             )
-        more = warnings_of_names(names)
+        more = warnings_of_names(names) + (warnings_of_copies(read, targets) if units is None else [])
         if objective in ("classification", "binary"):
             more += doubt_of_accuracy(names, np.bincount(targets[targets >= 0], minlength=len(names)).tolist())
     except GraphjouleError as error:
@@ -168,4 +181,46 @@ def warnings_of(findings: Sequence[Finding]) -> list[str]:
             said.append(f"{finding.name!r} is a {finding.kind}: {finding.becomes}")
         elif finding.kind == "number" and re.search(r"(^|[_ ])(id|no|number|code|zip)$", finding.name.lower()):
             said.append(f"{finding.name!r} is taken for a number, whatever its name says")
-    return said
+    return said + [finding.doubt for finding in findings if finding.doubt is not None]
+
+
+def warnings_of_copies(read: NodeTable, targets: np.ndarray) -> list[str]:
+    """One line if columns of features say the target by themselves in every row where it is known.
+
+    Of classes such a column has a value for each, of a regression it has the same numbers.
+    """
+    if targets.ndim > 1:
+        return []
+    is_known = _is_known(targets)
+    if is_known.sum() < FEW_LABELS:
+        return []
+    test = _has_one_value_per_class if targets.dtype == np.int64 else _has_the_same_numbers
+    copies = [each.name for each in read.findings if test(read, each, targets, is_known)]
+    if not copies:
+        return []
+    one = len(copies) == 1
+    nodes = counted(int(is_known.sum()), "labelled node")
+    return [
+        f"{shorten([repr(name) for name in copies])} {'says' if one else 'each say'} the label by "
+        f"{'itself' if one else 'themselves'} in all {nodes}; leave {'it' if one else 'them'} out unless "
+        f"{'it is' if one else 'they are'} known before the label is"
+    ]
+
+
+def _has_one_value_per_class(read: NodeTable, column: Finding, targets: np.ndarray, is_known: np.ndarray) -> bool:
+    if column.encoder is None or column.kind not in ("number", "boolean", "date", "category"):
+        return False
+    rows = np.flatnonzero(is_known)
+    for some in (rows[:1_000], rows):  # most columns are told by the first rows, at no cost
+        values = read.values[column.name].take(pa.array(some)).combine_chunks()
+        codes = pc.dictionary_encode(values, null_encoding="encode").indices.to_numpy()
+        num_pairs = len(np.unique(codes * (targets.max() + 1) + targets[some]))
+        if not num_pairs == len(np.unique(codes)) == len(np.unique(targets[some])):
+            return False
+    return True
+
+
+def _has_the_same_numbers(read: NodeTable, column: Finding, targets: np.ndarray, is_known: np.ndarray) -> bool:
+    if column.encoder is None or column.kind != "number":
+        return False
+    return np.array_equal(read_numbers(read.table, column.name, read.values[column.name])[is_known], targets[is_known])

@@ -23,6 +23,7 @@ from graphjoule.tasks.own_edges import EdgeTable, read_edges
 from graphjoule.tasks.own_graph import (
     NodeTable,
     TableOptions,
+    about_split,
     check_one_graph,
     read_graphs,
     read_graphs_like,
@@ -33,8 +34,14 @@ from graphjoule.tasks.own_graph import (
 )
 from graphjoule.tasks.pooling import Pooling
 from graphjoule.tasks.reading import check_file, file_sha256, shorten
-from graphjoule.tasks.splits import PARTS, Split, stratified_rule
-from graphjoule.tasks.table_report import about_graphs, unused_columns, warnings_of, warnings_of_names
+from graphjoule.tasks.splits import Split, stratified_rule
+from graphjoule.tasks.table_report import (
+    about_graphs,
+    unused_columns,
+    warnings_of,
+    warnings_of_copies,
+    warnings_of_names,
+)
 from graphjoule.tasks.task import ModelInput, Task, pack_features
 
 DEFAULT_NEIGHBORS = 10
@@ -71,7 +78,8 @@ def load_tables(
     What a column holds is recognised: numbers, booleans and dates are standardised with mean and standard deviation of
     all nodes, and a missing one becomes the mean and is marked; categories become one feature each, free text one per
     frequent word. Constant columns and columns of names are left out. A line says so. Labels that are blank are to be
-    predicted. By default a fifth of each class validates, and no node is held back to test.
+    predicted. By default a fifth of each class validates, and no node is held back to test. A column "split" of train,
+    val and test, in the table of nodes or else of graphs, is the split "public" instead, and no feature.
 
     Args:
         nodes: one row per node: its id, its label, its features.
@@ -80,7 +88,7 @@ def load_tables(
             else the nodes are called 1, 2, and so on.
         label: column of what is to be predicted: by default "label". Several, in a list or with commas, are several
             numbers of a node, or labels that are each there or not.
-        features: columns that are features: by default all but id and label.
+        features: columns that are features: by default all but id, label and split.
         one_hot: columns among them, or besides them, that are categories whatever they look like.
         source: column of an edge's one end: by default "source", "src", "from" or the first column.
         target: column of its other end: by default "target", "dst", "to" or the second column.
@@ -101,8 +109,7 @@ def load_tables(
         order: of an ordinal objective the classes, lowest first; by default they must be numbers.
         test_fraction: share of the labelled nodes of each class to hold back and score once at the end.
         graphs: one row per graph: its id, in the column `graph_column`, "id" or the first, and its label; then what is
-            said above about the labels of nodes holds for graphs, and an edge between two graphs is refused. A column
-            "split" of train, val and test is the split "public".
+            said above about the labels of nodes holds for graphs, and an edge between two graphs is refused.
         graph_column: column of the nodes that names their graph: by default "graph". If the edges have it too, ids of
             nodes need differ within a graph alone; else all must differ.
         pooling: how outputs of nodes become those of graphs: "mean", "sum" or "max".
@@ -129,7 +136,7 @@ def load_tables(
     targets = _targets(labelled, asked)
     x, _ = _features(read)
     graph, linked = graph_of(edges, options, read, x)
-    own_split = None if units is None else _own_split(units, asked.is_known(targets), test_fraction)
+    own_split = _own_split(labelled, asked.is_known(targets), test_fraction, "node" if units is None else "graph")
     made = Task(
         name=labelled.table.path.name,
         features=x,
@@ -146,7 +153,8 @@ def load_tables(
         pooling=_pooling(read),
     )
     _log_columns(read)
-    for said in warnings_of_names(asked.names):
+    copies = warnings_of_copies(read, targets.numpy()) if units is None else []
+    for said in (*warnings_of_names(asked.names), *copies):
         logger.warning("%s: %s", labelled.table.path, said)
     if units is not None:
         logger.info("%s: %s %s", nodes, counted(made.num_nodes, "node"), about_graphs(units, read))
@@ -289,15 +297,13 @@ def _features(read: NodeTable) -> tuple[Features, list[str]]:
     return pack_features(torch.from_numpy(matrix) if isinstance(matrix, np.ndarray) else matrix), said
 
 
-def _own_split(graphs: NodeTable, is_known: torch.Tensor, test_fraction: float) -> Split | None:
-    """The split that a table of graphs has in a column, of those whose target is known; None if it has none."""
-    found = split_parts(graphs, is_known.numpy(), test_fraction)
+def _own_split(read: NodeTable, is_known: torch.Tensor, test_fraction: float, unit: str) -> Split | None:
+    """The split that a table has in a column, of those whose target is known; None if it has none."""
+    found = split_parts(read, is_known.numpy(), test_fraction, unit)
     if found is None:
         return None
-    parts = [torch.from_numpy(part) for part in found]
-    sizes = ", ".join(f"{len(part):,} {name}" for name, part in zip(PARTS, parts, strict=True))
-    logger.info("%s: its column 'split' is the split 'public': %s", graphs.table.path, sizes)
-    return Split("public", None, *parts)
+    logger.info("%s: %s", read.table.path, about_split(found))
+    return Split("public", None, *(torch.from_numpy(part) for part in found))
 
 
 def _pooling(read: NodeTable) -> Pooling | None:
@@ -348,7 +354,10 @@ def _operator(edges: EdgeTable, rows: np.ndarray) -> Propagation:
         is_there = np.zeros((2, len(pair)), dtype=bool)
         is_there[(index[0] > index[1]).astype(np.int64), pair] = True
         kept = (is_there[0] & is_there[1])[pair]
-        index, weight = index[:, kept], None if weight is None else weight[kept]
+        index, weight, rows = index[:, kept], None if weight is None else weight[kept], rows[kept]
+    if edges.codes is not None and direction != "kept" and len(edges.types) > 1:
+        assert weight is not None
+        index, weight = _pairs_of_types(index, weight, edges.codes[rows], edges.num_nodes)
     # A copy of the weights: pyarrow's arrays cannot be written to.
     tensors = torch.from_numpy(index), None if weight is None else torch.from_numpy(np.array(weight))
     try:
@@ -357,6 +366,20 @@ def _operator(edges: EdgeTable, rows: np.ndarray) -> Propagation:
         return Propagation.from_edge_index(*tensors, edges.num_nodes, symmetrize=True)
     except GraphjouleError as error:
         raise GraphjouleError(f"{edges.table.path}: {error}") from error
+
+
+def _pairs_of_types(
+    index: np.ndarray, weight: np.ndarray, codes: np.ndarray, num_nodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """One edge for every pair of nodes and type, with the larger weight of its two directions.
+
+    Weights of types add up whichever way their rows point: the larger direction of all types together would leave out a
+    type whose row points the other way.
+    """
+    low, high = np.sort(index, axis=0)
+    key, pair = np.unique((codes * num_nodes + low) * num_nodes + high, return_inverse=True)
+    sums = np.bincount(2 * pair + (index[0] > index[1]), weight, minlength=2 * len(key))
+    return np.stack([key // num_nodes % num_nodes, key % num_nodes]), sums.reshape(-1, 2).max(axis=1)
 
 
 # What is said about it.
