@@ -142,7 +142,9 @@ def test_whatever_draws_draws_from_the_runs_own_numbers(function):
 
 
 @pytest.mark.parametrize(
-    ("draw", "whose"), [(random.random, "Python's random"), (np.random.rand, "NumPy"), (torch.seed, "torch")], ids=str
+    ("draw", "whose"),
+    [(random.random, "Python's random"), (np.random.rand, "NumPy"), (torch.seed, "torch")],
+    ids=["Python", "NumPy", "torch"],
 )
 def test_draws_that_no_seed_reaches_are_one_warning(caplog, draw, whose):
     class Noisy(_Linear):
