@@ -310,8 +310,13 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_epoch(world, tmp_path):
         assert all(states[0][name].equal(value) for name, value in whole_states[0].items())
 
 
+class OwnNetwork(torch.nn.Linear):
+    def forward(self, x, edge_index):
+        return super().forward(x)
+
+
 def own_model(in_channels, out_channels):
-    return torch.nn.Linear(in_channels, out_channels)
+    return OwnNetwork(in_channels, out_channels)
 
 
 def refused_own_model(group, folder):

@@ -112,7 +112,7 @@ class Stack(StackBody):
         return self._grad_w, self._grad_b
 
     def _buffer(self, place: int) -> Tensor:
-        return self._taken("buffers", 3)[place]
+        return self._taken("buffers", 1 if self._is_wide else 3)[place]
 
     def _kept(self, k: int) -> Tensor:
         """Where the ``M`` of layer k is kept; one segment after the other takes the same place."""
