@@ -405,6 +405,7 @@ TABLES = {
     "ablation": ablation_table,
     "gate": gate_table,
     "views": cost_table,
+    "corpus_fifth": partial(corpus_table, ledger.settings_ledger, "fifth.jsonl.gz"),
     "corpus_fourth": partial(corpus_table, ledger.settings_ledger, "fourth.jsonl.gz"),
     "corpus_fourth_auto": partial(corpus_table, ledger.auto_ledger, "fourth-auto.jsonl.gz", "fourth.jsonl.gz"),
     "corpus_mixed": partial(
@@ -414,7 +415,7 @@ TABLES = {
     ),
     "corpus_verdict": partial(corpus_table, ledger.settings_ledger, "verdict.jsonl.gz"),
     "corpus_auto": partial(corpus_table, ledger.auto_ledger, "verdict-auto.jsonl.gz", "verdict.jsonl.gz"),
-    "corpus_lines": partial(corpus_lines, ledger.settings_ledger, "verdict.jsonl.gz"),
+    "corpus_lines": partial(corpus_lines, ledger.settings_ledger, "fifth.jsonl.gz"),
     "corpus_auto_lines": partial(corpus_lines, ledger.auto_ledger, "fourth-auto.jsonl.gz", "fourth.jsonl.gz"),
     "corpus_second": partial(corpus_table, ledger.settings_ledger, "judge.jsonl.gz"),
     "corpus_second_auto": partial(corpus_table, ledger.auto_ledger, "auto.jsonl.gz", "judge.jsonl.gz"),
