@@ -14,7 +14,8 @@ code 0 says that nothing is left, 3 that something is.
 **One commit.** The project moves on between two calls, its campaign does not: `--pin` copies the package and the
 studies as they are in a commit, and this file, which plans and packs, as it is now. `--code` lets that copy do the
 work, and every record has its commit and the hash of its files. The first `--pin` takes the commit that is checked out;
-once there was a call, it takes that one's, which reproduction/results/campaign/ keeps. A record of other code is not
+once there was a call, it takes that one's, which reproduction/results/campaign/ keeps (or, if a rewritten history has
+lost it, a commit with the same package). A record of other code is not
 counted as done, and `graphjoule verify` compares the hash with the commit.
 
 **Over several machines.** `--collect` puts a study that is whole in its place, instead of its old records, and what is
@@ -205,7 +206,7 @@ def main() -> None:
 
 def pin(folder: Path, out: Path, results: Path) -> None:
     """Copy the code of the campaign's commit: that of its calls so far, else the one that is checked out."""
-    commits = {call["commit"] for call in calls(out, results)}
+    commits = {in_history(commit, out, results) for commit in {call["commit"] for call in calls(out, results)}}
     if len(commits) > 1:
         raise GraphjouleError(f"The calls of the campaign are of several commits: {', '.join(sorted(commits))}.")
     name = commits.pop() if commits else "HEAD"
@@ -220,6 +221,24 @@ def pin(folder: Path, out: Path, results: Path) -> None:
     shutil.copy(__file__, folder / "reproduction" / "campaign.py")  # it plans and packs; the package is what trains
     (folder / "COMMIT").write_text(commit.stdout)
     print(f"{folder}: the code of commit {commit.stdout.strip()}.")
+
+
+def in_history(commit: str, out: Path, results: Path) -> str:
+    """The commit, or, where a history that was written anew has lost it, the newest one with the same package.
+
+    The hash of its files stands in the records that it made.
+    """
+    from graphjoule.training import source_of_commit  # this file also runs with pinned code, which may lack it
+
+    sources = {r.versions.get("source") for r in earlier_records(out, results) if r.versions.get("commit") == commit}
+    if not sources or source_of_commit(commit) is not None:
+        return commit
+    history = subprocess.run(["git", "rev-list", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT)
+    found = next((name for name in history.stdout.split() if source_of_commit(name) in sources), None)
+    if found is None:
+        raise GraphjouleError(f"Commit {commit} of the campaign is not in the history, and no other has its files.")
+    print(f"{commit[:12]} is not in the history; {found[:12]} has the same files.")
+    return found
 
 
 def _refuse(folder: Path) -> None:

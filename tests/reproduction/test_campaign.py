@@ -1,6 +1,8 @@
 """The campaign on embedded data: what it plans, that it stops and goes on, and what it packs."""
 
 import json
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -177,6 +179,23 @@ def test_a_folder_that_is_no_pinned_code_is_refused(tmp_path):
         campaign.pin(tmp_path / "new", tmp_path / "out", tmp_path / "results")
     with pytest.raises(campaign.GraphjouleError, match="no file COMMIT"):
         campaign.run_pinned(tmp_path / "mine", ["--code", "mine", "--plan"])
+
+
+def test_a_commit_that_history_has_lost_is_found_by_the_hash_of_its_files(monkeypatch, tmp_path, capsys):
+    lost, made = "0" * 40, SimpleNamespace(versions={"commit": "0" * 40, "source": "those files"})
+    monkeypatch.setattr(campaign, "earlier_records", lambda out, results: [made])
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=campaign.ROOT
+    ).stdout.strip()
+    if not head:
+        pytest.skip("this is no checkout")
+    monkeypatch.setattr("graphjoule.training.source_of_commit", lambda name: "those files" if name == head else None)
+    assert campaign.in_history(lost, tmp_path, tmp_path) == head
+    assert "is not in the history; " in capsys.readouterr().out
+    assert campaign.in_history(head, tmp_path, tmp_path) == head
+    monkeypatch.setattr("graphjoule.training.source_of_commit", lambda name: None)
+    with pytest.raises(campaign.GraphjouleError, match="no other has its files"):
+        campaign.in_history(lost, tmp_path, tmp_path)
 
 
 def test_pinned_code_comes_before_the_path_that_libraries_are_on(tmp_path, monkeypatch, capfd):

@@ -19,6 +19,7 @@ from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
 from .loop import TrainingInterrupted as TrainingInterrupted
 from .loop import deferred_interrupt as deferred_interrupt
+from .provenance import source_of_commit as source_of_commit
 from .provenance import source_sha256 as source_sha256
 from .provenance import versions as versions
 from .recipe import Recipe as Recipe
