@@ -117,12 +117,16 @@ class Rows:
         rowptr: start of every row.
         col: column of every entry.
         short: most rows, those of equal length together, int32.
+        short_start: where each of them starts among the entries, int32: one load less to wait for.
+        short_end: and where it ends, int32.
         long: the hubs, int32.
     """
 
     rowptr: Tensor
     col: Tensor
     short: Tensor
+    short_start: Tensor
+    short_end: Tensor
     long: Tensor
 
     @classmethod
@@ -132,7 +136,9 @@ class Rows:
         order = torch.argsort(length, descending=True, stable=True).int()
         is_long = length > max(_LONG_ROW, _LONG_ROW_MEANS * col.numel() / max(1, length.numel()))
         num_long = int(is_long.sum())
-        return cls(rowptr, col, order[num_long:].contiguous(), order[:num_long].contiguous())
+        short = order[num_long:].contiguous()
+        start, end = rowptr[:-1].int()[short], rowptr[1:].int()[short]
+        return cls(rowptr, col, short, start, end, order[:num_long].contiguous())
 
     @property
     def num_rows(self) -> int:

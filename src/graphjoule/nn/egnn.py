@@ -269,9 +269,9 @@ class ResidualModel(GraphModel):
             "beta": beta,
             "p": p,
         }
-        if norms is None:
-            return partial(egnn_stack, **settings)
         activations = torch.float32 if or_seen else getattr(torch, self.activations)  # who looks on sees them all
+        if norms is None:
+            return partial(egnn_stack, activations=activations, **settings)
         return partial(_norm_stack, norms=norms, activations=activations, **settings)
 
     def layers(self) -> list[ResidualConv]:

@@ -7,7 +7,6 @@ segment plus one per layer of the segment at hand; dropout masks are hashed agai
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -88,6 +87,7 @@ def egnn_stack(
     keys: Tensor | None = None,
     segment: int | None = None,
     show: Show | None = None,
+    activations: torch.dtype = torch.float32,
 ) -> Tensor:
     """All layers of EGNN, ``X_k = egnn_layer(X_{k-1}, X_0, W_k, b_k)``; returns the last ``X_k``.
 
@@ -106,16 +106,19 @@ def egnn_stack(
         segment: layers per checkpointed segment; None keeps every layer, as the reference backend always does.
         show: called with the number of every layer, its output, and what the next layer's product made of it, if that
             is at hand; without dropout and where `is_plain` says so.
+        activations: dtype in which a GPU's kernels keep activations between layers, float32 or bfloat16; sums are
+            float32. Other backends keep the dtype of `x0`.
     """
     if x0.size(-1) > 64 and fuses_norms(x0, graph):  # wide layers: norms that do nothing
         nothing = torch.zeros_like(weights[:, 0])
         settings: dict[str, Any] = {"c_min": c_min, "beta": beta, "p": p, "keys": keys, "segment": segment}
-        return egnn_norm_stack(x0, graph, weights, shifts, None, nothing, show=show, **settings)[0]
+        return egnn_norm_stack(
+            x0, graph, weights, shifts, None, nothing, show=show, activations=activations, **settings
+        )[0]
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
-        # Imported here: the Triton backend only where Triton is, and both build on this file.
-        kind = importlib.import_module(f"graphjoule.ops.stack_{backend}").Stack
-        call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward=torch.is_grad_enabled(), show=show))
+        kind, needs_backward = _body_of(backend, x0.size(-1)), torch.is_grad_enabled()
+        call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward, show, activations))
         tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys if p else None)]
         out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]
         return out[0]
@@ -127,6 +130,17 @@ def egnn_stack(
         if show is not None:
             show(k, x, None)
     return x
+
+
+def _body_of(backend: str, channels: int) -> type[StackBody]:
+    """The class of a backend for layers of a width; Triton's is imported only where Triton is."""
+    if backend == "cpu":
+        from graphjoule.ops.stack_cpu import Stack
+
+        return Stack
+    from graphjoule.ops.stack_triton import stack_of
+
+    return stack_of(channels)
 
 
 def fuses_norms(x0: Tensor, graph: Propagation) -> bool:
@@ -179,8 +193,7 @@ def egnn_norm_stack(
         segment: likewise.
         show: likewise.
         eps: added to every variance.
-        activations: dtype in which fused kernels keep activations between layers, float32 or bfloat16; sums are
-            float32. The plain backend keeps the dtype of `x0`.
+        activations: as in `egnn_stack`.
 
     Returns:
         The output of the last layer; and mean and unbiased variance of every layer's product, shape
@@ -190,7 +203,7 @@ def egnn_norm_stack(
         from graphjoule.ops.stack_norm import Stack, run_stack
 
         needs_backward = torch.is_grad_enabled()
-        body = Stack(graph, c_min, beta, p, segment, needs_backward, show, eps=eps, activations=activations)
+        body = Stack(graph, c_min, beta, p, segment, needs_backward, show, activations, eps=eps)
         tensors = (x0, weights, shifts, gammas, betas, keys if p else None)
         out, statistics = run_stack(body, *[None if t is None else t[None].contiguous() for t in tensors])
         return out[0], statistics[0]
@@ -224,6 +237,7 @@ class StackBody(ABC):
     segment: int | None
     needs_backward: bool
     show: Show | None
+    activations: torch.dtype = torch.float32
     x0: Tensor = field(init=False)
     weights: Tensor = field(init=False)
     shifts: Tensor | None = field(init=False)

@@ -40,14 +40,12 @@ class Stack(StackBody):
 
     Attributes:
         eps: of all norms.
-        activations: dtype in which activations are kept; sums are float32.
         gammas: factors of the norms, shape ``[runs, K, d]``; None where nothing is measured and `betas` only added.
         betas: offsets of the norms, shape ``[runs, K, d]``.
         statistics: mean and unbiased variance of every layer, shape ``[K, runs, 2, d]``.
     """
 
     eps: float = 1e-5
-    activations: torch.dtype = torch.float32
     gammas: Tensor | None = field(init=False)
     betas: Tensor = field(init=False)
     statistics: Tensor = field(init=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
@@ -10,34 +12,75 @@ from graphjoule.ops.triton_gather import DROP_INPUT, DROP_OUTPUT, NO_DROP, gathe
 from graphjoule.ops.triton_layer import WIDTHS, num_stretches, weight_srelu, weight_srelu_backward
 
 
-class Stack(StackBody):
+def stack_of(channels: int) -> type[StackBody]:
+    """The stack for layers of a width."""
+    return Stack if channels in WIDTHS else AnyWidth
+
+
+@dataclass
+class _Stack(StackBody):
+    """What stacks on a GPU share: keys layer by layer, each in one piece, and sums with the shift's in a last row."""
+
+    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+        """See `StackBody.bind`."""
+        super().bind(x0, weights, shifts, None if keys is None else keys.transpose(0, 1).contiguous())
+
+    def parameter_grads(self) -> tuple[Tensor, Tensor | None]:
+        """See `StackBody.parameter_grads`: the last row belongs to the shift."""
+        total = torch.cat(self.sums).transpose(0, 1)
+        d = total.size(-1)
+        return total[:, :, :d], None if self.shifts is None else total[:, :, d]
+
+    def _key(self, k: int) -> Tensor | None:
+        """The key of a layer's input; None for the last output, which the head drops."""
+        return None if self.keys is None or k == self.num_layers else self.keys[k]
+
+    def _shift(self, k: int) -> Tensor | None:
+        return None if self.shifts is None else self.shifts[:, k]
+
+
+@dataclass
+class Stack(_Stack):
     """Remembers the mixed input ``M`` of every layer and one bit per element for where the SReLU was active.
 
-    With ``M`` at hand the backward pass needs a single sparse product, like the forward pass.
+    With ``M`` at hand the backward pass needs a single sparse product, like the forward pass. What goes from layer to
+    layer is the output with the next layer's dropout on it: hashing once per element is cheaper than once per
+    neighbour. One kernel for a whole half of a layer, the gather and its product, was tried: it took 1.4 times as
+    long on Pubmed, because programs that hold a weight are too few to wait for a gather. Activations and their
+    gradients are kept in `activations`, sums in float32.
     """
 
-    _partial: Tensor
-    _first: int
+    _partial: Tensor = field(init=False)
+    _first: int = field(init=False)
+
+    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+        """See `StackBody.bind`."""
+        super().bind(x0, weights, shifts, keys)
+        self._kept_x0 = x0.to(self.activations)
+
+    def unbind(self) -> None:
+        """See `StackBody.unbind`."""
+        super().unbind()
+        del self._kept_x0
+
+    def run_forward(self) -> Tensor:
+        """See `StackBody.run_forward`."""
+        return super().run_forward().to(self.x0.dtype)
+
+    def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `StackBody.run_backward`."""
+        return super().run_backward(grad.to(self.activations))
 
     def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
-        """See `StackBody.layer`.
-
-        Where a Triton kernel makes the output, it drops it for the next layer too: hashing once per element is cheaper
-        than once per neighbour. So from the second layer on ``x`` comes dropped.
-        """
-        is_dropped = k > 0 and x.size(-1) in WIDTHS
+        """See `StackBody.layer`; from the second layer on ``x`` comes dropped."""
         mixed = gather(
-            x, self.graph.rows, self.graph.value,
-            a=1 - self.c_min, alpha=self.alpha, beta=self.beta, x0=self.x0,
-            drop=NO_DROP if is_dropped else DROP_INPUT, p=self.p, keys=self._key(k),
+            x.to(self.activations), self.graph.rows, self.graph.value,
+            a=1 - self.c_min, alpha=self.alpha, beta=self.beta, x0=self._kept_x0,
+            drop=NO_DROP if k else DROP_INPUT, p=self.p, keys=self._key(k),
         )  # fmt: skip
-        shift = None if self.shifts is None else self.shifts[:, k]
-        weight = self.weights[:, k]
-        if x.size(-1) in WIDTHS:
-            next_key = self._key(k + 1) if k + 1 < self.weights.size(1) else None
-            out, active = weight_srelu(mixed, weight, shift, want_active=remember, p=self.p, keys=next_key)
-        else:
-            out, active = _wide_forward(mixed, weight, shift, want_active=remember)
+        out, active = weight_srelu(
+            mixed, self.weights[:, k], self._shift(k), want_active=remember, p=self.p, keys=self._key(k + 1)
+        )
         if remember:
             self.remembered[k] = (mixed, active)
         return out
@@ -45,15 +88,13 @@ class Stack(StackBody):
     def begin_segment(self, layers: range) -> None:
         """Make room for the partial sums of all layers, so that adding them up is one launch."""
         runs, n, d = self.x0.shape
-        stretches = num_stretches(runs, n) if d in WIDTHS else 1
         self._first = layers.start
-        self._partial = self.x0.new_empty(len(layers), runs, stretches, d + 1, d)
+        self._partial = self.x0.new_empty(len(layers), runs, num_stretches(runs, n), d + 1, d)
 
     def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
         """See `StackBody.layer_backward`."""
         mixed, active = self.remembered.pop(k)
-        backward = weight_srelu_backward if grad.size(-1) in WIDTHS else _wide_backward
-        grad_mixed = backward(grad, mixed, self.weights[:, k], active, self._partial[k - self._first])
+        grad_mixed = weight_srelu_backward(grad, mixed, self.weights[:, k], active, self._partial[k - self._first])
         return gather(
             grad_mixed, self.graph.rows, self.graph.value,
             a=1 - self.c_min, alpha=self.alpha, beta=self.beta, add_to=grad_x0,
@@ -65,18 +106,39 @@ class Stack(StackBody):
         self.sums.insert(0, self._partial.sum(dim=2))
         del self._partial
 
-    def parameter_grads(self) -> tuple[Tensor, Tensor | None]:
-        """See `StackBody.parameter_grads`: the last row of each sum belongs to the shift."""
-        total = torch.cat(self.sums).transpose(0, 1)
-        d = total.size(-1)
-        return total[:, :, :d], None if self.shifts is None else total[:, :, d]
 
-    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
-        """Keys are kept layer by layer, each in one piece."""
-        super().bind(x0, weights, shifts, None if keys is None else keys.transpose(0, 1).contiguous())
+@dataclass
+class AnyWidth(_Stack):
+    """The same for widths whose weights do not fit into registers: a gather, and a product of cuBLAS.
 
-    def _key(self, k: int) -> Tensor | None:
-        return None if self.keys is None else self.keys[k]
+    It remembers ``M`` and where the SReLU was active.
+    """
+
+    def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
+        """See `StackBody.layer`."""
+        mixed = gather(
+            x, self.graph.rows, self.graph.value, a=1 - self.c_min, alpha=self.alpha, beta=self.beta, x0=self.x0,
+            drop=DROP_INPUT, p=self.p, keys=self._key(k),
+        )  # fmt: skip
+        out, active = _wide_forward(mixed, self.weights[:, k], self._shift(k), want_active=remember)
+        if remember:
+            self.remembered[k] = (mixed, active)
+        return out
+
+    def begin_segment(self, layers: range) -> None:
+        """Make room for the gradients of all layers."""
+        runs, _, d = self.x0.shape
+        self._first = layers.start
+        self.sums.insert(0, self.x0.new_empty(len(layers), runs, d + 1, d))
+
+    def layer_backward(self, grad: Tensor, k: int, grad_x0: Tensor) -> Tensor:
+        """See `StackBody.layer_backward`."""
+        mixed, active = self.remembered.pop(k)
+        grad_mixed = _wide_backward(grad, mixed, self.weights[:, k], active, self.sums[0][k - self._first])
+        return gather(
+            grad_mixed, self.graph.rows, self.graph.value, a=1 - self.c_min, alpha=self.alpha, beta=self.beta,
+            add_to=grad_x0, drop=DROP_OUTPUT, p=self.p, keys=self._key(k),
+        )  # fmt: skip
 
 
 def _wide_forward(
@@ -95,9 +157,9 @@ def _wide_backward(grad: Tensor, mixed: Tensor, weight: Tensor, active: Tensor |
     d = grad.size(-1)
     if active is not None:
         inner = grad * active
-        torch.sum(grad - inner, dim=1, out=sums[:, 0, d])
+        torch.sum(grad - inner, dim=1, out=sums[:, d])
         grad = inner
-    sums[:, 0, :d] = _tall_product(mixed, grad)
+    sums[:, :d] = _tall_product(mixed, grad)
     return torch.bmm(grad, weight.transpose(1, 2))
 
 

@@ -118,7 +118,8 @@ def gather(
     num_hub_programs = num_long * triton.cdiv(channels, hub_block)
     programs = num_hub_programs + triton.cdiv(num_short, rows_at_once) * triton.cdiv(channels, block)
     _gather_kernel[(programs, runs)](
-        rows.short, rows.long, num_short, num_hub_programs, *common, *numbers, **flags,
+        rows.short, rows.short_start, rows.short_end, rows.long, num_short, num_hub_programs, *common, *numbers,
+        **flags,
         BLOCK=block, ROWS=rows_at_once, ENTRIES=tile.entries, HUB_BLOCK=hub_block, HUB_ENTRIES=tile.hub_entries,
         num_warps=tile.warps,
     )  # fmt: skip
@@ -162,7 +163,8 @@ def kept(index, key0, key1, half, dropped):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _gather_kernel(  # type: ignore[no-untyped-def]
-    short, long, num_short, num_hub_programs, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    short, short_start, short_end, long, num_short, num_hub_programs,
+    out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
@@ -174,7 +176,8 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         blocks = tl.cdiv(channels, HUB_BLOCK)
         hub = tl.load(long + program // blocks + tl.arange(0, 1))
         _make_rows(
-            hub, hub >= 0, program % blocks, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            hub, hub >= 0, tl.load(rowptr + hub), tl.load(rowptr + hub + 1), program % blocks,
+            out, x, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
             DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, False, HINT, HUB_BLOCK, 1, HUB_ENTRIES,
         )  # fmt: skip
@@ -184,8 +187,10 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         place = program % tiles * ROWS + tl.arange(0, ROWS)
         is_row = place < num_short
         row = tl.load(short + place, mask=is_row, other=0)
+        start = tl.load(short_start + place, mask=is_row, other=0)
+        end = tl.load(short_end + place, mask=is_row, other=0)
         _make_rows(
-            row, is_row, program // tiles, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+            row, is_row, start, end, program // tiles, out, x, col, value, value_id, x0, add_to, keys, velocity, speed,
             num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
             DROP, HAS_X0, HAS_ADD, HAS_ID, HAS_ALPHA, HAS_V, HAS_SPEED, PARTS, UNROLL, HINT, BLOCK, ROWS, ENTRIES,
         )  # fmt: skip
@@ -193,7 +198,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _make_rows(  # type: ignore[no-untyped-def]
-    row, is_row, block, out, x, rowptr, col, value, value_id, x0, add_to, keys, velocity, speed,
+    row, is_row, start, end, block, out, x, col, value, value_id, x0, add_to, keys, velocity, speed,
     num_cols, num_rows, channels, a, alpha, beta, half, dropped, scale, keep, h,
     DROP: tl.constexpr, HAS_X0: tl.constexpr, HAS_ADD: tl.constexpr, HAS_ID: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_V: tl.constexpr, HAS_SPEED: tl.constexpr, PARTS: tl.constexpr, UNROLL: tl.constexpr, HINT: tl.constexpr,
@@ -207,11 +212,17 @@ def _make_rows(  # type: ignore[no-untyped-def]
         key0 = tl.load(keys + 2 * run).to(tl.uint32, bitcast=True)
         key1 = tl.load(keys + 2 * run + 1).to(tl.uint32, bitcast=True)
 
-    start = tl.load(rowptr + row, mask=is_row, other=0)
-    end = tl.load(rowptr + row + 1, mask=is_row, other=0)
-    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     keep_x: tl.constexpr = "evict_last" if HINT else ""
     pass_by: tl.constexpr = "evict_first" if HINT else ""
+    inside = is_row[:, None] & is_channel[None, :]
+    own_element = row[:, None] * channels + channel[None, :]
+    if HAS_ALPHA or HAS_ADD:  # asked for before the sum, so that nobody waits for it after
+        own = tl.load(x + own_element, mask=inside, other=0.0).to(tl.float32)
+    if HAS_X0:
+        origin = tl.load(
+            x0 + run * num_rows * channels + own_element, mask=inside, other=0.0, eviction_policy=pass_by
+        ).to(tl.float32)
+    total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     for first in range(0, tl.max(end - start), ENTRIES):
         if UNROLL:
             for step in tl.static_range(ENTRIES):
@@ -246,10 +257,8 @@ def _make_rows(  # type: ignore[no-untyped-def]
             total += tl.sum(weight[:, :, None] * part, axis=1)
     total *= a
 
-    inside = is_row[:, None] & is_channel[None, :]
-    element = row[:, None] * channels + channel[None, :]
+    element = own_element
     if HAS_ALPHA or HAS_ADD:
-        own = tl.load(x + element, mask=inside, other=0.0).to(tl.float32)
         if HAS_ADD:
             place = add_to + run * num_rows * channels + element
             tl.store(place, tl.load(place, mask=inside, other=0.0) + beta * own, mask=inside)
@@ -263,9 +272,7 @@ def _make_rows(  # type: ignore[no-untyped-def]
     if HAS_SPEED:
         total *= tl.load(speed + channel, mask=is_channel, other=0.0)[None, :]
     if HAS_X0:
-        total += beta * tl.load(
-            x0 + run * num_rows * channels + element, mask=inside, other=0.0, eviction_policy=pass_by
-        ).to(tl.float32)
+        total += beta * origin
         if HAS_V:
             total -= beta * own
     if HAS_V:
@@ -291,6 +298,6 @@ def _dropout_kernel(x, out, keys, count, half, dropped, scale, BLOCK: tl.constex
     key1 = tl.load(keys + 2 * run + 1).to(tl.uint32, bitcast=True)
     element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = element < count
-    value = tl.load(x + run * count + element, mask=inside)
+    value = tl.load(x + run * count + element, mask=inside).to(tl.float32)
     value = tl.where(kept(element, key0, key1, half, dropped), value * scale, 0.0)
     tl.store(out + run * count + element, value, mask=inside)
