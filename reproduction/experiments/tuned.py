@@ -28,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from graphjoule import GraphjouleError, Trace, fit, limits, load_recipe, load_task
 from graphjoule.graph import normalize_rows
 from graphjoule.studies import Protocol
+from graphjoule.tasks import Task
 from graphjoule.terms import ConsistencySettings
 from graphjoule.training import (
     CapturedStep,
@@ -71,6 +73,23 @@ def winner(folder: Path, dataset: str, model: str) -> Recipe:
         raise GraphjouleError(f"{model} on {dataset}: {len(trials)} of {PLAN['search']['trials']} trials are done.")
     best = max((trial for trial in trials if trial["value"] is not None), key=lambda trial: trial["value"])
     return with_settings(start(model, dataset), best["params"])
+
+
+def energies(network: nn.Module, recipe: Recipe, task: Task) -> dict[str, Any]:
+    """The energy of every layer on the task's device; of EGNN how many layers are within both limits, and by how much.
+
+    A least slack below 1 says by what factor a limit is broken.
+    """
+    network.to(task.targets.device)  # `fit` returns its models on the CPU
+    x = normalize_rows(task.features) if recipe.data.normalize_features else task.features
+    watch = ["encoder", "convs.*"] if hasattr(network, "encoder") else ["convs.*"]
+    trace = Trace.of(network, task.graph, (x, task.graph), ["energy"], watch=watch)
+    found: dict[str, Any] = {"energies": [float(f"{row.energy:.6g}") for row in trace.layers]}
+    if recipe.model.name == "egnn":
+        held = limits(trace, recipe.model.options["c_min"], recipe.model.options["c_max"])
+        slacks = [min(layer.lower_slack, layer.upper_slack) for layer in held.layers]
+        found |= {"layers_within": sum(s >= 1 - 1e-6 for s in slacks), "least_slack": float(f"{min(slacks):.4g}")}
+    return found
 
 
 # The parts; each returns a sentence.
@@ -116,15 +135,7 @@ def winners(dataset: str, model: str, folder: Path, device: str, end: float, sta
     x = normalize_rows(task.features) if recipe.data.normalize_features else task.features
     lines, mean = [], torch.zeros((), device=task.targets.device)
     for record, network in zip(result.records, result.models, strict=True):
-        network.to(task.targets.device)  # `fit` returns its models on the CPU
-        watch = ["encoder", "convs.*"] if hasattr(network, "encoder") else ["convs.*"]
-        trace = Trace.of(network, task.graph, (x, task.graph), ["energy"], watch=watch)
-        line: dict[str, Any] = {"seed": record.seed, "energies": [float(f"{row.energy:.6g}") for row in trace.layers]}
-        if model == "egnn":
-            held = limits(trace, recipe.model.options["c_min"], recipe.model.options["c_max"])
-            slacks = [min(layer.lower_slack, layer.upper_slack) for layer in held.layers]
-            line |= {"layers_within": sum(s >= 1 - 1e-6 for s in slacks), "least_slack": float(f"{min(slacks):.4g}")}
-        lines.append(json.dumps(line))
+        lines.append(json.dumps({"seed": record.seed, **energies(network, recipe, task)}))
         with torch.no_grad():
             mean = mean + network.eval()(x, task.graph).softmax(dim=-1) / len(result.models)
     if recipe.data.split == "public":  # one split for all, so that their mean can be scored; reported apart
