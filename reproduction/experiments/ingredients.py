@@ -3,7 +3,7 @@
     python -m reproduction.experiments.ingredients --device cuda --workers 4 --seconds 200
 
 A line per variant and graph, in the plan's order of hope, is added to ``--out`` as soon as it is there; a variant that
-has its line is not trained again. No test label can be read: `graphjoule.tuning.validation.hide_test` removes them.
+has its line is not trained again. No test label can be read: `graphjoule.tuning.hide_test` removes them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from graphjoule import GraphjouleError, fit, load_task
-from graphjoule.graph.features import Features, SparseFeatures
+from graphjoule.graph import Features, SparseFeatures
 from graphjoule.tasks import Task
 from graphjoule.training import Recipe, describe_device, resolve_device, versions
-from graphjoule.tuning.validation import hide_test
+from graphjoule.tuning import hide_test
 from reproduction.experiments.tuned import DATASETS, FOLDER, energies, read_lines, start
 
 __all__ = ["PLAN", "main", "recipe_of", "try_variant", "variants_of"]

@@ -1,5 +1,6 @@
 import json
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -30,7 +31,8 @@ def test_rows_of_length_one_are_the_same_sparse_and_dense_and_rows_of_zeros_stay
 
 def test_a_variant_sees_no_test_label_and_a_second_call_goes_on(tmp_path, monkeypatch, capsys):
     settings = tuned.PLAN["settings"] | {"train.epochs": 2, "model.hidden_channels": 4}
-    monkeypatch.setattr(tuned, "PLAN", tuned.PLAN | {"layers": {"egnn": 2}, "settings": settings})
+    small = partial(tuned.start, plan={"layers": {"egnn": 2}, "settings": settings})
+    monkeypatch.setattr(ingredients, "start", small)
     variants = {name: ingredients.PLAN["variants"][name] for name in ("as published", "MLP head", "rows of length 1")}
     monkeypatch.setattr(ingredients, "PLAN", ingredients.PLAN | {"seeds": [7, 8], "variants": variants})
     monkeypatch.setattr(ingredients, "_loaded", lambda dataset, device: small_task(sparse=True))
