@@ -308,7 +308,7 @@ def ablation(plan: Plan, dataset: str, model: str, folder: Path, device: str, en
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         done.add(variant)
-    return f"{len(done)} of {len(PLAN['ablation']['variants'])} variants"
+    return f"{len(done)} of {len(plan['ablation']['variants'])} variants"
 
 
 def cost(plan: Plan, dataset: str, model: str, folder: Path, device: str, end: float, state: Path) -> str:

@@ -29,7 +29,7 @@ def test_the_plan_can_be_searched_and_begins_with_the_published_settings(plan, m
 @pytest.mark.slow
 def test_every_part_goes_on_where_it_was_and_the_tables_say_what_came_of_it(tmp_path, monkeypatch):
     plan = tuned.PLAN | {"layers": {"egnn": 2, "gcnii": 2}, "winner": {"seeds": [0, 1]}}
-    plan["search"] = {"trials": 2, "seeds": [7], "seed": 0}
+    plan["search"] = plan["search"] | {"trials": 2, "seeds": [7], "seed": 0}
     plan["settings"] = plan["settings"] | {"train.epochs": 2, "model.hidden_channels": 4}
     plan["ablation"] = {"models": ["egnn"], "variants": dict(list(plan["ablation"]["variants"].items())[:1])}
     monkeypatch.setattr("reproduction.pages.tuned.PLAN", plan)
