@@ -14,8 +14,8 @@ on one GPU (under MPS they share it); its journals are in ``--state``, in the re
 per trial, with the code that made it, is left in ``DATASET-MODEL.trials.jsonl``. ``winners`` trains the best of a
 finished search with ten seeds that were not searched with, and reads their test nodes, once:
 ``DATASET-MODEL.runs.jsonl.gz``, with the energy of every layer and both limits in ``DATASET-MODEL.energies.jsonl``.
-In the second round a trial that is behind halfway ends there, and one of EGNN counts only if every layer of every run
-is within both limits. ``ablation`` takes one ingredient away at a time, ``cost`` times an epoch.
+In the second round a trial that is behind at an early epoch ends there, and one of EGNN counts only if every layer of
+every run is within both limits. ``ablation`` takes one ingredient away at a time, ``cost`` times an epoch.
 `reproduction.pages.tuned` has the tables.
 """
 
@@ -151,8 +151,8 @@ def tempered_loss(network: nn.Module, recipe: Recipe, task: Task, nodes: torch.T
     return float(nn.functional.cross_entropy(scores / temperature, targets))
 
 
-class Halfway:
-    """Ends a trial in the middle whose best accuracy so far is below the median of those before it.
+class EarlyEnd:
+    """Ends a trial early whose best accuracy so far is below the median of those before it.
 
     Args:
         epoch: when it is asked.
@@ -176,11 +176,11 @@ def judge(
     search: Search,
     task: ValidationTask,
     device: str,
-    halfway: Halfway,
+    early: EarlyEnd,
     changes: Mapping[str, Any],
     on_progress: Callable[[Progress], None],
 ) -> Evaluation:
-    """Train a trial of the second round; it has no value if it is behind halfway or breaks a limit of its energies."""
+    """Train a trial of the second round; it has no value if it is behind or breaks a limit of its energies."""
     begin = time.monotonic()
     recipe = with_settings(search.recipe, changes)
     try:
@@ -189,16 +189,16 @@ def judge(
             task,
             search.seeds,
             device=device,
-            on_progress=halfway,
-            should_stop=lambda: halfway.is_behind,
+            on_progress=early,
+            should_stop=lambda: early.is_behind,
         )
     except GraphjouleError as error:
         return Evaluation(None, str(error), {})
     except TrainingInterrupted as stopped:
-        facts = {"seconds": round(time.monotonic() - begin, 3), "judged": {"halfway": halfway.best}}
+        facts = {"seconds": round(time.monotonic() - begin, 3), "judged": {"early": early.best}}
         return Evaluation(None, f"behind: {stopped}", facts)
     records, on_device = result.records, task.to(resolve_device(device))
-    judged: dict[str, Any] = {"halfway": halfway.best, "epochs": [record.epochs_run for record in records]}
+    judged: dict[str, Any] = {"early": early.best, "epochs": [record.epochs_run for record in records]}
     facts = {"judged": judged}
     failure = next((record.failure for record in records if record.failure), None)
     if failure is None:
@@ -235,10 +235,10 @@ def search(plan: Plan, dataset: str, model: str, folder: Path, device: str, end:
         return {t.user_attrs["slot"]: t.user_attrs["judged"] for t in storage.trials() if "judged" in t.user_attrs}
 
     def try_one(changes: Mapping[str, Any], on_progress: Callable[[Progress], None]) -> Evaluation:
-        if "halfway" not in budget:
+        if "early_end" not in budget:
             return evaluate(sought, seen, device, changes, on_progress)
-        halfway = Halfway(budget["halfway"], [each["halfway"] for each in judged().values()])
-        return judge(sought, seen, device, halfway, changes, on_progress)
+        early = EarlyEnd(budget["early_end"], [each["early"] for each in judged().values()])
+        return judge(sought, seen, device, early, changes, on_progress)
 
     work(sought.queue(storage, budget["trials"]), try_one, timeout=max(0.0, end - time.time()))
     found, more = read_outcome(storage, recipe), judged()

@@ -78,7 +78,7 @@ def test_every_part_goes_on_where_it_was_and_the_tables_say_what_came_of_it(tmp_
 def small_plan(**search):
     plan = tuned.PLANS["second"]
     settings = plan["settings"] | {"train.epochs": 4, "model.hidden_channels": 4}
-    budget = plan["search"] | {"trials": 3, "seeds": [7, 8], "halfway": 2} | search
+    budget = plan["search"] | {"trials": 3, "seeds": [7, 8], "early_end": 2} | search
     return plan | {
         "layers": {"egnn": 2, "gcn": 2},
         "winner": {"seeds": [0, 1]},
@@ -103,7 +103,7 @@ def test_both_rounds_give_every_network_the_same_effort_and_the_second_says_what
     assert set(second["search"]["seeds"]).isdisjoint(second["winner"]["seeds"])
     words = second["protocol"]["search"]
     assert "second look" in words
-    for number in (f"{second['search']['halfway']} epochs", "five seeds (1000 to 1004)", "24 trials"):
+    for number in (f"{second['search']['early_end']} epochs", "five seeds (1000 to 1004)", "24 trials"):
         assert number in words
     assert second["protocol"]["epochs"].startswith(f"{second['settings']['train.epochs']};")
     assert f" {second['settings']['train.patience']} epochs" in second["protocol"]["epochs"]
@@ -123,12 +123,12 @@ def test_of_trials_within_a_standard_error_of_the_best_that_with_the_least_loss_
     assert tuned.chosen(more_nodes)["slot"] == 1
 
 
-def test_a_trial_ends_halfway_if_it_is_below_the_median_of_four_before():
+def test_a_trial_ends_early_if_it_is_below_the_median_of_four_before():
     def seen(earlier, *scores):
-        halfway = tuned.Halfway(3, earlier)
+        early = tuned.EarlyEnd(3, earlier)
         for epoch, score in enumerate(scores, start=1):
-            halfway(Progress(epoch, 10, 2, 2, 1.0, {"accuracy": score}))
-        return halfway.best, halfway.is_behind
+            early(Progress(epoch, 10, 2, 2, 1.0, {"accuracy": score}))
+        return early.best, early.is_behind
 
     assert seen([0.9, 0.8, 0.7], 0.1, 0.2, 0.3) == (0.3, False)  # too few to say
     assert seen([0.9, 0.8, 0.7, 0.6], 0.1, 0.7) == (0.7, False)  # not yet
@@ -152,18 +152,18 @@ def test_the_tempered_loss_does_not_ask_how_sure_a_network_is():
 def test_the_second_round_judges_its_trials_and_goes_on_where_it_was(tmp_path, monkeypatch):
     plan = small_plan()
     monkeypatch.setattr(tuned, "load_task", lambda name: small_task(sparse=True))
-    monkeypatch.setattr(tuned.Halfway, "FEWEST", 1)
+    monkeypatch.setattr(tuned.EarlyEnd, "FEWEST", 1)
 
     def part(name, model="gcn", end=1e12, plan=plan):
         return tuned.PARTS[name](plan, "cora", model, tmp_path, "cpu", end, tmp_path / "state")
 
-    scores = iter([0.5, 0.4, 0.6])  # halfway: the second is behind the first
+    scores = iter([0.5, 0.4, 0.6])  # early: the second is behind the first
 
-    def look(halfway, progress):
-        halfway.best = halfway.best or next(scores)
-        halfway.is_behind = progress.epoch >= halfway.epoch and halfway.best < halfway._bar
+    def look(early, progress):
+        early.best = early.best or next(scores)
+        early.is_behind = progress.epoch >= early.epoch and early.best < early._bar
 
-    monkeypatch.setattr(tuned.Halfway, "__call__", look)
+    monkeypatch.setattr(tuned.EarlyEnd, "__call__", look)
     assert part("search", plan=small_plan(trials=1)).startswith("1 of 1 trials")
     assert part("search").startswith("3 of 3 trials")
     first, behind, last = tuned.read_lines(tmp_path / "cora-gcn.trials.jsonl")
@@ -171,7 +171,7 @@ def test_the_second_round_judges_its_trials_and_goes_on_where_it_was(tmp_path, m
     assert len(first["judged"]["tempered_loss"]) == len(first["judged"]["val_accuracy"]) == 2
     assert behind["value"] is None
     assert behind["failure"].startswith("behind: stopped after epoch 2")
-    assert behind["judged"] == {"halfway": 0.4}
+    assert behind["judged"] == {"early": 0.4}
     assert last["judged"]["epochs"] == [4, 4]
     assert part("winners").endswith(" of 2 runs")
     assert [run.seed for run in read_records(tmp_path / "cora-gcn.runs.jsonl.gz")] == [0, 1]
@@ -185,7 +185,7 @@ def test_a_trial_of_egnn_counts_only_within_its_limits(tmp_path, monkeypatch):
         return {"energies": [1.0] * 3, "layers_within": next(held), "least_slack": 1.1}
 
     monkeypatch.setattr(tuned, "energies", energies)
-    plan = small_plan(halfway=4)
+    plan = small_plan(early_end=4)
     tuned.search(plan, "cora", "egnn", tmp_path, "cpu", 1e12, tmp_path / "state")
     inside, half, outside = tuned.read_lines(tmp_path / "cora-egnn.trials.jsonl")
     assert inside["value"] is not None
