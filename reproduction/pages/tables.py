@@ -16,6 +16,7 @@ from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
 from reproduction.corpus import jobs, ledger
 from reproduction.experiments.record import ranked, read_cells
+from reproduction.experiments.tuned import FOLDERS
 from reproduction.pages.gallery import gallery_figures, gallery_rows, gallery_table
 from reproduction.pages.measured import (
     constraint_cost_table,
@@ -27,7 +28,15 @@ from reproduction.pages.measured import (
 )
 from reproduction.pages.predictors import predictors_table
 from reproduction.pages.scaling import read_scaling, scaling_table, ways_table
-from reproduction.pages.tuned import ablation_table, cost_table, gate_table, ranking_table, short_table, tuned_table
+from reproduction.pages.tuned import (
+    ablation_table,
+    cost_table,
+    gate_table,
+    ingredients_table,
+    ranking_table,
+    short_table,
+    tuned_table,
+)
 from reproduction.pages.wave import FILE as WAVE
 from reproduction.pages.wave import distances_table, large_table, ring_table, suite_table
 
@@ -403,6 +412,9 @@ TABLES = {
     "tuned_short": short_table,
     "ranking": ranking_table,
     "ablation": ablation_table,
+    "ranking_second": partial(ranking_table, FOLDERS["second"]),
+    "ablation_second": partial(ablation_table, FOLDERS["second"]),
+    "ingredients": ingredients_table,
     "gate": gate_table,
     "views": cost_table,
     "corpus_fifth": partial(corpus_table, ledger.settings_ledger, "fifth.jsonl.gz"),

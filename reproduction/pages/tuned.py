@@ -1,4 +1,7 @@
-"""The tables of networks tuned with equal effort, from what `reproduction.experiments.tuned` has recorded so far."""
+"""The tables of networks tuned with equal effort, from what `reproduction.experiments.tuned` has recorded so far.
+
+What the second round has recorded stands in columns of its own beside the first.
+"""
 
 from __future__ import annotations
 
@@ -13,58 +16,66 @@ from scipy.stats import wilcoxon
 
 from graphjoule.studies import Collection, find_study, read_collection
 from graphjoule.training import read_records
-from reproduction.experiments.tuned import DATASETS, FOLDER, PLAN, read_lines
+from reproduction.experiments import ingredients
+from reproduction.experiments.tuned import DATASETS, FOLDER, FOLDERS, PLAN, read_lines
 
-__all__ = ["ablation_table", "compare", "cost_table", "gate_table", "ranking_table", "short_table", "tuned_table"]
+__all__ = [
+    "ablation_table",
+    "compare",
+    "cost_table",
+    "gate_table",
+    "ingredients_table",
+    "ranking_table",
+    "short_table",
+    "tuned_table",
+]
 
 RANKED = ("egnn", "gcnii", "appnp")
 
 
 def tuned_table(folder: Path = FOLDER) -> str:
-    """Every network on every graph as published and as tuned by us."""
-    heads = (
-        "graph",
-        "network",
-        "layers",
-        "as published",
-        "as tuned",
-        "its validation",
-        "ten runs together",
-        "within limits",
-    )
+    """Every network on every graph as published and as tuned by us, and as tuned in the second round."""
+    heads = ["graph", "network", "layers", "as published"]
+    heads += ["as tuned", "its validation", "ten runs together", "within limits"]
+    first, second = _tuned(folder), _tuned(_second(folder))
+    if second:
+        heads += ["second look", "its validation", "ten runs together", "within limits"]
     rows = []
-    for (dataset, model), runs in _tuned(folder).items():
-        layers = PLAN["layers"][model]
-        lines = read_lines(folder / f"{dataset}-{model}.energies.jsonl")
-        together = [100 * line["test"] for line in lines if "ensemble" in line]
-        within = [line["layers_within"] for line in lines if "layers_within" in line]
-        rows.append(
-            (
-                dataset,
-                model,
-                str(layers),
-                _spread(_published(dataset, model, layers, folder.parent)),
-                _spread([100 * run.test["accuracy"] for run in runs]),
-                _spread([100 * run.val["accuracy"] for run in runs]),
-                f"{together[0]:.1f}" if together else "-",
-                f"{min(within)} of {layers}" if within else "-",
-            )
-        )
+    for dataset, model in _cells():
+        if (cell := (dataset, model)) in first or cell in second:
+            layers = PLAN["layers"][model]
+            row = [dataset, model, str(layers), _spread(_published(dataset, model, layers, folder.parent))]
+            row += _as_tuned(folder, cell, first.get(cell, []))
+            rows.append(row + (_as_tuned(_second(folder), cell, second.get(cell, [])) if second else []))
     return _table(heads, rows)
+
+
+def _as_tuned(folder: Path, cell: tuple[str, str], runs: Sequence[Any]) -> list[str]:
+    """Test and validation of a winner, its runs together, and the layers within limits in the worst of them."""
+    lines = read_lines(folder / f"{cell[0]}-{cell[1]}.energies.jsonl")
+    together = [100 * line["test"] for line in lines if "ensemble" in line]
+    within = [line["layers_within"] for line in lines if "layers_within" in line]
+    return [
+        *(_spread([100 * getattr(run, part)["accuracy"] for run in runs]) for part in ("test", "val")),
+        f"{together[0]:.1f}" if together else "-",
+        f"{min(within)} of {PLAN['layers'][cell[1]]}" if within else "-",
+    ]
 
 
 def short_table(folder: Path = FOLDER) -> str:
     """Every network on every graph, as published and as tuned, in a row."""
-    tuned, heads, rows = _tuned(folder), ["network", "layers"], []
+    rounds, heads, rows = [_tuned(folder), _tuned(_second(folder))], ["network", "layers"], []
+    rounds = rounds if rounds[1] else rounds[:1]
     for dataset in DATASETS:
-        heads += [f"{dataset.title()}, published", "tuned"]
+        heads += [f"{dataset.title()}, published", *("tuned", "second look")[: len(rounds)]]
     for model, layers in PLAN["layers"].items():
         cells = [model, str(layers)]
         for dataset in DATASETS:
             cells.append(_spread(_published(dataset, model, layers, folder.parent)))
-            cells.append(_spread([100 * run.test["accuracy"] for run in tuned.get((dataset, model), [])]))
+            found = [tuned.get((dataset, model), []) for tuned in rounds]
+            cells += [_spread([100 * run.test["accuracy"] for run in runs]) for runs in found]
         rows.append(cells)
-    return _table(heads, rows if tuned else [])
+    return _table(heads, rows if any(rounds) else [])
 
 
 def ranking_table(folder: Path = FOLDER) -> str:
@@ -101,6 +112,24 @@ def ablation_table(folder: Path = FOLDER) -> str:
         ]
     ]
     return _table(("graph", "EGNN", "validation", "test"), rows)
+
+
+def ingredients_table(folder: Path = FOLDER) -> str:
+    """What each ingredient is worth by validation, in the order in which they were tried; limits in the worst run."""
+    lines = {(line["variant"], line["dataset"]): line for line in read_lines(folder / "ingredients.jsonl")}
+    tried = {variant for variant, _ in lines}
+    rows = [
+        [variant, *(cell for dataset in DATASETS for cell in _by_validation(lines.get((variant, dataset))))]
+        for variant in ingredients.PLAN["variants"]
+        if variant in tried
+    ]
+    return _table(["EGNN", *(head for dataset in DATASETS for head in (dataset, "within limits"))], rows)
+
+
+def _by_validation(line: Mapping[str, Any] | None) -> tuple[str, str]:
+    if line is None or "val_accuracy" not in line:
+        return "-" if line is None else "failed", "-"
+    return _spread([100 * score for score in line["val_accuracy"]]), f"{line['layers_within']} of {line['layers']}"
 
 
 def gate_table(folder: Path = FOLDER) -> str:
@@ -157,13 +186,18 @@ def compare(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[dic
     return rows
 
 
+def _second(folder: Path) -> Path:
+    """Where the second round's records are beside those of the first."""
+    return folder / FOLDERS["second"].relative_to(FOLDER)
+
+
+def _cells() -> list[tuple[str, str]]:
+    return [(dataset, model) for dataset in DATASETS for model in PLAN["layers"]]
+
+
 def _tuned(folder: Path) -> dict[tuple[str, str], list[Any]]:
     """The runs of every winner by graph and network, in the order of their seeds."""
-    paths = {
-        (dataset, model): folder / f"{dataset}-{model}.runs.jsonl.gz"
-        for dataset in DATASETS
-        for model in PLAN["layers"]
-    }
+    paths = {cell: folder / f"{cell[0]}-{cell[1]}.runs.jsonl.gz" for cell in _cells()}
     found = {
         cell: sorted(read_records(path), key=lambda run: run.seed) for cell, path in paths.items() if path.exists()
     }

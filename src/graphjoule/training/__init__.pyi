@@ -4,6 +4,7 @@ from .budget import parse_seconds as parse_seconds
 from .build import architecture_of as architecture_of
 from .build import build_model as build_model
 from .calibration import Calibration as Calibration
+from .calibration import fit_temperature as fit_temperature
 from .calibration import prediction_intervals as prediction_intervals
 from .calibration import prediction_sets as prediction_sets
 from .callbacks import Callback as Callback

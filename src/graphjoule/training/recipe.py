@@ -192,12 +192,13 @@ def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
 
-# Options that records and searches of before lack, with what they were trained with.
-LATER: dict[str, Any] = {"certified": False, "activations": "float32"}
+# Options that records and searches of before lack, by model, with what they were trained with.
+LATER: dict[str, dict[str, Any]] = {"egnn": {"certified": False, "activations": "float32", "head": "linear"}}
 
 
 def _as_format_1(recipe: Recipe) -> dict[str, Any]:
-    options = {name: value for name, value in recipe.model.options.items() if (name, value) not in LATER.items()}
+    later = LATER.get(recipe.model.name, {}).items()
+    options = {name: value for name, value in recipe.model.options.items() if (name, value) not in later}
     flat = recipe.model.model_dump(exclude={"name", "options"}) | options
     flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
     flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", *_OPTIONAL})

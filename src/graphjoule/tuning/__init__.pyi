@@ -2,6 +2,7 @@ from .automatic import AutoResult as AutoResult
 from .automatic import auto as auto
 from .halving import AutoProgress as AutoProgress
 from .halving import Trial as Trial
+from .halving import standard_error as standard_error
 from .outcome import Outcome as Outcome
 from .outcome import Row as Row
 from .outcome import read_outcome as read_outcome
@@ -17,6 +18,7 @@ from .ranges import with_settings as with_settings
 from .search import Evaluation as Evaluation
 from .search import Search as Search
 from .search import TrialProgress as TrialProgress
+from .search import evaluate as evaluate
 from .search import tune as tune
 from .search import work as work
 from .storage import SearchStorage as SearchStorage

@@ -1,6 +1,20 @@
+import json
 import math
+import shutil
 
-from reproduction.pages.tuned import ablation_table, compare, cost_table, gate_table, ranking_table, tuned_table
+import pytest
+
+from reproduction.experiments.tuned import FOLDER
+from reproduction.pages.tuned import (
+    ablation_table,
+    compare,
+    cost_table,
+    gate_table,
+    ingredients_table,
+    ranking_table,
+    short_table,
+    tuned_table,
+)
 
 
 def test_pairs_are_compared_seed_by_seed_and_corrected_for_their_number():
@@ -21,5 +35,45 @@ def test_pairs_are_compared_seed_by_seed_and_corrected_for_their_number():
 
 
 def test_without_records_the_tables_say_so(tmp_path):
-    for table in (tuned_table, ranking_table, ablation_table, gate_table, cost_table):
+    for table in (tuned_table, ranking_table, ablation_table, gate_table, cost_table, ingredients_table, short_table):
         assert table(tmp_path) == "There is no record of it yet."
+
+
+@pytest.fixture
+def one_cell(tmp_path):
+    """The records of one winner of the first round, without those of other studies."""
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    for ending in ("runs.jsonl.gz", "energies.jsonl", "ablation.jsonl"):
+        shutil.copy(FOLDER / f"cora-egnn.{ending}", folder)
+    return folder
+
+
+def test_the_second_round_has_columns_of_its_own_once_it_has_records(one_cell):
+    head, _, row = tuned_table(one_cell).splitlines()
+    assert "second look" not in head + short_table(one_cell)
+    second = one_cell / "second"
+    second.mkdir()
+    for path in list(one_cell.glob("cora-egnn.*")):
+        shutil.copy(path, second / path.name.replace("cora", "pubmed"))
+    head, _, pubmed, cora = tuned_table(one_cell).splitlines()
+    assert head.endswith("| second look | its validation | ten runs together | within limits |")
+    assert cora == row + " - | - | - | - |"
+    assert pubmed == "| pubmed | egnn | 32 | - | - | - | - | - |" + row.partition("| - |")[2]
+    assert "| Pubmed, published | tuned | second look | Cora" in short_table(one_cell)
+    assert {line.count("|") for line in short_table(one_cell).splitlines()} == {12}
+    assert "| pubmed | no consistency |" in ablation_table(second)
+
+
+def test_ingredients_stand_beside_each_other_in_the_order_of_the_plan(tmp_path):
+    facts = {"val_accuracy": [0.8, 0.82], "layers_within": 31, "layers": 32}
+    lines = [{"variant": "MLP head", "dataset": "cora", **facts}]
+    lines += [{"variant": "as published", "dataset": "pubmed", **facts}]
+    lines += [{"variant": "as published", "dataset": "cora", "failure": "not finite"}]
+    (tmp_path / "ingredients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert ingredients_table(tmp_path).splitlines() == [
+        "| EGNN | pubmed | within limits | cora | within limits | physics | within limits |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| as published | 81.00 ± 1.41 | 31 of 32 | failed | - | - | - |",
+        "| MLP head | - | - | 81.00 ± 1.41 | 31 of 32 | - | - |",
+    ]
