@@ -115,13 +115,13 @@ def ablation_table(folder: Path = FOLDER) -> str:
 
 
 def ingredients_table(folder: Path = FOLDER) -> str:
-    """What each ingredient is worth by validation, in the order in which they were tried; limits in the worst run."""
+    """What each ingredient is worth by validation, in the order of the plan; limits in the worst run."""
     lines = {(line["variant"], line["dataset"]): line for line in read_lines(folder / "ingredients.jsonl")}
-    tried = {variant for variant, _ in lines}
+    tried = list(dict.fromkeys(variant for variant, _ in lines))
+    planned = [variant for variant in ingredients.PLAN["variants"] if variant in tried]
     rows = [
         [variant, *(cell for dataset in DATASETS for cell in _by_validation(lines.get((variant, dataset))))]
-        for variant in ingredients.PLAN["variants"]
-        if variant in tried
+        for variant in dict.fromkeys([*planned, *tried])
     ]
     return _table(["EGNN", *(head for dataset in DATASETS for head in (dataset, "within limits"))], rows)
 

@@ -95,19 +95,6 @@ def test_groups_are_conv_weights_shifts_and_all_that_is_dense():
     assert sorted(groups["dense"]) == sorted(f"{name}.{kind}" for name in dense for kind in ("weight", "bias"))
 
 
-def test_a_deeper_head_has_a_relu_between_two_linear_maps_that_are_dense():
-    egnn = model(head="mlp", dropout=0.0, output_dropout=0.0).eval()
-    last = []
-    egnn.convs[-1].register_forward_hook(lambda module, args, output: last.append(output))
-    scores = egnn(torch.randn(9, 5), random_edges().index)
-    first, second = egnn.head.first, egnn.head.second
-    torch.testing.assert_close(scores, second(torch.relu(first(last[0]))))
-    assert {"head.first.weight", "head.second.bias"} <= set(egnn.parameter_groups()["dense"])
-    dropping = model(head="mlp", dropout=0.0, output_dropout=0.5).train()
-    x, edges = torch.randn(9, 5), random_edges().index
-    assert not torch.equal(dropping(x, edges, key=make_key(0)), dropping(x, edges, key=make_key(1)))
-
-
 def test_freezing_the_last_shift_freezes_it_and_the_last_batch_norm():
     plain, frozen = (model(batch_norm=True, freeze_last_shift=freeze).parameter_groups() for freeze in (False, True))
     moved = ["convs.2.norm.weight", "convs.2.norm.bias", "convs.2.activation.shift"]
@@ -236,7 +223,6 @@ def test_srelu_is_a_module_with_a_shift_per_channel():
         ({"activation": "gelu"}, r"activation is 'gelu'; choose one of srelu, relu, linear"),
         ({"weight_init": "normal"}, r"weight_init is 'normal'; choose one of orthogonal, glorot"),
         ({"encoder": "gcn"}, r"encoder is 'gcn'; choose one of linear, mlp"),
-        ({"head": "gcn"}, r"head is 'gcn'; choose one of linear, mlp"),
     ],
 )
 def test_an_option_outside_its_range_is_refused_with_value_and_range(options, sentence):

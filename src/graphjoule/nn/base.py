@@ -317,25 +317,6 @@ class Encoder(nn.Module):
         return out
 
 
-class MLPHead(nn.Module):
-    """Scores by dropout, linear, ReLU, dropout, linear.
-
-    Args:
-        channels: number of features, and the width between the two maps.
-        out_channels: number of scores.
-    """
-
-    def __init__(self, channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.first, self.second = FeatureLinear(channels, channels), FeatureLinear(channels, out_channels)
-
-    def forward(self, x: Tensor, p: float = 0.0, key: Tensor | None = None) -> Tensor:
-        """The scores, shape ``[num_nodes, out_channels]``; `p` is the probability of both dropouts."""
-        one, other = split_key(key, 2)
-        out: Tensor = self.second(self.first(x, p, one).relu(), p, other)
-        return out
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a module in evaluation mode for a ``with`` block; then every part has its own mode again.

@@ -19,7 +19,6 @@ from graphjoule.nn.base import (
     Encoder,
     FeatureLinear,
     GraphModel,
-    MLPHead,
     check_choice,
     check_unit_interval,
     is_stock,
@@ -213,7 +212,7 @@ class ResidualModel(GraphModel):
 
     encoder: Encoder
     convs: nn.ModuleList
-    head: FeatureLinear | MLPHead
+    head: FeatureLinear
     output_dropout: float
     activations: Literal["float32", "bfloat16"] = "float32"
     """In which form fused layers with batch norms keep activations on a GPU; sums are float32 in any case."""
@@ -337,7 +336,6 @@ class EGNN(ResidualModel):
         dropout: dropout before the encoder and every layer.
         output_dropout: dropout before the head.
         encoder: "linear" is dropout, linear, ReLU; "mlp" is linear, batch norm, ReLU, dropout, linear.
-        head: "linear" is dropout, linear; "mlp" is dropout, linear, ReLU, dropout, linear.
         batch_norm: batch norm between each layer's product and its activation.
         freeze_last_shift: never train the last layer's shift and batch norm, as the released code does by accident.
         certified: hold every weight to the spectral norm it starts with, ``sqrt(c_max)`` in the first layer and 1 in
@@ -374,7 +372,6 @@ class EGNN(ResidualModel):
         dropout: Probability = 0.6,
         output_dropout: Probability = 0.6,
         encoder: Literal["linear", "mlp"] = "linear",
-        head: Literal["linear", "mlp"] = "linear",
         batch_norm: bool = False,
         freeze_last_shift: bool = False,
         certified: bool = False,
@@ -382,7 +379,6 @@ class EGNN(ResidualModel):
     ) -> None:
         super().__init__(in_channels, hidden_channels, out_channels, num_layers)
         check_choice("activations", activations, ("float32", "bfloat16"))
-        check_choice("head", head, ("linear", "mlp"))
         check_unit_interval("output_dropout", output_dropout, closed=False)
         if not c_max > 0:
             raise GraphjouleError(f"c_max is {c_max}; it must be positive.")
@@ -411,8 +407,7 @@ class EGNN(ResidualModel):
             )
             for k in range(num_layers)
         )
-        kind = MLPHead if head == "mlp" else FeatureLinear
-        self.head = kind(hidden_channels, out_channels)
+        self.head = FeatureLinear(hidden_channels, out_channels)
 
     def penalty(self) -> Tensor:
         """``gamma * sum_k ||W_k - W_k_init||_F``; its gradient at the initial point is zero, not 0/0.

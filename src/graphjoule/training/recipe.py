@@ -192,13 +192,12 @@ def recipe_and_fingerprint(text: str) -> tuple[Recipe, str]:
 
 # Old recipes: one flat dict. A recipe's fingerprint is still made from it.
 
-# Options that records and searches of before lack, by model, with what they were trained with.
-LATER: dict[str, dict[str, Any]] = {"egnn": {"certified": False, "activations": "float32", "head": "linear"}}
+# Options that records and searches of before lack, with what they were trained with.
+LATER: dict[str, Any] = {"certified": False, "activations": "float32"}
 
 
 def _as_format_1(recipe: Recipe) -> dict[str, Any]:
-    later = LATER.get(recipe.model.name, {}).items()
-    options = {name: value for name, value in recipe.model.options.items() if (name, value) not in later}
+    options = {name: value for name, value in recipe.model.options.items() if (name, value) not in LATER.items()}
     flat = recipe.model.model_dump(exclude={"name", "options"}) | options
     flat |= {"model": recipe.model.name, "dataset": recipe.data.name} | recipe.data.model_dump(exclude={"name"})
     flat |= recipe.train.model_dump(exclude={"weight_decay", "clusters", *_OPTIONAL})

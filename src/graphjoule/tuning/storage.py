@@ -161,12 +161,10 @@ class StorageRef:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What makes two searches different, by their `Search.about`; not an option that is younger than the first.
 
-    >>> before = {"model.name": "egnn", "seeds": [0]}
-    >>> differences(before, {"model.name": "egnn", "seeds": [0, 1], "model.activations": "float32"})
+    >>> differences({"seeds": [0], "lr": 0.1}, {"seeds": [0, 1], "lr": 0.1, "model.activations": "float32"})
     ['seeds: [0] -> [0, 1]']
     """
-    later = LATER.get(now.get("model.name", ""), {}).items()
-    before = {f"model.{name}": value for name, value in later if f"model.{name}" in now} | dict(before)
+    before = {f"model.{name}": value for name, value in LATER.items() if f"model.{name}" in now} | dict(before)
     pairs = {key: (before.get(key, "nothing"), now.get(key, "nothing")) for key in {**before, **now}}
     return [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]
 

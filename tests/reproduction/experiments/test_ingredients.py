@@ -33,7 +33,7 @@ def test_a_variant_sees_no_test_label_and_a_second_call_goes_on(tmp_path, monkey
     settings = tuned.PLAN["settings"] | {"train.epochs": 2, "model.hidden_channels": 4}
     small = partial(tuned.start, plan={"layers": {"egnn": 2}, "settings": settings})
     monkeypatch.setattr(ingredients, "start", small)
-    variants = {name: ingredients.PLAN["variants"][name] for name in ("as published", "MLP head", "rows of length 1")}
+    variants = {name: ingredients.PLAN["variants"][name] for name in ("as published", "128 wide", "rows of length 1")}
     monkeypatch.setattr(ingredients, "PLAN", ingredients.PLAN | {"seeds": [7, 8], "variants": variants})
     monkeypatch.setattr(ingredients, "_loaded", lambda dataset, device: small_task(sparse=True))
     seen = []

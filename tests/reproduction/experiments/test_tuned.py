@@ -99,11 +99,14 @@ def test_a_range_of_one_network_on_one_graph_wins_over_that_of_all():
 def test_both_rounds_give_every_network_the_same_effort_and_the_second_says_what_it_is():
     first, second = tuned.PLANS["first"], tuned.PLANS["second"]
     assert second["layers"] is first["layers"]
-    assert second["search"]["trials"] == 24
     assert set(second["search"]["seeds"]).isdisjoint(second["winner"]["seeds"])
     words = second["protocol"]["search"]
     assert "second look" in words
-    for number in (f"{second['search']['early_end']} epochs", "five seeds (1000 to 1004)", "24 trials"):
+    for number in (
+        f"{second['search']['early_end']} epochs",
+        "five seeds (1000 to 1004)",
+        f"{second['search']['trials']} trials",
+    ):
         assert number in words
     assert second["protocol"]["epochs"].startswith(f"{second['settings']['train.epochs']};")
     assert f" {second['settings']['train.patience']} epochs" in second["protocol"]["epochs"]
