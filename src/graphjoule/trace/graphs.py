@@ -492,6 +492,14 @@ class GraphReader:
             call.made = self._keep(key, list(chain(*raw)), make)
             if is_read and isinstance(call.made, CallOperator):
                 self._read = call.made.name
+                if call.made.is_skew:
+                    self._warn(
+                        f"skew {id(call.layer)}",
+                        f"{self._name_of(call)} multiplies its messages by weights that are normalised neither like "
+                        "GCN's nor like a mean's, as where each node divides what it sends by its degree. Its energy "
+                        "is that of 'sum', which may stay high where the layer has smoothed all it can. Choose one for "
+                        "all layers with operator=...",
+                    )
         return call.made
 
     def _of_weights(self, raw: Sequence[tuple[Any, Tensor | None]], call: LayerCall) -> CallOperator | None:
@@ -585,7 +593,9 @@ class GraphReader:
         elif call.batch is not None:
             number = call.batch.numel()
         elif call.num_nodes not in call.num_edges and find_features(call.node_features, given) is None:
-            number = next((x.size(-2) for x in call.node_features if x.dim() > 1 and x.size(-2) == call.num_nodes), given)
+            number = next(
+                (x.size(-2) for x in call.node_features if x.dim() > 1 and x.size(-2) == call.num_nodes), given
+            )
         if number == given and isinstance(call.edges, Tensor) and not is_matrix(call.edges) and call.edges.numel():
             number = max(given, int(call.edges.max()) + 1)
         if number != given:
