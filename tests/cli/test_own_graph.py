@@ -8,6 +8,8 @@ import random
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -884,13 +886,9 @@ def test_help_shows_the_options_of_ones_own_graph_and_every_model():
     assert all(f"--{option}" in run("predict", "--help").out for option in ("out", "nodes", "edges", "seed", "force"))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.slow
 def test_a_million_edges_and_200k_nodes_load_in_20_seconds_and_2_gb(here):
-    import resource
-    import time
-
-    from graphjoule.tasks import load_tables
-
     rng = np.random.default_rng(0)
     labels, ends = rng.integers(7, size=200_000), rng.integers(200_000, size=(1_000_000, 2))
     x = rng.normal(size=(200_000, 16))
@@ -900,11 +898,22 @@ def test_a_million_edges_and_200k_nodes_load_in_20_seconds_and_2_gb(here):
     with (here / "edges.csv").open("w") as file:
         file.write("source,target,weight\n")
         file.writelines(f"v{i},v{j},1.5\n" for i, j in ends)
-    start = time.perf_counter()
-    task = load_tables("nodes.csv", "edges.csv")
-    assert time.perf_counter() - start < 20
-    assert task.num_nodes == 200_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2_000_000  # KiB
+    # In a process of its own, for the peak of this one is that of all tests before.
+    code = """
+import time
+from pathlib import Path
+from graphjoule.tasks import load_tables
+start = time.process_time()  # other processes do not count
+task = load_tables("nodes.csv", "edges.csv")
+seconds = time.process_time() - start
+(peak,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line)
+print(task.num_nodes, seconds, peak)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    num_nodes, seconds, peak = map(float, done.stdout.split())
+    assert num_nodes == 200_000
+    assert seconds < 20
+    assert peak < 2_000_000, "KiB"
 
 
 # The page about it.

@@ -351,6 +351,49 @@ def test_a_layer_by_itself_has_one_row():
 # Samples of neighbours.
 
 
+def other_forms():
+    """A path of 3 nodes and two without edges, in all that a call can say its number of nodes by."""
+    index, x = path3().index, single(5, C)
+    sparse = torch.zeros(5, 5).index_put(tuple(index), torch.ones(index.size(1))).to_sparse_csr()
+    return {
+        "features": (Encoder(), x, index),
+        "data": (WholeGraphs(), Batch.from_data_list([Data(x=x, edge_index=index)])),
+        "matrix": (Encoder(), x, sparse),
+        "propagation": (GCN(C, 8, 2, num_layers=2), x, Propagation.from_edge_index(index, num_nodes=5)),
+    }
+
+
+@pytest.mark.parametrize("form", ["features", "data", "matrix", "propagation"])
+@pytest.mark.parametrize("wrong", [2, 3, 40])
+def test_a_number_of_nodes_that_a_call_contradicts_is_refused(form, wrong):
+    model, *given = other_forms()[form]
+    says = rf"num_nodes is {wrong}, but \w+ is called with a graph of 5 nodes; expected 5, or leave it out"
+    with pytest.raises(GraphjouleError, match=says), Trace(model, num_nodes=wrong):
+        model(*given)
+    with Trace(model, num_nodes=5) as trace:
+        model(*given)
+    assert {row.num_nodes for row in trace.layers} == {5}
+
+
+def test_nodes_that_neither_edges_nor_features_name_are_counted_by_a_stated_number():
+    index = path3().index
+
+    class Table(Encoder):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(5, C)
+
+        def forward(self, edge_index, edge_attr):
+            return super().forward(self.table.weight * 1.0, edge_index)
+
+    model, weights = Table(), torch.ones(index.size(1), 1)
+    with Trace(model, num_nodes=5) as trace:
+        model(index, weights)
+    assert {row.num_nodes for row in trace.layers} == {5}
+    with pytest.raises(GraphjouleError, match=r"is 2, .* a graph of 3 nodes"), Trace(model, num_nodes=2):
+        model(index, weights)
+
+
 def test_layers_on_trimmed_hops_are_measured_on_what_is_left():
     """As a `NeighborLoader` samples them: edges lead to the nodes of the hop before, which stand first."""
     index = torch.tensor([[1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 2, 2]])

@@ -1,5 +1,6 @@
 """Energies by the layer's own operator, held against dense ones made edge by edge from the tensors of the call."""
 
+import warnings
 from functools import partial
 
 import pytest
@@ -358,12 +359,49 @@ class Bent(Own):
         return norm.view(-1, 1) * x_j.tanh()
 
 
+class Around(pyg.MessagePassing):
+    """A plain sum of features that are divided by powers of the degree before and after it."""
+
+    def __init__(self, first=0.5, last=0.5, where="before", loops=True):
+        super().__init__(aggr="add")
+        self.first, self.last, self.where, self.loops = first, last, where, loops
+        self.linear, self.bias = nn.Linear(C, C, bias=False), nn.Parameter(single(1, C, seed=7)[0])
+
+    def forward(self, x, edge_index):
+        edge_index = with_loops(edge_index, len(x)) if self.loops else edge_index
+        degree = counts(edge_index, len(x)).sum(dim=1, keepdim=True).float()
+        if self.where == "before":
+            x = self.linear(x)
+        elif self.where == "unseen":
+            x = x @ self.linear.weight
+        x = degree**-self.last * self.propagate(edge_index, x=degree**-self.first * x)
+        return (self.linear(x) if self.where == "after" else x) + self.bias
+
+
+class AroundStated(Around):
+    """The same with its messages spelt out."""
+
+    def message(self, x_j):
+        return x_j
+
+
+class Further(Around):
+    """What sums may become beside a product with a number for each node."""
+
+    def forward(self, x, edge_index):
+        return self.linear(x + self.propagate(edge_index, x=x)).relu() + nn.functional.normalize(x)
+
+
 def gcn_weights(index, weight, num_nodes, *, add_self_loops=True):
     return gcn_norm(index, weight, num_nodes, add_self_loops=add_self_loops)
 
 
 def mean_weights(index, weight, num_nodes):
     return index, means(counts(index, num_nodes))[index[1], index[0]].float()
+
+
+def source_weights(index, weight, num_nodes):
+    return index, (1 / counts(index, num_nodes).sum(dim=0)).float()[index[0]]
 
 
 def uneven_weights(index, weight, num_nodes):
@@ -448,6 +486,107 @@ def test_degrees_inside_of_the_message_are_read_from_it():
     rows, out = called(layer, x, index)
     assert rows[0].operator == "symmetric"
     assert rows[0].energy == pytest.approx(symmetric(layer, x, index, out), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [Around, AroundStated])
+@pytest.mark.parametrize("where", ["before", "after", "nowhere"])
+@pytest.mark.parametrize(
+    ("powers", "loops", "operator"),
+    [
+        ((0.5, 0.5), True, "symmetric"),
+        ((0.5, 0.5), False, "loopless"),
+        ((0, 1), False, "random_walk"),
+        ((0.5, 0), False, "sum"),
+        ((0, 0), False, "sum"),
+    ],
+)
+def test_degrees_before_and_after_a_plain_sum_are_read(kind, where, powers, loops, operator):
+    index, x, (first, last) = triangles(), single(8, C), powers
+    layer = kind(first, last, where, loops)
+    rows, out = called(pyg.Sequential("x, e", [(layer, "x, e -> x")] * 2), x, index, watch=kind)
+    edges = with_loops(index, 8) if loops else index
+    degree = counts(edges, 8).sum(dim=1)
+    weight = degree[edges[1]] ** -last * degree[edges[0]] ** -first
+    truth = normalised if operator in ("symmetric", "loopless") else summed
+    assert [row.operator for row in rows] == [operator] * 2
+    assert rows[1].energy == pytest.approx(truth(layer, x, out, edges, weight), rel=1e-4)
+
+
+def test_layers_with_the_same_degrees_around_their_sums_share_one_operator_for_a_constraint():
+    index, model = triangles(), pyg.Sequential("x, e", [(Around(), "x, e -> x") for _ in range(3)])
+    constraint = EnergyConstraint(model)
+    for seed in range(2):
+        model(single(8, C, seed=seed), index)
+        constraint.gaps()
+    assert len(constraint._hooks._smoothing) == 1
+
+
+@pytest.mark.parametrize(("powers", "is_heard"), [((0.5, 0.5), True), ((0, 1), True), ((1, 0), False), ((0, 0), False)])
+def test_a_sum_that_is_divided_after_features_that_nobody_saw_warns(powers, is_heard):
+    """Nobody sees ``x @ W``: ``D^-1/2 A`` may be a half of a GCN's product, while ``A`` alone is a plain sum."""
+    model = pyg.Sequential("x, e", [(Around(*powers, where="unseen"), "x, e -> x")])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        rows, _ = called(model, single(8, C), triangles(), watch=Around)
+    assert rows[0].operator == "sum"
+    assert [str(each.message).startswith("What module_0 (Around) multiplies") for each in seen] == [True] * is_heard
+
+
+def test_degrees_around_a_sum_are_read_in_half_precision_and_after_an_error_but_not_inside_vmap():
+    index, x = triangles(), single(8, C)
+    layer = Around()
+    with torch.no_grad(), Trace(layer) as trace:
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            layer(x[:, 1:], index)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            layer(x, index)
+        torch.vmap(lambda each: layer(each, index))(torch.stack([x, x]))
+    assert [row.operator for row in trace.layers] == ["symmetric", "sum", "sum"]
+
+
+class Heads(pyg.MessagePassing):
+    """A plain sum of features with two axes of channels."""
+
+    def __init__(self):
+        super().__init__(aggr="add", node_dim=0)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x.view(-1, 2, C // 2))
+
+
+def test_a_sum_of_several_heads_is_one():
+    rows, out = called(Heads(), single(8, C), triangles())
+    assert rows[0].operator == "sum"
+    assert rows[0].energy == pytest.approx(dense_energy(counts(triangles(), 8), out), rel=1e-4)
+
+
+def test_what_else_is_done_around_a_sum_leaves_it_one():
+    index, x = triangles(), single(8, C)
+    rows, out = called(pyg.Sequential("x, e", [(Further(), "x, e -> x")]), x, index, watch=Further)
+    assert rows[0].operator == "sum"
+    assert rows[0].energy == pytest.approx(dense_energy(counts(index, 8), out), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("edges", "layer"),
+    [
+        (triangles(), Own(source_weights)),
+        (with_loops(triangles(), 8), Own(source_weights)),
+        (triangles()[:, 1:], Own(source_weights)),  # of which one edge has no edge back
+        (triangles(), Around(1, 0, loops=False)),
+    ],
+)
+def test_weights_that_are_divided_by_the_degree_of_the_source_are_no_gcns_and_warn(edges, layer):
+    """Their limit is proportional to the degree, which no energy here calls smooth."""
+    x, says = single(8, C), r"^module_0 \(\w+\) multiplies its messages by weights .* neither like GCN's .* a mean's"
+    model = pyg.Sequential("x, e", [(layer, "x, e -> x")])
+    with pytest.warns(UserWarning, match=says) as seen, torch.no_grad(), Trace(model, watch="module_0") as trace:
+        out = [model(x, edges) for _ in range(2)][-1]
+    assert len(seen) == 1
+    assert {row.operator for row in trace.layers} == {"sum"}
+    assert trace.layers[1].energy == pytest.approx(summed(None, x, out, *source_weights(edges, None, 8)), rel=1e-4)
+    rows, _ = called(model, x, edges, watch="module_0", operator="random_walk")  # chosen, so there is nothing to say
+    assert rows[0].operator == "random_walk"
 
 
 def test_a_deep_network_of_ones_own_layers_sounds_the_alarm_and_its_first_rows_can_be_compared():

@@ -18,10 +18,13 @@ from graphjoule.trace.operators import (
     Loops,
     Operator,
     attention_weights,
+    has_own_forward,
     has_own_messages,
+    is_of_many_runs,
     loops_of,
     message_weights,
     passes_messages,
+    weights_around,
 )
 from graphjoule.trace.outputs import count_nodes, tensors_in
 from graphjoule.trace.watch import modules_around_layers
@@ -277,6 +280,25 @@ class LayerCall:
 
 
 @dataclass(eq=False)
+class Sides:
+    """What a layer of one's own has before and after its sum, while it runs.
+
+    Attributes:
+        before: what its last part before the sum returned.
+        sent: what it sent to the neighbours, if it summed once.
+        summed: what came of that.
+        after: what its first part after the sum took.
+        num_sums: how often it summed.
+    """
+
+    before: Tensor | None = None
+    sent: Tensor | None = None
+    summed: Tensor | None = None
+    after: Tensor | None = None
+    num_sums: int = 0
+
+
+@dataclass(eq=False)
 class Scope:
     """A call that layers are called in: of the model, or of a module in it that is called with a graph.
 
@@ -308,6 +330,7 @@ class LayerCalls:
         self._around = modules_around_layers(model)
         self._thread = thread
         self._open: dict[nn.Module, LayerCall] = {}
+        self._sides: dict[nn.Module, Sides] = {}
         self._scopes = [Scope()]
         self.finished: dict[nn.Module, LayerCall] = {}
 
@@ -329,6 +352,7 @@ class LayerCalls:
     def begin(self, inputs: CallInputs) -> None:
         """A call of the model begins; all others are forgotten."""
         self._open.clear()
+        self._sides.clear()
         self.finished.clear()
         self._scopes = [Scope(inputs)]
 
@@ -345,8 +369,43 @@ class LayerCalls:
             elif operator == "sum" and has_own_messages(layer):
                 read = self._hook(self._read_weights)
                 handles.append(layer.register_message_forward_hook(read))  # type: ignore[operator]
+            if operator == "sum" and has_own_forward(layer):
+                handles += self._attach_sides(layer)
         enter = self._hook(self._enter)
         return handles + [module.register_forward_pre_hook(enter, with_kwargs=True) for module in self._around]
+
+    def _attach_sides(self, layer: nn.Module) -> list[RemovableHandle]:
+        """Hooks that see what a layer has before and after its sum."""
+
+        def begin(layer: nn.Module, args: Any) -> None:
+            self._sides[layer] = Sides()
+
+        def see_sum(layer: nn.Module, inputs: tuple[Any, Any, dict[str, Any]], output: Any) -> None:
+            sides, sent = self._sides.get(layer), list(tensors_in(inputs[2]))
+            if sides is None or not isinstance(output, Tensor):
+                return
+            sent = [x for x in sent if x.is_floating_point() and x.shape == output.shape]
+            sides.sent, sides.summed = (sent[0], output) if sides.num_sums == len(sent) == 1 else (None, None)
+
+        def see_part(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            sides = self._sides.get(layer)
+            if sides is not None and sides.num_sums == 0 and isinstance(output, Tensor):
+                sides.before = output
+            elif (
+                sides is not None
+                and sides.summed is not None
+                and sides.after is None
+                and args
+                and isinstance(args[0], Tensor)
+            ):
+                sides.after = args[0]
+
+        parts = [module for module in layer.modules() if module is not layer]
+        return [
+            layer.register_forward_pre_hook(self._hook(begin)),
+            layer.register_propagate_forward_hook(self._hook(see_sum)),  # type: ignore[operator]
+            *(part.register_forward_hook(self._hook(see_part)) for part in parts),
+        ]
 
     def attach_last(self) -> list[RemovableHandle]:
         """Hooks that end the scope of a module, also after an error in it."""
@@ -372,6 +431,8 @@ class LayerCalls:
 
     def _pass(self, layer: nn.Module, inputs: tuple[Any, Any, dict[str, Any]]) -> None:
         edges, size, values = inputs
+        if layer in self._sides:
+            self._sides[layer].num_sums += 1
         call = self._open.setdefault(layer, LayerCall(self._operators[layer]))
         if any(edges is known for known, _, _ in call.passed) or not is_edges(edges):
             return
@@ -400,6 +461,7 @@ class LayerCalls:
 
     def _finish(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         call = self._open.pop(layer, None) or LayerCall(self._operators[layer])
+        sides = self._sides.pop(layer, None)
         if output is None:  # it ended in an error
             return
         inputs = list(named_inputs(layer, args, kwargs))
@@ -416,4 +478,26 @@ class LayerCalls:
             stated = [count for _, _, count in call.passed if count is not None]
             first = next((x for x in tensors_in(output) if x.is_floating_point() and x.dim() >= 2), None)
             call.num_targets = stated[0] if stated else None if first is None else first.size(0)
+        if sides is not None and len(call.passed) == 1 and not (call.is_pair or call.is_unread):
+            self._read_sides(call, sides, [value for _, value in inputs], output)
         self.finished[layer] = self.scope.latest = call
+
+    @torch.no_grad()
+    def _read_sides(self, call: LayerCall, sides: Sides, inputs: Sequence[Any], output: Any) -> None:
+        """Take the weights of a plain sum from what is before and after it."""
+        edges, weight, targets = call.passed[0]
+        index, entries = edges_of(edges, weight, is_reversed=call.is_reversed)
+        sent, summed = sides.sent, sides.summed
+        if sent is None or summed is None or entries is not None or is_of_many_runs(summed):
+            return
+        if summed.dim() != 2 or not summed.numel() or not index.numel():
+            return
+        before, after = (
+            [x for x in tensors_in([part, given]) if x.shape == summed.shape and x.layout == summed.layout]
+            for part, given in ((sides.before, inputs), (sides.after, output))
+        )
+        assert call.layer is not None
+        added = [p for p in call.layer.parameters(recurse=False) if p.shape == summed.shape[-1:]]
+        after += [x - bias for x in after for bias in added]
+        weight, is_known = weights_around(index, before, sent, summed, after)
+        call.passed[0], call.is_unread = (edges, weight, targets), not is_known

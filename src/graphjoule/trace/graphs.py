@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from graphjoule.errors import GraphjouleError, check_count
+from graphjoule.errors import GraphjouleError, check_count, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.nodes import ALL_NODES, Nodes
 from graphjoule.graph.propagation import InducedPropagation
@@ -168,8 +168,8 @@ class GraphReader:
         """A call of the model begins."""
         self._num_rows = 0
         self._call = read_call(self._model, args, kwargs)
-        if self._num_nodes is not None and self._call.edges is not None:
-            self._call.num_nodes = self._num_nodes
+        if self._num_nodes is not None and self._fixed is None:
+            self._state_num_nodes(self._num_nodes)
         self._layers.begin(self._call)
         self._of_edges = {id(x): weakref.ref(x) for x in self._call.edge_features}
         self._of_nodes = {}
@@ -492,6 +492,14 @@ class GraphReader:
             call.made = self._keep(key, list(chain(*raw)), make)
             if is_read and isinstance(call.made, CallOperator):
                 self._read = call.made.name
+                if call.made.is_skew:
+                    self._warn(
+                        f"skew {id(call.layer)}",
+                        f"{self._name_of(call)} multiplies its messages by weights that are normalised neither like "
+                        "GCN's nor like a mean's, as where each node divides what it sends by its degree. Its energy "
+                        "is that of 'sum', which may stay high where the layer has smoothed all it can. Choose one for "
+                        "all layers with operator=...",
+                    )
         return call.made
 
     def _of_weights(self, raw: Sequence[tuple[Any, Tensor | None]], call: LayerCall) -> CallOperator | None:
@@ -576,6 +584,27 @@ class GraphReader:
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         return operator
+
+    def _state_num_nodes(self, given: int) -> None:
+        """Complete a call's graph to the stated number of nodes, unless the call itself says another number."""
+        call, number = self._call, given
+        if call.graph is not None or is_matrix(call.edges):
+            number = call.edges.size(0) if call.graph is None else call.graph.num_nodes
+        elif call.batch is not None:
+            number = call.batch.numel()
+        elif call.num_nodes not in call.num_edges and find_features(call.node_features, given) is None:
+            number = next(
+                (x.size(-2) for x in call.node_features if x.dim() > 1 and x.size(-2) == call.num_nodes), given
+            )
+        if number == given and isinstance(call.edges, Tensor) and not is_matrix(call.edges) and call.edges.numel():
+            number = max(given, int(call.edges.max()) + 1)
+        if number != given:
+            raise GraphjouleError(
+                f"num_nodes is {given}, but {type(self._model).__name__} is called with a graph of "
+                f"{counted(number, 'node')}; expected {number}, or leave it out, and each call says its own number."
+            )
+        if call.edges is not None:
+            call.num_nodes = given
 
     def _compare(self) -> None:
         """Warn where the model is called with another graph than the fixed one."""

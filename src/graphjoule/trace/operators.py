@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -59,6 +59,11 @@ def has_own_messages(layer: nn.Module) -> bool:
     """Whether its messages are written outside of PyG, so that only they say what they are multiplied by."""
     message = getattr(type(layer), "message", None)
     return not getattr(message, "__module__", "").startswith("torch_geometric.")
+
+
+def has_own_forward(layer: nn.Module) -> bool:
+    """Whether what it does before and after it passes messages is written outside of PyG."""
+    return not getattr(type(layer).forward, "__module__", "").startswith("torch_geometric.")
 
 
 def expects_norm(layer: nn.Module) -> bool:
@@ -227,11 +232,20 @@ class CallOperator(Operator):
         weight: weight of every edge.
         num_nodes: number of nodes.
         scale: what every node's features are multiplied by, of weights like GCN's.
+        is_skew: whether the weights are normalised, but neither like GCN's nor like a mean's.
     """
 
     def __init__(
-        self, name: str, index: Tensor, weight: Tensor, num_nodes: int, *, scale: Tensor | None = None
+        self,
+        name: str,
+        index: Tensor,
+        weight: Tensor,
+        num_nodes: int,
+        *,
+        scale: Tensor | None = None,
+        is_skew: bool = False,
     ) -> None:
+        self.is_skew = is_skew
         self.name, self._index, self._weight, self.num_nodes = name, index, weight.double(), num_nodes
         self._mean, self._scale = None, scale
 
@@ -284,7 +298,8 @@ def weighted_operator(index: Tensor, weight: Tensor, num_nodes: int) -> CallOper
     """The operator of a sum of weighted messages, by what the weights are.
 
     Those of GCN, ``P_ij = a_ij / (v_i v_j)``, leave ``v`` as it is: with it, their energy is ``tr(X^T (I - P) X)``.
-    Those of a mean add up to one. Any others are "sum".
+    Those of a mean add up to one. Any others are "sum", also those that leave a ``v`` as it is but are not symmetric
+    beside it, such as ``A D^-1``: there ``a_ij`` differs from ``a_ji``, and the energy is not that of ``I - P``.
 
     Args:
         index: sources and targets, shape ``[2, num_edges]``; loops that the layer added are among them.
@@ -313,6 +328,8 @@ def weighted_operator(index: Tensor, weight: Tensor, num_nodes: int) -> CallOper
     for _ in range(_MOST_STEPS):  # edges that had weights, or loops of several: the vector is looked for
         moved = into(weight * v[source])
         if _is_close(moved, v):
+            if _is_skew(index, weight, v):
+                return CallOperator("sum", index, weight, num_nodes, is_skew=True)
             return _unnormalised(name, index, weight, v)
         growth = moved[count > 0] / v[count > 0]
         if growth.numel() == 0 or not float(growth.min()) <= 1 <= float(growth.max()):
@@ -325,6 +342,17 @@ def _unnormalised(name: str, index: Tensor, weight: Tensor, v: Tensor) -> CallOp
     """The operator of weights ``a_ij / (v_i v_j)``."""
     scale = torch.where(v > 0, 1 / v, 0)
     return CallOperator(name, index, weight * v[index[0]] * v[index[1]], len(v), scale=scale)
+
+
+def _is_skew(index: Tensor, weight: Tensor, v: Tensor) -> bool:
+    """Whether ``w_ij v_i v_j`` is not symmetric, or, of directed edges, weights out of a node add up to one."""
+    source, target = index
+    matrix = torch.sparse_coo_tensor(index, weight * v[source] * v[target], (len(v), len(v)), check_invariants=False)
+    one, other = matrix.coalesce(), matrix.t().coalesce()
+    if torch.equal(one.indices(), other.indices()):
+        return not _is_close(one.values(), other.values())
+    total = torch.zeros_like(v).index_add(0, source, weight)
+    return _is_close(total[source], torch.ones_like(weight))
 
 
 def _is_close(x: Tensor, y: Tensor) -> bool:
@@ -508,6 +536,51 @@ def message_weights(message_inputs: dict[str, Any], message: Any, num_edges: int
     if not bool((weights.isfinite() & (weights >= 0)).all()):
         return None, False
     return (None if bool((weights == 1).all()) else weights.detach()), True
+
+
+def weights_around(
+    index: Tensor, before: Sequence[Tensor], sent: Tensor, summed: Tensor, after: Sequence[Tensor]
+) -> tuple[Tensor | None, bool]:
+    """The weights of a plain sum by what its layer does before and after it, and whether they are known.
+
+    A GCN may multiply features by ``D^-1/2``, sum, and multiply by it again; a mean may divide the sum by the degree.
+    It does if the numbers say so. Where one half is seen and the other is not, as between an activation and the sum,
+    the weights are not known. Anything else that a layer does leaves it a plain sum.
+
+    Args:
+        index: sources and targets, shape ``[2, num_edges]``.
+        before: what may have been multiplied.
+        sent: what was sent to the neighbours.
+        summed: what came of that.
+        after: what may be the product.
+    """
+    degree = index[1].bincount(minlength=len(summed)).double()
+    nodes = degree.nonzero().flatten()
+    nodes = nodes[:: -(-len(nodes) // _SEEN_AS_ONE)]
+
+    def power(products: Sequence[Tensor], factors: Sequence[Tensor]) -> float | None:
+        """The first power of the degree by which one of the products is one of the factors divided."""
+        pairs = [(x[nodes], y[nodes].double()) for x in products for y in factors if x.shape == y.shape]
+        for power in (0.0, 0.5, 1.0):
+            scale = degree[nodes].pow(-power)[:, None]
+            if any(_is_near(x, scale * y) for x, y in pairs):
+                return power
+        return None
+
+    first, last = power([sent], before), power(after, [summed])
+    if first is None or last is None:
+        return None, not (first or last)
+    if not first and not last:
+        return None, True
+    inverse = torch.where(degree > 0, 1 / degree, 0)
+    return inverse[index[0]].pow(first) * inverse[index[1]].pow(last), True
+
+
+def _is_near(x: Tensor, y: Tensor) -> bool:
+    """Whether features are the same up to rounding."""
+    return torch.allclose(
+        x.double(), y, rtol=max(1e-4, 4 * torch.finfo(x.dtype).eps), atol=1e-6 * float(x.abs().amax())
+    )
 
 
 def _column(value: Any, num_edges: int) -> Tensor | None:
