@@ -312,23 +312,27 @@ def ablation(plan: Plan, dataset: str, model: str, folder: Path, device: str, en
 
 
 def cost(plan: Plan, dataset: str, model: str, folder: Path, device: str, end: float, state: Path) -> str:
-    """Time an epoch of ten runs with two and with four views beside the plain epoch, in turns."""
+    """Time an epoch of ten runs with views beside the plain epoch, in turns; on a GPU also in bfloat16."""
     where = resolve_device(device)
     task, plain = load_task(dataset).to(where), load_recipe(model, dataset, plan["layers"][model])
     seeds = plan["winner"]["seeds"]
     splits = [task.split(plain.data.split, seed) for seed in seeds]
 
-    def build(views: int) -> CapturedStep:
+    def build(views: int, recipe: Recipe) -> CapturedStep:
         terms = {"consistency": ConsistencySettings(views=views)} if views > 1 else {}
-        batch = SeedBatch(architecture_of(plain), plain, task, seeds, splits, terms)
+        batch = SeedBatch(architecture_of(recipe), recipe, task, seeds, splits, terms)
         return CapturedStep(batch.train_epoch, where)
 
-    sides = {views: Side(f"{views} views", partial(build, views)) for views in (1, 2, 4)}
-    measure_sides(list(sides.values()), where, min(10.0, max(0.0, end - time.time())))
+    sides = {f"{views} views": partial(build, views, plain) for views in (1, 2, 4)}
+    if where.type == "cuda" and "activations" in plain.model.options:
+        half = plain.with_settings({"model.activations": "bfloat16"})
+        sides |= {f"{views} views, bfloat16": partial(build, views, half) for views in (1, 4)}
+    timed = {name: Side(name, make) for name, make in sides.items()}
+    measure_sides(list(timed.values()), where, min(10.0, max(0.0, end - time.time())))
     line: dict[str, Any] = {"dataset": dataset, "model": model, "layers": plain.model.num_layers, "runs": len(seeds)}
-    for views, side in sides.items():
-        ratio = paired_ratio(side, sides[1])
-        line[f"{views} views"] = {
+    for name, side in timed.items():
+        ratio = paired_ratio(side, timed["1 views"])
+        line[name] = {
             "ms": round(1000 * statistics.median(side.seconds), 3),
             "ratio": round(ratio.median, 3),
             "quartiles": [round(ratio.low, 3), round(ratio.high, 3)],

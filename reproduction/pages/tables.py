@@ -81,11 +81,12 @@ def models_table(cells: Sequence[tuple[str, int]]) -> str:
 
 def backends_table() -> str:
     """EGNN's cells by the backend of the ops that trained them."""
-    lines = ["| dataset | layers | Triton | reference | CPU |", "|---|---|---|---|---|"]
+    lines = ["| dataset | layers | Triton | in bfloat16 | reference | CPU |", "|---|---|---|---|---|---|"]
     for dataset, depths in CELLS.items():
         for layers in depths:
             files = [
                 f"table1/egnn-{dataset}",
+                f"bodies/egnn-{dataset}-bfloat16",
                 f"bodies/egnn-{dataset}-reference",
                 f"bodies/egnn-{dataset}-{layers}-cpu",
             ]

@@ -151,11 +151,17 @@ def cost_table(folder: Path = FOLDER) -> str:
             line["device"],
             str(line["runs"]),
             f"{line['1 views']['ms']:.1f} ms",
-            *("{ratio:.2f} ({quartiles[0]:.2f} to {quartiles[1]:.2f})".format(**line[f"{n} views"]) for n in (2, 4)),
+            *(_ratio(line.get(name)) for name in ("2 views", "4 views", "4 views, bfloat16")),
         )
         for line in read_lines(folder / "cost.jsonl")
     ]
-    return _table(("network", "device", "runs", "plain epoch", "two views", "four views"), rows)
+    return _table(
+        ("network", "device", "runs", "plain epoch", "two views", "four views", "four views in bfloat16"), rows
+    )
+
+
+def _ratio(found: Mapping[str, Any] | None) -> str:
+    return "{ratio:.2f} ({quartiles[0]:.2f} to {quartiles[1]:.2f})".format(**found) if found else "-"
 
 
 def compare(scores: Mapping[str, Mapping[str, Mapping[int, float]]]) -> list[dict[str, Any]]:

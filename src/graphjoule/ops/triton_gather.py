@@ -37,9 +37,11 @@ class Tile(NamedTuple):
     unroll: bool = False
 
 
-# By sweeps on an H200. Wide rows are gathered in pieces of 128 bytes: of 169,343 nodes these fit into the cache. In
-# float32 an epoch of 32 layers took 85 ms so, and 90 with the hint and the hubs of bfloat16.
-_TILE = Tile(64, 8, 8, 4, 64, 64)
+# By sweeps on an H200; by bytes of an element. Wide rows are gathered in pieces of 128 bytes: of 169,343 nodes these
+# fit into the cache. In float32 an epoch of 32 layers took 85 ms so, and 90 with the hint and the hubs of bfloat16.
+# Narrow rows of bfloat16 take up to three times as long with a tile of eight rows by eight entries, and 1.2 times with
+# the wide one.
+_TILE = {4: Tile(64, 8, 4, 4, 64, 64), 2: Tile(64, 16, 4, 4, 64, 64)}
 _WIDE = {4: Tile(32, 8, 8, 2, 32, 64, unroll=True), 2: Tile(64, 8, 8, 2, 16, 128, hint=True, unroll=True)}
 _NARROW, _MANY = 4, 2**18  # rows of few channels where runs have many: ten of 100,000 x 16 took 0.39 ms, so 0.10
 _BLOCK = 1024
@@ -103,7 +105,7 @@ def gather(
         anything if velocity is None else velocity, anything if speed is None else speed,
     )  # fmt: skip
     numbers = (num_cols, rows.num_rows, channels, a, alpha, beta, (count + 1) // 2, dropped_of_65536(p), scale, keep, h)
-    tile = _TILE if channels <= 64 and x.element_size() == 4 else _WIDE[x.element_size()]
+    tile = (_TILE if channels <= 64 else _WIDE)[x.element_size()]
     width = triton.next_power_of_2(channels)
     block, hub_block = min(tile.channels, width), min(tile.hub_channels, width)
     flags = {
