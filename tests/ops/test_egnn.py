@@ -589,10 +589,10 @@ def test_many_runs_with_norms_equal_each_alone(device):
 @pytest.mark.parametrize("name", ["random", "a hub", "isolated nodes"])
 @pytest.mark.parametrize("channels", [16, 64])
 def test_narrow_layers_in_bfloat16_stay_near(name, channels, device):
-    """Value to 3 %, gradients to 6 % where no SReLU is near its shift: Triton's interpreter cuts bits off, a GPU rounds."""
+    """Value to 3 %, gradients to 6 % where no SReLU is near its shift; the interpreter cuts bits off, a GPU rounds."""
     graph, num_layers = GRAPHS[name], 4
     x0, weights, shifts = parameters(graph, channels, num_layers)
-    tensors = (x0, weights, shifts - 10)
+    tensors = (x0, weights, shifts - 100)
     keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
     setting = {"p": 0.4, "keys": keys}
     half = value_and_gradients("triton", tensors, graph, device, **setting, activations=torch.bfloat16, segment=2)
