@@ -137,7 +137,7 @@ def test_features_that_are_not_finite_measure_not_a_number_in_their_run_alone(me
     x[0, 1, 1] = wrong
     values = measure(x)
     assert values[0].isnan()
-    assert values[1] == measure(x[1])
+    torch.testing.assert_close(values[1], measure(x[1]))  # products of one matrix and of two differ in the last bit
 
 
 @pytest.mark.parametrize("measure", MEASURES)
