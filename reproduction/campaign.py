@@ -228,13 +228,15 @@ def in_history(commit: str, out: Path, results: Path) -> str:
 
     The hash of its files stands in the records that it made.
     """
-    from graphjoule.training import source_of_commit  # this file also runs with pinned code, which may lack it
+    from graphjoule.training import (
+        commit_of_source,
+        source_of_commit,
+    )  # pinned code, which also runs this, may lack them
 
     sources = {r.versions.get("source") for r in earlier_records(out, results) if r.versions.get("commit") == commit}
     if not sources or source_of_commit(commit) is not None:
         return commit
-    history = subprocess.run(["git", "rev-list", "HEAD"], capture_output=True, text=True, check=False, cwd=ROOT)
-    found = next((name for name in history.stdout.split() if source_of_commit(name) in sources), None)
+    found = next(filter(None, map(commit_of_source, sources)), None)
     if found is None:
         raise GraphjouleError(f"Commit {commit} of the campaign is not in the history, and no other has its files.")
     print(f"{commit[:12]} is not in the history; {found[:12]} has the same files.")

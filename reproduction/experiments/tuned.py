@@ -295,13 +295,12 @@ def ablation(plan: Plan, dataset: str, model: str, folder: Path, device: str, en
     done = {line["variant"] for line in read_lines(path)}
     best, task = winner(plan, folder, dataset, model), load_task(dataset)
     for variant, changes in plan["ablation"]["variants"].items():
-        if variant in done or time.time() > end:
-            continue
         recipe = start(model, dataset, plan) if changes.get("published") else best
         plain = {key: None if value == "none" else value for key, value in changes.items() if key != "published"}
-        records = fit(
-            recipe.with_settings(plain) if plain else recipe, task, plan["winner"]["seeds"], device=device
-        ).records
+        recipe = recipe.with_settings(plain) if plain else recipe
+        if variant in done or recipe == best or time.time() > end:  # what changes nothing is the winner again
+            continue
+        records = fit(recipe, task, plan["winner"]["seeds"], device=device).records
         scores = {part: [round(getattr(r, part)["accuracy"], 5) for r in records] for part in ("val", "test")}
         line = {"variant": variant, **scores, "epochs": [record.epochs_run for record in records]}
         line |= {"device": describe_device(resolve_device(device)), "versions": versions()}

@@ -16,7 +16,7 @@ from graphjoule.training import Record, read_records, summarise
 from reproduction.bench import read_bench_records
 from reproduction.corpus import jobs, ledger
 from reproduction.experiments.record import ranked, read_cells
-from reproduction.experiments.tuned import FOLDERS
+from reproduction.experiments.tuned import FOLDER, FOLDERS
 from reproduction.pages.gallery import gallery_figures, gallery_rows, gallery_table
 from reproduction.pages.measured import (
     constraint_cost_table,
@@ -413,6 +413,7 @@ TABLES = {
     "tuned_short": short_table,
     "ranking": ranking_table,
     "ablation": ablation_table,
+    "tuned_second": partial(tuned_table, FOLDERS["second"], FOLDER.parent),
     "ranking_second": partial(ranking_table, FOLDERS["second"]),
     "ablation_second": partial(ablation_table, FOLDERS["second"]),
     "ingredients": ingredients_table,

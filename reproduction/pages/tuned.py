@@ -1,6 +1,6 @@
 """The tables of networks tuned with equal effort, from what `reproduction.experiments.tuned` has recorded so far.
 
-What the second round has recorded stands in columns of its own beside the first.
+Each round has tables of its own; the short one, for README, has both.
 """
 
 from __future__ import annotations
@@ -33,33 +33,26 @@ __all__ = [
 RANKED = ("egnn", "gcnii", "appnp")
 
 
-def tuned_table(folder: Path = FOLDER) -> str:
-    """Every network on every graph as published and as tuned by us, and as tuned in the second round."""
-    heads = ["graph", "network", "layers", "as published"]
-    heads += ["as tuned", "its validation", "ten runs together", "within limits"]
-    first, second = _tuned(folder), _tuned(_second(folder))
-    if second:
-        heads += ["second look", "its validation", "ten runs together", "within limits"]
-    rows = []
-    for dataset, model in _cells():
-        if (cell := (dataset, model)) in first or cell in second:
-            layers = PLAN["layers"][model]
-            row = [dataset, model, str(layers), _spread(_published(dataset, model, layers, folder.parent))]
-            row += _as_tuned(folder, cell, first.get(cell, []))
-            rows.append(row + (_as_tuned(_second(folder), cell, second.get(cell, [])) if second else []))
-    return _table(heads, rows)
-
-
-def _as_tuned(folder: Path, cell: tuple[str, str], runs: Sequence[Any]) -> list[str]:
-    """Test and validation of a winner, its runs together, and the layers within limits in the worst of them."""
-    lines = read_lines(folder / f"{cell[0]}-{cell[1]}.energies.jsonl")
-    together = [100 * line["test"] for line in lines if "ensemble" in line]
-    within = [line["layers_within"] for line in lines if "layers_within" in line]
-    return [
-        *(_spread([100 * getattr(run, part)["accuracy"] for run in runs]) for part in ("test", "val")),
-        f"{together[0]:.1f}" if together else "-",
-        f"{min(within)} of {PLAN['layers'][cell[1]]}" if within else "-",
-    ]
+def tuned_table(folder: Path = FOLDER, results: Path | None = None) -> str:
+    """Every network on every graph as published, recorded in `results`, and as tuned by us in one of the rounds."""
+    rows, tuned = [], _tuned(folder)
+    for dataset, model in (cell for cell in _cells() if cell in tuned):
+        layers, runs = PLAN["layers"][model], tuned[dataset, model]
+        lines = read_lines(folder / f"{dataset}-{model}.energies.jsonl")
+        together = [100 * line["test"] for line in lines if "ensemble" in line]
+        within = [line["layers_within"] for line in lines if "layers_within" in line]
+        row = [
+            dataset,
+            model,
+            str(layers),
+            _spread(_published(dataset, model, layers, results or folder.parent)),
+            *(_spread([100 * getattr(run, part)["accuracy"] for run in runs]) for part in ("test", "val")),
+            f"{together[0]:.1f}" if together else "-",
+            f"{min(within)} of {layers}" if within else "-",
+        ]
+        rows.append(row)
+    heads = ("graph", "network", "layers", "as published", "as tuned", "its validation", "ten runs together")
+    return _table((*heads, "within limits"), rows)
 
 
 def short_table(folder: Path = FOLDER) -> str:

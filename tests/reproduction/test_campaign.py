@@ -190,10 +190,14 @@ def test_a_commit_that_history_has_lost_is_found_by_the_hash_of_its_files(monkey
     if not head:
         pytest.skip("this is no checkout")
     monkeypatch.setattr("graphjoule.training.source_of_commit", lambda name: "those files" if name == head else None)
+    monkeypatch.setattr(
+        "graphjoule.training.commit_of_source", lambda source: head if source == "those files" else None
+    )
     assert campaign.in_history(lost, tmp_path, tmp_path) == head
     assert "is not in the history; " in capsys.readouterr().out
     assert campaign.in_history(head, tmp_path, tmp_path) == head
     monkeypatch.setattr("graphjoule.training.source_of_commit", lambda name: None)
+    monkeypatch.setattr("graphjoule.training.commit_of_source", lambda source: None)
     with pytest.raises(campaign.GraphjouleError, match="no other has its files"):
         campaign.in_history(lost, tmp_path, tmp_path)
 

@@ -159,6 +159,11 @@ def test_data_code_and_seeds_are_checked(tmp_path, monkeypatch):
     said = problems(check_code(placed(tmp_path, changed)))
     assert "does not say the hash of the code" in said
     assert "made by files that differ from the commit" in said
+    elsewhere = {"commit": "c0ffee", "tree": "changed", "source": "2" * 64}  # a copy that was told an older commit
+    monkeypatch.setattr(verify, "commit_of_source", {"2" * 64: "decade"}.get)
+    found = check_code(placed(tmp_path, record().model_copy(update={"versions": elsewhere})))
+    assert found.problems == []
+    assert "which are those of commit decade" in found.notes[0]
     told = record().model_copy(update={"versions": {"commit": "c0ffee", "source": "0" * 64}})
     monkeypatch.setattr(verify, "source_of_commit", lambda commit: "1" * 64)
     assert "1 records name commit c0ffee, whose files have another hash." in problems(

@@ -11,7 +11,7 @@ import torch
 
 from graphjoule import __version__
 from graphjoule.training import provenance
-from graphjoule.training.provenance import commit, source_of_commit, source_sha256, tree, versions
+from graphjoule.training.provenance import commit, commit_of_source, source_of_commit, source_sha256, tree, versions
 
 CODE = {"commit", "tree"}  # of a checkout alone
 
@@ -48,7 +48,7 @@ def test_pyg_need_not_be_installed(monkeypatch):
 
 
 def forget():
-    for known in (commit, tree, source_sha256, source_of_commit):
+    for known in (commit, tree, source_sha256, source_of_commit, commit_of_source):
         known.cache_clear()
 
 
@@ -140,6 +140,11 @@ def test_a_changed_file_of_the_package_is_told_and_one_beside_it_is_not(place):
     assert source_sha256() != before
     assert source_of_commit(commit()) == before  # a commit can be held against what it is said to be
     assert source_of_commit("0" * 40) is None
+    assert commit_of_source(source_sha256()) is None
+    run("commit", "-qam", "two")
+    forget()
+    assert commit_of_source(source_sha256()) == commit() != commit_of_source(before)
+    assert source_of_commit(commit_of_source(before)) == before
 
 
 def test_a_copy_without_git_may_say_its_commit(place, monkeypatch):

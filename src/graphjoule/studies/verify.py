@@ -20,7 +20,7 @@ from graphjoule.studies.collection import differences, record_files
 from graphjoule.studies.protocol import Protocol
 from graphjoule.tasks.datasets import DATASETS
 from graphjoule.tasks.objective import OBJECTIVES
-from graphjoule.training.provenance import source_of_commit, source_sha256
+from graphjoule.training.provenance import commit_of_source, source_of_commit, source_sha256
 from graphjoule.training.recipe import Recipe, recipe_and_fingerprint
 from graphjoule.training.records import FORMAT, Record, read_records, run_id
 
@@ -234,7 +234,7 @@ def check_code(placed: Sequence[Placed]) -> Check:
         kinds[tuple(versions.get(name, "") for name in ("graphjoule", "commit", "tree", "source", "torch"))] += 1
         if one.record.format == FORMAT and "source" not in versions:
             check.problems.append(f"{one.place}: does not say the hash of the code that made it.")
-        if versions.get("tree") == "changed":
+        if versions.get("tree") == "changed" and commit_of_source(versions.get("source", "")) is None:
             check.problems.append(f"{one.place}: made by files that differ from the commit it names.")
     check.count = len(placed)
     for (version, commit, tree, source, torch), number in kinds.most_common():
@@ -243,6 +243,8 @@ def check_code(placed: Sequence[Placed]) -> Check:
             check.problems.append(f"{number} records name commit {commit[:12]}, whose files have another hash.")
         same = " (the files that are here)" if source == source_sha256() else ""
         code = f"files {source[:12]}{same}" if source else "files not recorded"
+        if tree == "changed" and (other := commit_of_source(source)):
+            code += f", which are those of commit {other[:12]}"
         check.notes.append(
             f"{number} records: graphjoule {version}, commit {commit[:12] or 'not recorded'}, {code}, torch {torch}."
         )

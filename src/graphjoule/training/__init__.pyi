@@ -20,6 +20,7 @@ from .loop import CapturedStep as CapturedStep
 from .loop import Progress as Progress
 from .loop import TrainingInterrupted as TrainingInterrupted
 from .loop import deferred_interrupt as deferred_interrupt
+from .provenance import commit_of_source as commit_of_source
 from .provenance import source_of_commit as source_of_commit
 from .provenance import source_sha256 as source_sha256
 from .provenance import versions as versions

@@ -79,6 +79,17 @@ def source_of_commit(name: str) -> str | None:
         return None
 
 
+@cache
+def commit_of_source(source: str) -> str | None:
+    """The newest commit of this checkout in which the package's files have that hash; None where there is none."""
+    command = ["git", "rev-list", "--full-history", "HEAD", "--", "."]
+    try:
+        found = subprocess.run(command, cwd=_package(), capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next((name for name in found.stdout.split() if source_of_commit(name) == source), None)
+
+
 def _sha256(files: Mapping[str, bytes]) -> str:
     lines = (f"{name} {hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
