@@ -19,6 +19,7 @@ UNTESTED = {
     "ops/triton_layer.py": "kernels; tested through the ops that launch them",
     "ops/triton_norm.py": "kernels; tested through the ops that launch them",
     "ops/stack_cpu.py": "a backend of egnn.py, tested there",
+    "ops/stack_native.py": "a backend of egnn.py, tested there",
     "ops/stack_norm.py": "a backend of egnn.py, tested there",
     "ops/stack_triton.py": "a backend of egnn.py, tested there",
     "ops/backend.py": "every test of ops/ chooses backends",

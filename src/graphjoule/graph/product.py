@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphjoule.graph.laplacian import LEAST_ENERGY, QUICK_NUMEL, RANGE, inner_product
+from graphjoule.graph.laplacian import LEAST_ENERGY, QUICK_NUMEL, RANGE, inner_products
 from graphjoule.graph.propagation import Propagation
 
 
@@ -18,16 +18,18 @@ class Product:
     """``a P X + alpha X`` of some features ``X``, as the float32 arithmetic of a layer has it.
 
     Attributes:
-        value: the product, shape ``[..., num_nodes, channels]``.
+        value: the product, shape ``[..., num_nodes, channels]``; None where there are `sums`.
         graph: the operator ``P``.
         a: factor of ``P X``.
         alpha: factor of ``X``.
+        sums: ``||X||^2`` and ``<X, value>``, where they were made on the way.
     """
 
-    value: Tensor
+    value: Tensor | None
     graph: Propagation
     a: float
     alpha: float
+    sums: tuple[float, float] | None = None
 
     def energies(self, x: Tensor) -> Tensor | None:
         """The Dirichlet energies of ``X``, as `Laplacian.form` has them, for two passes over memory and no product.
@@ -46,16 +48,20 @@ class Product:
         """
         if not self.graph.has_known_kernel or x.dtype != torch.float32 or self.a == 0 or x.numel() < QUICK_NUMEL:
             return None
-        if x.device.type == "cpu" and x.dim() == 2:
-            size = torch.tensor(inner_product(x, x), dtype=torch.float64)
-            inner = torch.tensor(inner_product(x, self.value), dtype=torch.float64)
+        if self.sums is not None or (x.device.type == "cpu" and x.dim() == 2):
+            size, inner = torch.tensor(self.sums or inner_products(x, self._whole), dtype=torch.float64)
         else:
             size = torch.linalg.vector_norm(x, dim=-1).square_().sum(dim=-1, dtype=torch.float64)
-            inner = (x * self.value).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
+            inner = (x * self._whole).sum(dim=-1).sum(dim=-1, dtype=torch.float64)
         energy = (self._of_kernel() * size - inner) / self.a
         least = LEAST_ENERGY * max(1.0, abs(self.alpha / self.a))
         is_good = (energy >= least * size) & (size > RANGE[0]) & (size < RANGE[1])
         return torch.where(is_good, energy, torch.nan)
+
+    @property
+    def _whole(self) -> Tensor:
+        assert self.value is not None
+        return self.value
 
     def _of_kernel(self) -> float:
         """The number by which the rounded ``a P + alpha I`` multiplies ``s``: ``a + alpha`` but for the roundings."""

@@ -117,7 +117,7 @@ def egnn_stack(
         )[0]
     backend = backend_for(x0)
     if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
-        kind, needs_backward = _body_of(backend, x0.size(-1)), torch.is_grad_enabled()
+        kind, needs_backward = _body_of(backend, x0, graph), torch.is_grad_enabled()
         call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward, show, activations))
         tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys if p else None)]
         out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]
@@ -132,15 +132,15 @@ def egnn_stack(
     return x
 
 
-def _body_of(backend: str, channels: int) -> type[StackBody]:
-    """The class of a backend for layers of a width; Triton's is imported only where Triton is."""
+def _body_of(backend: str, x0: Tensor, graph: Propagation) -> type[StackBody]:
+    """The class of a backend for features of a shape; Triton's is imported only where Triton is."""
     if backend == "cpu":
-        from graphjoule.ops.stack_cpu import Stack
+        from graphjoule.ops import stack_cpu, stack_native
 
-        return Stack
+        return stack_native.Stack if stack_native.is_native(x0, graph) else stack_cpu.Stack
     from graphjoule.ops.stack_triton import stack_of
 
-    return stack_of(channels)
+    return stack_of(x0.size(-1))
 
 
 def fuses_norms(x0: Tensor, graph: Propagation) -> bool:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.csr import csr_product
+from graphjoule.graph.native import Mask, drop, has_native
 from graphjoule.graph.nodes import Excerpt
 from graphjoule.graph.product import Product
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
@@ -53,15 +54,67 @@ def multiply_by_onednn(x: Tensor, weight: Tensor) -> Tensor:
     return product
 
 
-class Stack(StackBody):
+class Buffered(StackBody):
+    """What stacks on a CPU share: one run at a time, and activations in memory that is used again."""
+
+    is_of_one_run = True
+    shows_products = True
+    num_buffers: int
+
+    def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+        """Buffers are taken for a forward or a backward pass."""
+        super().bind(x0, weights, shifts, keys)
+        if not hasattr(self, "_memory"):
+            self._memory, self._vectors, self._places = current_memory(), {}, {}
+
+    def unbind(self) -> None:
+        """Let go of buffers too."""
+        super().unbind()
+        self._give_back("buffers")
+
+    def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """See `StackBody.run_backward`; what was kept is free afterwards."""
+        grads = super().run_backward(grad)
+        self._give_back("kept")
+        return grads
+
+    def _is_kept(self, k: int) -> bool:
+        """Whether the output of layer k outlives the next layer: it is the last one, or begins a segment."""
+        is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
+        return is_boundary or k + 1 == self.num_layers
+
+    def _buffer(self, place: int) -> Tensor:
+        return self._taken("buffers", self.num_buffers)[place]
+
+    def _kept(self, k: int) -> Tensor:
+        """Where the ``M`` of layer k is kept; one segment after the other takes the same place."""
+        number = min(self.segment or self.num_layers, self.num_layers)
+        return self._taken("kept", number)[k % number]
+
+    def _taken(self, name: str, number: int) -> tuple[Tensor, ...]:
+        """So many activations, taken at first use."""
+        if name not in self._vectors:
+            size = number * self.x0.numel()
+            self._vectors[name] = self._memory.take(size)
+            self._places[name] = self._vectors[name][:size].view(number, *self.x0.shape).unbind()
+        return self._places[name]
+
+    def _give_back(self, name: str) -> None:
+        if name in self._vectors:
+            self._memory.give_back(self._vectors.pop(name))
+            del self._places[name]
+
+    _memory: Memory
+    _vectors: dict[str, Tensor]
+    _places: dict[str, tuple[Tensor, ...]]
+
+
+class Stack(Buffered):
     """One run after the other, each through all layers; tensors have no run axis.
 
     Remembers the mixed input ``M`` of every layer, as the Triton backend does, and where the SReLU was active if it was
     inactive anywhere.
     """
-
-    is_of_one_run = True
-    shows_products = True
 
     def layer(self, x: Tensor, k: int, *, remember: bool) -> Tensor:
         """See `StackBody.layer`; the output is a buffer that the layer after the next one writes over."""
@@ -71,10 +124,7 @@ class Stack(StackBody):
         if self.show is not None and k > 0:
             self.show(k - 1, x, Product(mixed, self.graph, 1 - self.c_min, self.alpha))
         mixed = torch.add(mixed, self.x0, alpha=self.beta, out=self._kept(k) if remember else mixed)
-        # Memory of its own if the output outlives the next layer: it is the last one, or begins a segment.
-        is_boundary = self.needs_backward and (k + 1) % (self.segment or k + 2) == 0
-        is_kept = is_boundary or k + 1 == len(self._weight)
-        out = None if is_kept or self._is_wide else self._buffer(_EVEN if k % 2 == 0 else _ODD)
+        out = None if self._is_kept(k) or self._is_wide else self._buffer(_EVEN if k % 2 == 0 else _ODD)
         out = self._times(mixed, self._weight[k], out)
         active = None
         if self.shifts is not None and not float(out.amin()) > self._highest_shift[k]:  # nor where one is NaN
@@ -103,34 +153,11 @@ class Stack(StackBody):
         """See `StackBody.run_backward`."""
         self._grad_w = torch.empty_like(self.weights)
         self._grad_b = None if self.shifts is None else torch.zeros_like(self.shifts)
-        grads = super().run_backward(grad)
-        self._give_back("kept")
-        return grads
+        return super().run_backward(grad)
 
     def parameter_grads(self) -> tuple[Tensor, Tensor | None]:
         """See `StackBody.parameter_grads`."""
         return self._grad_w, self._grad_b
-
-    def _buffer(self, place: int) -> Tensor:
-        return self._taken("buffers", 1 if self._is_wide else 3)[place]
-
-    def _kept(self, k: int) -> Tensor:
-        """Where the ``M`` of layer k is kept; one segment after the other takes the same place."""
-        number = min(self.segment or self.num_layers, self.num_layers)
-        return self._taken("kept", number)[k % number]
-
-    def _taken(self, name: str, number: int) -> tuple[Tensor, ...]:
-        """So many activations, taken at first use."""
-        if name not in self._vectors:
-            size = number * self.x0.numel()
-            self._vectors[name] = self._memory.take(size)
-            self._places[name] = self._vectors[name][:size].view(number, *self.x0.shape).unbind()
-        return self._places[name]
-
-    def _give_back(self, name: str) -> None:
-        if name in self._vectors:
-            self._memory.give_back(self._vectors.pop(name))
-            del self._places[name]
 
     def _times(self, x: Tensor, weight: Tensor, out: Tensor | None) -> Tensor:
         """``X W``, in `out` or in memory of its own."""
@@ -143,36 +170,48 @@ class Stack(StackBody):
         return csr_product(self.graph.rowptr, self.graph.col, value, self.graph.gather_halo(x))
 
     def bind(self, x0: Tensor, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
-        """Buffers are taken for a forward or a backward pass; views are made once, not at every layer."""
+        """Views are made once, not at every layer."""
         super().bind(x0, weights, shifts, keys)
-        if not hasattr(self, "_memory"):
-            self._memory, self._vectors, self._places = current_memory(), {}, {}
         self._weight = weights.unbind()
         self._is_wide = is_faster_by_onednn(x0, weights)
+        self.num_buffers = 1 if self._is_wide else 3
         self._highest_shift: list[float] = [] if shifts is None else shifts.amax(dim=-1).tolist()
-        self._masks = None if keys is None else _Masks(keys, x0.shape, self.p, self.graph.row_ids)
+        self._masks = None if keys is None else _masks_of(x0, keys, self.p, self.graph.row_ids)
 
     def unbind(self) -> None:
-        """Let go of masks and buffers too."""
+        """Let go of masks too."""
         super().unbind()
-        self._give_back("buffers")
         del self._weight, self._masks
 
     _weight: tuple[Tensor, ...]
     _is_wide: bool
-    _masks: _Masks | None
-    _memory: Memory
-    _vectors: dict[str, Tensor]
-    _places: dict[str, tuple[Tensor, ...]]
+    _masks: _NativeMasks | _Masks | None
     _grad_w: Tensor
     _grad_b: Tensor | None
 
 
-class _Masks:
-    """The dropout masks of all layers, as 32-bit patterns: all ones where an element is kept, zeros where dropped.
+def _masks_of(x0: Tensor, keys: Tensor, p: float, among: Excerpt | None) -> _NativeMasks | _Masks:
+    """The dropout masks of all layers: a key each, shape ``[num_layers, 2]``."""
+    return _NativeMasks(keys, p, x0.numel()) if among is None and has_native(x0) else _Masks(keys, x0.shape, p, among)
 
-    A hash word serves two elements, see `keep_mask`: its low half one in the first half of the tensor, its high half
-    one in the second. Some rows of a larger tensor have a word for every element.
+
+class _NativeMasks:
+    """Hashed and applied in one loop, with nothing to remember."""
+
+    def __init__(self, keys: Tensor, p: float, count: int) -> None:
+        self.of_layer = [Mask.of(key, dropped_of_65536(p), count) for key in keys.tolist()]
+
+    def apply(self, k: int, x: Tensor, out: Tensor) -> Tensor:
+        """See `_Masks.apply`."""
+        return drop(x, out, self.of_layer[k])
+
+
+class _Masks:
+    """The same where there is no C compiler, and of some rows of a larger tensor.
+
+    They are 32-bit patterns: all ones where an element is kept, zeros where dropped. A hash word serves two elements,
+    see `keep_mask`: its low half one in the first half of the tensor, its high half one in the second. Some rows of a
+    larger tensor have a word for every element.
     """
 
     def __init__(self, keys: Tensor, shape: torch.Size, p: float, among: Excerpt | None) -> None:
