@@ -5,6 +5,11 @@
 
 #include <stdint.h>
 
+#if defined(__AVX512F__) && defined(__AVX512DQ__)
+#include <immintrin.h>
+#define HAS_MASKS 1
+#endif
+
 #if defined(__AVX512F__)
 enum { LANES = 16, VECTORS = 4 };
 #elif defined(__AVX__)
@@ -162,27 +167,42 @@ static void add_outer_product(const float *x, const float *y, float *sums, int64
     }
 }
 
+/* A bit per lane, set where all bits of the lane are. */
+INLINE uint32_t bits_of(words on) {
+#if defined(HAS_MASKS)
+    return _mm512_movepi32_mask((__m512i)on);
+#else
+    uint32_t bits = 0;
+    for (int lane = 0; lane < LANES; lane++) bits |= on[lane] & 1u << lane;
+    return bits;
+#endif
+}
+
+/* The other way round. */
+INLINE words lanes_of(uint32_t bits) {
+    words bit;
+    for (int lane = 0; lane < LANES; lane++) bit[lane] = 1u << lane;
+    return (words)((bit & bits) != 0);
+}
+
 /* max(b, z) of some rows, in place; returns whether it changed any, and has a bit for every element it did not. NaN is
    larger than all: it must stay visible. */
 static int cut_below(float *z, const float *shift, uint16_t *active, int64_t rows, int64_t d) {
-    words below = {0};
+    int is_cut = 0;
     for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < d; c += LANES) {
-            const vec of_row = LOAD(z + r * d + c);
-            below |= ~(words)(of_row > LOAD(shift + c)) & (words)(of_row == of_row);
-        }
-    uint32_t any = 0;
-    for (int lane = 0; lane < LANES; lane++) any |= below[lane];
-    if (active)
-        for (int64_t i = 0; i < rows * d / 16; i++) active[i] = 0xFFFF;
-    if (!any) return 0;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < d; c++)
-            if (!(z[r * d + c] > shift[c]) && z[r * d + c] == z[r * d + c]) {
-                z[r * d + c] = shift[c];
-                if (active) active[(r * d + c) / 16] &= ~(1u << c % 16);
+        for (int64_t c = 0; c < d; c += 16) {
+            uint32_t bits = 0;
+            for (int lane = 0; lane < 16; lane += LANES) {
+                float *place = z + r * d + c + lane;
+                const vec from = LOAD(place), least = LOAD(shift + c + lane);
+                const words on = (words)(from > least) | (words)(from != from);
+                STORE(place, (vec)(((words)from & on) | ((words)least & ~on)));
+                bits |= bits_of(on) << lane;
             }
-    return 1;
+            is_cut |= bits != 0xFFFF;
+            if (active) active[(r * d + c) / 16] = bits;
+        }
+    return is_cut;
 }
 
 /* A layer of EGNN: out = drop(max(shift, (S x + beta x0) w)) with a sparse S. Returns whether max changed anything.
@@ -239,10 +259,11 @@ void egnn_layer_backward(const float *grad, const float *mixed, const float *tra
             float *to = grad_mixed + first * d, *to_x0 = grad_x0 + first * d;
             if (active) {
                 for (int64_t r = 0; r < rows; r++)
-                    for (int64_t c = 0; c < d; c++) {
-                        const int on = active[((first + r) * d + c) / 16] >> c % 16 & 1;
-                        own[r * d + c] = on ? g[r * d + c] : 0;
-                        of_shift[c] += on ? 0 : g[r * d + c];
+                    for (int64_t c = 0; c < d; c += LANES) {
+                        const words on = lanes_of(active[((first + r) * d + c) / 16] >> c % 16);
+                        const words from = (words)LOAD(g + r * d + c);
+                        STORE(own + r * d + c, (vec)(from & on));
+                        STORE(of_shift + c, LOAD(of_shift + c) + (vec)(from & ~on));
                     }
                 g = own;
             }
