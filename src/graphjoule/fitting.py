@@ -231,7 +231,7 @@ def fit(
             "nothing; data.normalize_features = false leaves rows as they are",
             task.name,
         )
-    logger.info("%s", describe_backend(where))
+    logger.info("%s", describe_backend(where, task.num_nodes * (recipe.model.hidden_channels or 1)))
     path = None if out is None else Path(out)
     if path is not None:
         training.folder = folder_at(path)

@@ -169,24 +169,19 @@ def test_features_that_do_not_fit_the_graph_are_refused_with_a_sentence():
 SETTING = {"c_min": 0.2, "beta": 0.1}
 
 
-def use_loops(name, monkeypatch):
-    """Let a stack on a CPU take the loops that a C compiler built, however small the graph is; or never."""
-    monkeypatch.setattr(native, "_FEWEST", 0 if name == "native" else math.inf)
-    if name == "native" and not native.has_native(torch.zeros(1)):
-        pytest.skip("there is no C compiler")
+def chosen(request):
+    with use_backend(request.param):
+        if request.param == "native" and backend_for(torch.zeros(1)) != "native":
+            pytest.skip("there is no C compiler")
+        yield request.param
 
 
-@pytest.fixture(params=["torch", "native"])
-def loops(request, monkeypatch):
-    """Which loops a stack on a CPU takes."""
-    use_loops(request.param, monkeypatch)
+on_cpu = pytest.fixture(params=["cpu", "native"])(chosen)
+backend = pytest.fixture(params=["cpu", "native", pytest.param("triton", marks=pytest.mark.gpu)])(chosen)
 
 
-@pytest.fixture(params=["cpu", "native", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """Where the stack runs, on a CPU by either loops."""
-    use_loops(request.param, monkeypatch)
-    return "cpu" if request.param == "native" else request.param
+def device_of(backend):
+    return "cuda" if backend == "triton" else "cpu"
 
 
 def random_graph(num_nodes, num_edges, seed=0):
@@ -228,10 +223,6 @@ def value_and_gradients(backend, tensors, graph, device, **setting):
     return [t.detach().cpu() for t in (out, *torch.autograd.grad((out * pull).sum(), (x0, weights, shifts)))]
 
 
-def fast_body(device):
-    return "triton" if device == "cuda" else "cpu"
-
-
 def relative(a, b):
     return float((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30))
 
@@ -239,31 +230,30 @@ def relative(a, b):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("p", [0.0, 0.6])
 @pytest.mark.parametrize("channels", [16, 5, 64])
-def test_fused_equals_reference(name, p, channels, device):
-    graph, num_layers = GRAPHS[name], 4
+def test_fused_equals_reference(name, p, channels, backend):
+    graph, num_layers, device = GRAPHS[name], 4, device_of(backend)
     tensors = parameters(graph, channels, num_layers)
     keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
     setting = {"p": p, "keys": keys}
-    fast = value_and_gradients(fast_body(device), tensors, graph, device, **setting)
+    fast = value_and_gradients(backend, tensors, graph, device, **setting)
     plain = value_and_gradients("reference", tensors, graph, device, **setting)
     for ours, truth in zip(fast, plain, strict=True):
         assert relative(ours, truth) < 1e-5
 
 
 @pytest.mark.parametrize("segment", [1, 2, 3, 5])
-def test_checkpoint_segments_change_nothing_to_the_bit(segment, device):
-    graph, num_layers = GRAPHS["random"], 5
+def test_checkpoint_segments_change_nothing_to_the_bit(segment, backend):
+    graph, num_layers, device = GRAPHS["random"], 5, device_of(backend)
     tensors = parameters(graph, 16, num_layers)
     keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
-    backend = fast_body(device)
     whole = value_and_gradients(backend, tensors, graph, device, p=0.5, keys=keys)
     pieces = value_and_gradients(backend, tensors, graph, device, p=0.5, keys=keys, segment=segment)
     for a, b in zip(pieces, whole, strict=True):
         assert torch.equal(a, b)
 
 
-def test_many_runs_equal_each_alone(device):
-    graph, num_layers, runs = GRAPHS["random"], 3, 4
+def test_many_runs_equal_each_alone(backend):
+    graph, num_layers, runs, device = GRAPHS["random"], 3, 4, device_of(backend)
     x0, weights, shifts = (t.to(device) for t in parameters(graph, 16, num_layers, runs))
     keys = fold_in(make_key(torch.arange(runs))[:, None], torch.arange(num_layers, dtype=torch.int32)).to(device)
     on_device = graph.to(device)
@@ -276,13 +266,13 @@ def test_many_runs_equal_each_alone(device):
     torch.testing.assert_close(together, alone, rtol=1e-6, atol=1e-6)
 
 
-def test_linear_layers_have_no_shift(device):
-    graph = GRAPHS["random"]
+def test_linear_layers_have_no_shift(backend):
+    graph, device = GRAPHS["random"], device_of(backend)
     x0, weights, _ = (t.to(device) for t in parameters(graph, 16, 3))
     weights.requires_grad_()
     outs, grads = [], []
-    for backend in (fast_body(device), "reference"):
-        with use_backend(backend):
+    for name in (backend, "reference"):
+        with use_backend(name):
             out = egnn_stack(x0, graph.to(device), weights, None, **SETTING)
         outs.append(out.detach().cpu())
         grads.append(torch.autograd.grad(out.sin().sum(), weights)[0].cpu())
@@ -290,7 +280,7 @@ def test_linear_layers_have_no_shift(device):
     assert relative(*grads) < 1e-5
 
 
-def test_a_not_finite_value_stays_visible(loops):
+def test_a_not_finite_value_stays_visible(on_cpu):
     graph = GRAPHS["random"]
     x0, weights, shifts = parameters(graph, 16, 2)
     x0[3, 4] = math.nan
@@ -299,7 +289,7 @@ def test_a_not_finite_value_stays_visible(loops):
 
 
 @pytest.mark.parametrize("where", ["x0", "shifts"])
-def test_one_nan_changes_no_other_value(where, loops):
+def test_one_nan_changes_no_other_value(where, on_cpu):
     """SReLU may be left out where nothing is below its shift, which a minimum of NaN does not say."""
     graph = GRAPHS["random"]
     x0, weights, shifts = parameters(graph, 16, 2)
@@ -325,15 +315,22 @@ def test_float64_falls_back_to_the_reference_and_passes_gradcheck():
 def test_bodies_are_chosen_in_one_place_and_named():
     x = torch.zeros(1)
     assert backend_for(x) == "cpu"
-    assert "cpu (fused" in describe_backend(torch.device("cpu"))
+    assert "cpu (fused" in describe_backend(torch.device("cpu"), 1)
+    if native.is_built():
+        large = torch.zeros(2**17)
+        assert "native (loops by the C compiler)" in describe_backend(torch.device("cpu"))
+        assert [backend_for(t) for t in (large, large[1:], large.double(), large.to("meta"))] == [
+            "native", "cpu", "reference", "reference"
+        ]  # fmt: skip
+        assert backend_for(torch.nn.Parameter(large)) == "cpu"
     with use_backend("reference"):
         assert backend_for(x) == "reference"
     assert backend_for(x) == "cpu"
-    with pytest.raises(GraphjouleError, match="reference, cpu, triton"), use_backend("fast"):
+    with pytest.raises(GraphjouleError, match="reference, cpu, native, triton"), use_backend("fast"):
         pass
 
 
-def test_layers_in_segments_keep_about_twice_the_root_of_their_number(loops):
+def test_layers_in_segments_keep_about_twice_the_root_of_their_number(on_cpu):
     num_layers, channels = 256, 16
     graph = random_graph(300, 900)
     x0, weights, shifts = (t.requires_grad_() for t in parameters(graph, channels, num_layers))
@@ -348,7 +345,7 @@ def test_layers_in_segments_keep_about_twice_the_root_of_their_number(loops):
     assert (live.peak - parameters_bytes) / activation > 32  # or the counter does not count
 
 
-def test_without_segments_one_activation_per_layer_is_kept(loops):
+def test_without_segments_one_activation_per_layer_is_kept(on_cpu):
     num_layers, channels = 128, 16
     graph = random_graph(300, 900)
     x0, weights, shifts = (t.requires_grad_() for t in parameters(graph, channels, num_layers))
@@ -361,21 +358,21 @@ def test_without_segments_one_activation_per_layer_is_kept(loops):
         del out
 
 
-def test_memory_that_is_used_again_changes_no_bit_and_is_not_fresh_again(loops):
+def test_memory_that_is_used_again_changes_no_bit_and_is_not_fresh_again(on_cpu):
     graph = random_graph(300, 900)
     tensors = parameters(graph, 16, 5)
     keys = fold_in(make_key(0), torch.arange(5, dtype=torch.int32))
-    wanted = [value_and_gradients("cpu", tensors, graph, "cpu", p=p, keys=keys, segment=2) for p in (0.5, 0.2)]
+    wanted = [value_and_gradients(on_cpu, tensors, graph, "cpu", p=p, keys=keys, segment=2) for p in (0.5, 0.2)]
     memory = Memory()
     with using_memory(memory):
         for _ in range(2):
             for p, one in zip((0.5, 0.2), wanted, strict=True):
-                found = value_and_gradients("cpu", tensors, graph, "cpu", p=p, keys=keys, segment=2)
+                found = value_and_gradients(on_cpu, tensors, graph, "cpu", p=p, keys=keys, segment=2)
                 assert all(a.equal(b) for a, b in zip(found, one, strict=True))
         before = {vector.data_ptr() for vector in memory._free}
         with torch.no_grad():
             egnn_stack(tensors[0], graph, *tensors[1:], **SETTING)
-        value_and_gradients("cpu", tensors, graph, "cpu", p=0.5, keys=keys, segment=2)
+        value_and_gradients(on_cpu, tensors, graph, "cpu", p=0.5, keys=keys, segment=2)
     assert {vector.data_ptr() for vector in memory._free} == before
     assert len(before) == 2
 

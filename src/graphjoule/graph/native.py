@@ -1,6 +1,6 @@
 """Loops for the CPU that PyTorch makes in many passes over memory: `native.c`, built where it is used.
 
-The first large tensor of a process has the C compiler of the machine build them, which takes a fifth of a second, for
+The first large tensor of a process has the C compiler of the machine build them, which takes half of a second, for
 the very CPU at hand. The library is made in a folder of its own and deleted as soon as it is loaded: nothing is kept
 that could be out of date or somebody else's. Where there is no compiler, or ``GRAPHJOULE_COMPILE=0`` says so, the
 callers do without, by operations of PyTorch and NumPy that give the same masks and, up to rounding, the same numbers.
@@ -32,7 +32,6 @@ from graphjoule.errors import GraphjouleError
 logger = logging.getLogger(__name__)
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
-_FEWEST: Final = 2**15  # elements for which it is worth to have a library built
 _SECONDS: Final = 30  # a compiler takes a fifth of one; one that hangs must not hang a training
 _TILE, _WIDEST = 48, 256  # as in native.c: rows of a tile, and the most channels
 _MOST_STRETCHES, _FEWEST_TILES = 64, 10  # whose gradients of weights are summed apart: work for so many threads at most
@@ -53,17 +52,20 @@ _FUNCTIONS: Final = {  # what they return and take: pointers, counts, words, int
 _OPENMP: Final = "-fopenmp"  # its functions are found in the library that torch has loaded: the threads are torch's own
 
 
-def has_native(x: Tensor) -> bool:
-    """Whether the functions below are for a tensor: float32 on a CPU, large, and a library is there or can be built."""
-    is_large = x.dtype == torch.float32 and x.numel() >= _FEWEST
-    is_plain = type(x) is Tensor and x.device.type == "cpu"  # no tracer's stand-in has memory
-    return is_large and is_plain and not torch.compiler.is_compiling() and _library() is not None
+def is_built() -> bool:
+    """Whether there are loops to call; the first question has them built."""
+    return _library() is not None
 
 
-def has_native_layers(x: Tensor, rowptr: Tensor) -> bool:
-    """Whether the layers below are for features and a matrix."""
-    channels, is_small = x.size(-1), x.numel() < 2**31
-    return is_small and channels % 16 == 0 and channels <= _WIDEST and rowptr.dtype == torch.int32 and has_native(x)
+def has_memory(x: Tensor) -> bool:
+    """Whether a tensor has numbers in memory that a loop can have: no tracer's stand-in and no subclass has."""
+    return type(x) is Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def has_layers(x: Tensor, rowptr: Tensor) -> bool:
+    """Whether the layers below are for features of this shape and this matrix."""
+    is_wide_enough = x.size(-1) % 16 == 0 and x.size(-1) <= _WIDEST
+    return is_wide_enough and x.numel() < 2**31 and rowptr.dtype == torch.int32
 
 
 class Mask(ctypes.Structure):
@@ -199,7 +201,7 @@ def _reference(mask: Mask | None) -> Any:
 
 
 def _loops() -> ctypes.CDLL:
-    """The library, of whose existence `has_native` has made sure."""
+    """The library, of whose existence `is_built` has made sure."""
     library = _library()
     assert library is not None
     return library

@@ -13,15 +13,21 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph import native
 
-Backend = Literal["reference", "cpu", "triton"]
-_BACKENDS: tuple[Backend, ...] = ("reference", "cpu", "triton")
+Backend = Literal["reference", "cpu", "native", "triton"]
+_BACKENDS: tuple[Backend, ...] = ("reference", "cpu", "native", "triton")
+_FEWEST = 2**17  # numbers in a tensor for which "native" is worth the half of a second that a compiler takes
 _forced: ContextVar[Backend | None] = ContextVar("graphjoule_body", default=None)
 
 
 def backend_for(x: Tensor) -> Backend:
-    """The backend for a tensor: "triton" on CUDA, "cpu" on a CPU, both for float32; "reference" for all else."""
-    return _choose(x.device, x.dtype)
+    """The backend for a tensor: float32 has "triton" on CUDA, "native" or "cpu" on a CPU; all else has "reference".
+
+    "native" is for large tensors where there is a C compiler, and what it has no loop for it does as "cpu".
+    """
+    backend = _choose(x.device, x.dtype, x.numel())
+    return "cpu" if backend == "native" and not native.has_memory(x) else backend
 
 
 @contextmanager
@@ -29,7 +35,7 @@ def use_backend(name: Backend) -> Iterator[None]:
     """Let one backend run the ops within a ``with`` block, wherever it can.
 
     The environment variable ``GRAPHJOULE_BACKEND`` does the same for a whole program. One that cannot serve a tensor
-    (Triton on a CPU) leaves it to the reference.
+    (Triton on a CPU) leaves it to the reference, "native" without a C compiler to "cpu".
     """
     if name not in _BACKENDS:
         raise GraphjouleError(f"There is no backend {name!r}; choose one of {', '.join(_BACKENDS)}.")
@@ -40,22 +46,27 @@ def use_backend(name: Backend) -> Iterator[None]:
         _forced.reset(token)
 
 
-def describe_backend(device: torch.device) -> str:
-    """One line that says which backend float32 tensors on a device get."""
-    backend = _choose(device, torch.float32)
-    words = {"reference": "plain PyTorch", "cpu": "fused PyTorch ops for CPU", "triton": "Triton kernels"}
+def describe_backend(device: torch.device, numel: int = _FEWEST) -> str:
+    """One line that says which backend float32 tensors of so many numbers on a device get, by default large ones."""
+    backend = _choose(device, torch.float32, numel)
+    words = {
+        "reference": "plain PyTorch", "cpu": "fused PyTorch ops for CPU", "native": "loops by the C compiler",
+        "triton": "Triton kernels",
+    }  # fmt: skip
     return f"ops on {device.type}: {backend} ({words[backend]})"
 
 
-def _choose(device: torch.device, dtype: torch.dtype) -> Backend:
+def _choose(device: torch.device, dtype: torch.dtype, numel: int) -> Backend:
     if dtype != torch.float32:
         return "reference"
     wanted = _forced.get() or os.environ.get("GRAPHJOULE_BACKEND", "auto")
     if wanted == "auto":
-        wanted = "triton" if device.type == "cuda" else "cpu"
+        wanted = "triton" if device.type == "cuda" else "native" if numel >= _FEWEST else "cpu"
     if wanted == "triton" and has_triton() and (device.type == "cuda" or _is_interpreted()):
         return "triton"
-    return "cpu" if wanted == "cpu" and device.type == "cpu" else "reference"
+    if device.type != "cpu" or wanted not in ("cpu", "native"):
+        return "reference"
+    return "native" if wanted == "native" and native.is_built() else "cpu"
 
 
 def has_triton() -> bool:

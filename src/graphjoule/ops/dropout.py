@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.csr import linear_map, of_all_runs, with_signature
-from graphjoule.graph.native import Mask, drop, has_native
+from graphjoule.graph.native import Mask, drop
 from graphjoule.graph.nodes import Excerpt, current_nodes
 from graphjoule.ops.backend import backend_for
 
@@ -106,7 +106,7 @@ def keep_mask(keys: Tensor, shape: Sequence[int], p: float, dtype: torch.dtype, 
     """
     if among is None:
         mask = torch.empty(len(keys), *shape, dtype=dtype, device=keys.device)
-        if backend_for(mask) == "cpu" and has_native(mask):
+        if backend_for(mask) == "native":
             for key, of_key in zip(keys.tolist(), mask.fill_(keep_scale(p)), strict=True):
                 drop(of_key, of_key, Mask.of(key, dropped_of_65536(p), of_key.numel()))
             return mask

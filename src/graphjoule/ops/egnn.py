@@ -116,7 +116,7 @@ def egnn_stack(
             x0, graph, weights, shifts, None, nothing, show=show, activations=activations, **settings
         )[0]
     backend = backend_for(x0)
-    if backend == "cpu" or (backend == "triton" and graph.has_gpu_kernels):
+    if backend in ("cpu", "native") or (backend == "triton" and graph.has_gpu_kernels):
         kind, needs_backward = _body_of(backend, x0, graph), torch.is_grad_enabled()
         call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward, show, activations))
         tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys if p else None)]
@@ -134,10 +134,11 @@ def egnn_stack(
 
 def _body_of(backend: str, x0: Tensor, graph: Propagation) -> type[StackBody]:
     """The class of a backend for features of a shape; Triton's is imported only where Triton is."""
-    if backend == "cpu":
+    if backend != "triton":
         from graphjoule.ops import stack_cpu, stack_native
 
-        return stack_native.Stack if stack_native.is_native(x0, graph) else stack_cpu.Stack
+        is_native = backend == "native" and stack_native.has_loops(x0, graph)
+        return stack_native.Stack if is_native else stack_cpu.Stack
     from graphjoule.ops.stack_triton import stack_of
 
     return stack_of(x0.size(-1))

@@ -48,7 +48,7 @@ def plain_product(x: Tensor, graph: Propagation, a: float = 1.0, alpha: float = 
         runs = x if x.dim() == 3 else x[None]
         return gather(runs.contiguous(), graph.rows, graph.value, a=a, alpha=alpha).view(x.shape)
     reached = graph.gather_halo(x)
-    if backend == "cpu":
+    if backend in ("cpu", "native"):
         value = graph.value if (a, alpha) == (1.0, 0.0) else graph.mixed(a, alpha)
         return each_run(lambda run: csr_product(graph.rowptr, graph.col, value, run), reached)
     product = each_run(graph.product, reached)

@@ -62,7 +62,7 @@ def _by_values(x: SparseFeatures, transposed: bool, dense: Tensor, values: Tenso
 
 
 def _csr_product(rowptr: Tensor, col: Tensor, value: Tensor, dense: Tensor) -> Tensor:
-    if backend_for(dense) == "cpu":
+    if backend_for(dense) in ("cpu", "native"):
         return csr_product(rowptr, col, value, dense)
     return csr_matmul(csr_tensor(rowptr, col, value, (len(rowptr) - 1, len(dense))), dense)
 

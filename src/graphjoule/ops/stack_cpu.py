@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.csr import csr_product
-from graphjoule.graph.native import Mask, drop, has_native
+from graphjoule.graph.native import Mask, drop
 from graphjoule.graph.nodes import Excerpt
 from graphjoule.graph.product import Product
+from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropped_of_65536, hash_halves, keep_scale, words_of_excerpt
 from graphjoule.ops.egnn import StackBody
 from graphjoule.ops.memory import Memory, current_memory
@@ -192,7 +193,9 @@ class Stack(Buffered):
 
 def _masks_of(x0: Tensor, keys: Tensor, p: float, among: Excerpt | None) -> _NativeMasks | _Masks:
     """The dropout masks of all layers: a key each, shape ``[num_layers, 2]``."""
-    return _NativeMasks(keys, p, x0.numel()) if among is None and has_native(x0) else _Masks(keys, x0.shape, p, among)
+    if among is None and backend_for(x0) == "native":
+        return _NativeMasks(keys, p, x0.numel())
+    return _Masks(keys, x0.shape, p, among)
 
 
 class _NativeMasks:

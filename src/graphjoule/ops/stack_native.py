@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.native import Mask, Matrix, drop, egnn_layer, egnn_layer_backward, gather, has_native_layers
+from graphjoule.graph.native import Mask, Matrix, drop, egnn_layer, egnn_layer_backward, gather, has_layers
 from graphjoule.graph.product import Product
 from graphjoule.ops import stack_cpu
 from graphjoule.ops.dropout import dropped_of_65536, keep_scale
@@ -19,9 +19,9 @@ from graphjoule.ops.dropout import dropped_of_65536, keep_scale
 _EVEN, _ODD, _GRAD = range(3)  # the buffers of a pass; the dropped input is in that of odd layers
 
 
-def is_native(x0: Tensor, graph: Propagation) -> bool:
+def has_loops(x0: Tensor, graph: Propagation) -> bool:
     """Whether the loops are for features of this shape on this graph, all of it."""
-    return graph.row_ids is None and has_native_layers(x0, graph.rowptr)
+    return graph.row_ids is None and has_layers(x0, graph.rowptr)
 
 
 class Stack(stack_cpu.Buffered):

@@ -143,7 +143,7 @@ class PartTrainer(SharedTrainer):
 
     def can_fuse(self, backend: str) -> bool:
         """The CPU's fused stack works on a part, the GPU's does not."""
-        return backend == "cpu"
+        return backend in ("cpu", "native")
 
     def out_of_memory(self) -> GraphjouleError:
         """See `Trainer.out_of_memory`."""

@@ -179,7 +179,8 @@ class Trainer:
         """Which implementation of the hot loops runs; a model of the user's own is computed by torch itself."""
         if self.recipe.model.is_own:
             return "torch"
-        return backend_for(torch.empty(0, device=self.device))
+        channels = self.recipe.model.hidden_channels or 1
+        return backend_for(torch.empty(self.task.num_nodes, channels, device=self.device))
 
     def can_fuse(self, backend: str) -> bool:
         """Whether a backend fuses layers on this graph."""
