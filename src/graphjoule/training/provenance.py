@@ -20,7 +20,7 @@ import torch
 
 from graphjoule.version import __version__
 
-_SOURCE = (".py", ".pyi", ".toml", ".csv")
+_SOURCE = (".py", ".pyi", ".toml", ".csv", ".c")
 
 
 def versions() -> dict[str, str]:
