@@ -336,3 +336,30 @@ def test_a_training_prints_energies_of_all_layers(here):
 def test_a_training_in_parts_is_not_watched(tmp_path, option, more):
     said = refused(tmp_path, "train", *option, *more, "--out", tmp_path / "run")
     assert f"{option[0]} looks at the whole graph in one process" in said
+
+
+FREED = """
+import os, resource, sys
+import torch
+from graphjoule import cli
+cli._keep_freed_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(2**21), torch.ones(2**21)
+before = faults()
+for _ in range(20):
+    x = torch.ones(2**21)
+    del x
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is glibc's memory")
+@pytest.mark.parametrize(("variables", "is_kept"), [({}, True), ({"MALLOC_MMAP_THRESHOLD_": "65536"}, False)])
+def test_freed_memory_is_for_the_next_tensor_unless_a_variable_says_otherwise(variables, is_kept):
+    if os.confstr("CS_GNU_LIBC_VERSION") is None:
+        pytest.skip("another library than glibc")
+    done = subprocess.run(
+        [sys.executable, "-c", FREED], capture_output=True, text=True, env={**os.environ, **variables}, check=True
+    )
+    pages = 20 * 4 * 2**21 // 4096
+    assert (int(done.stdout) < pages / 10) == is_kept

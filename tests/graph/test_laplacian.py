@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphjoule.graph import Propagation
+from graphjoule.graph import Propagation, native
 from graphjoule.graph.laplacian import QuickForm
 from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy
 
@@ -50,6 +50,15 @@ GRAPHS = {
 }
 
 
+@pytest.fixture(autouse=True, params=["native", "torch"])
+def loops(request, monkeypatch):
+    """All of it with the loops of a C compiler, and without."""
+    if request.param == "torch":
+        monkeypatch.setattr(native, "_library", lambda: None)
+    elif not native.is_built():
+        pytest.skip("there is no C compiler")
+
+
 @pytest.mark.parametrize("share", [10.0, 0.3, 0.1, 0.03, 1e-3, 1e-6])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_six_digits_are_those_of_float64(name, share):
@@ -63,12 +72,9 @@ def test_six_digits_are_those_of_float64(name, share):
 def test_the_kernel_is_taken_off_only_where_it_is_most_of_the_features(monkeypatch, share, has_copy):
     graph, x = GRAPHS["random"], near_kernel(GRAPHS["random"], share)
     multiplied = []
-    product = QuickForm._within
-    monkeypatch.setattr(
-        QuickForm,
-        "_within",
-        lambda self, y, **more: (multiplied.append(y), product(self, y, **more))[1],
-    )
+    sums = QuickForm._sums
+    monkeypatch.setattr(QuickForm, "_sums", lambda self, y: (multiplied.append(y), sums(self, y))[1])
+    monkeypatch.setattr(native, "_library", lambda: None)
     assert graph.laplacian.scaled().quick.of(x) is not None
     assert [y is not x for y in multiplied] == [has_copy]
 

@@ -78,6 +78,24 @@ def test_inner_products_are_those_of_float64_whatever_the_threads(count):
     torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("channels", CHANNELS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_form_without_the_kernel_is_that_of_float64_whatever_the_threads(rows, channels):
+    component = (torch.arange(rows) * 3 // rows).contiguous()
+    sparse, dense = matrix(rows)
+    x, scale, means = normal(rows, channels), 1 + normal(rows, 1, seed=1).abs(), normal(3, channels, seed=2)
+    found = native.form(sparse, x, scale, means, component)
+    # The matrix is of no graph: an entry between two components counts with the mean of its row's.
+    mean = means.double()[component]
+    own = x.double() - scale.double() * mean
+    others = x.double()[None] - scale.double()[None] * mean[:, None]
+    truth = [float((own * own).sum()), float(torch.einsum("ij,ic,ijc->", dense, own, others))]
+    assert found == pytest.approx(truth, rel=1e-5, abs=1e-5 * truth[0] * rows)
+    torch.set_num_threads(3)
+    assert native.form(sparse, x, scale, means, component) == found
+    torch.set_num_threads(1)
+
+
 @pytest.mark.parametrize("p", [None, 0.4])
 @pytest.mark.parametrize("rows", ROWS)
 def test_gathered_rows_are_the_product(rows, p):

@@ -242,8 +242,8 @@ class Kernel:
 
     def __init__(self, scale: Tensor, component: Tensor, squares: Tensor, dtype: torch.dtype) -> None:
         share = (scale / squares[component]).to(dtype)
-        self.num_components, self._component = len(squares), component
-        self._scale, self._share = scale.to(dtype)[:, None], share[:, None]
+        self.num_components, self.component = len(squares), component
+        self.scale, self._share = scale.to(dtype)[:, None], share[:, None]
         if self.num_components == 1:
             self._mean = share[None]
         else:
@@ -258,7 +258,7 @@ class Kernel:
         share = x * self._share  # all runs in few launches, which a GPU wants
         if self.num_components == 1:
             return share.sum(dim=1, keepdim=True)
-        return share.new_zeros(len(x), self.num_components, x.size(2)).index_add_(1, self._component, share)
+        return share.new_zeros(len(x), self.num_components, x.size(2)).index_add_(1, self.component, share)
 
     def take_off(self, x: Tensor, means: Tensor, out: Tensor | None = None) -> Tensor:
         """``x_i - s_i * mean of its component``; `means` may have a single row for all nodes.
@@ -271,8 +271,8 @@ class Kernel:
             out: where to write the result, which may be `x`; by default a new tensor.
         """
         if means.size(-2) > 1:  # index_select takes a seventh of the time of means[component]
-            means = torch.index_select(means, -2, self._component, out=None if out is x else out)
-        return torch.addcmul(x, self._scale, means, value=-1, out=out)
+            means = torch.index_select(means, -2, self.component, out=None if out is x else out)
+        return torch.addcmul(x, self.scale, means, value=-1, out=out)
 
 
 class QuickForm:
@@ -282,21 +282,20 @@ class QuickForm:
     one of each pair is kept, twice as large. So the form is one product, which gathers 60 % of the rows of a layer's,
     and one inner product. Roundings are 2^-24 of ``||X||^2``, so the form may not be much smaller than that. Those of
     the entries add up where all nodes have as many neighbours; what they make of ``s``, whose form is zero, shows how
-    much they add to smooth features, and is subtracted. The kernel is taken off first where it makes out most of the
-    features, for the price of a copy.
+    much they add to smooth features, and is subtracted. The kernel is taken off first: where there is a C compiler in
+    the loop that multiplies, else where it makes out most of the features, for the price of a copy.
     """
 
     def __init__(self, scaled: ScaledLaplacian) -> None:
         num_nodes, row = len(scaled.component), row_of_entries(scaled.rowptr)
         once = _edges_once(scaled.rowptr, scaled.col)
         kept = once | (row == scaled.col)
-        row, self._col = row[kept], scaled.col[kept]
-        self._rowptr = row_starts(row, num_nodes)
+        row, col = row[kept], scaled.col[kept]
         entries = torch.where(once, 2 * scaled.entries, scaled.entries)[kept]
         self._largest = float(scaled.diagonal.max()) or 1.0  # without edges all entries are zero
-        self._value = (entries / self._largest).float()
-        lengths = scaled.scale[row] * scaled.scale[self._col.long()]
-        self._error = float(torch.dot(self._value.double(), lengths) / scaled.squares.sum())
+        self._matrix = native.Matrix(row_starts(row, num_nodes), col, (entries / self._largest).float())
+        lengths = scaled.scale[row] * scaled.scale[col.long()]
+        self._error = float(torch.dot(self._matrix.value.double(), lengths) / scaled.squares.sum())
         self._kernel, self._squares = scaled.kernel(torch.float32), scaled.squares
         chosen = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))[:_SAMPLE]
         self._sample = chosen.sort().values
@@ -316,14 +315,23 @@ class QuickForm:
             square = _size(means)
             kernel = float(self._squares) * square
             is_rough = self._sampled_square * square <= (1 - _ROUGH_REST) * _size(some)
-        energy = self._within(x) if is_rough else None
-        if energy is None:
-            energy = self._within(self._kernel.take_off(x, means), least=_LEAST_REST * kernel)
+        least = _LEAST_REST * kernel
+        if native.has_layers(x, self._matrix.rowptr) and native.has_memory(x) and native.is_built():
+            pieces = self._kernel.scale, means, self._kernel.component  # taken off on the way, without a copy
+            energy = self._judged(native.form(self._matrix, x, *pieces), least)
+        else:
+            energy = self._judged(self._sums(x)) if is_rough else None
+            if energy is None:
+                energy = self._judged(self._sums(self._kernel.take_off(x, means)), least)
         return None if energy is None else torch.tensor(energy * self._largest, dtype=torch.float64)
 
-    def _within(self, x: Tensor, least: float = 0.0) -> float | None:
-        """``<X, M X>``, rows in float32 and their sum in float64; None where it or ``||X||^2`` is too small."""
-        size, product = inner_products(x, csr_product(self._rowptr, self._col, self._value, x))
+    def _sums(self, x: Tensor) -> tuple[float, float]:
+        """``<X, X>`` and ``<X, M X>``, rows in float32 and their sums in float64."""
+        return inner_products(x, csr_product(*self._matrix, x))
+
+    def _judged(self, sums: tuple[float, float], least: float = 0.0) -> float | None:
+        """``<X, M X>`` less what the roundings of the entries add; None where it or ``||X||^2`` is too small."""
+        size, product = sums
         if not (RANGE[0] < size < RANGE[1] and size >= least):
             return None
         energy = product - self._error * size
@@ -362,7 +370,7 @@ def _inner_product(x: Tensor, y: Tensor) -> float:
     whole = len(first) - len(first) % _AT_ONCE
     with np.errstate(all="ignore"):  # the caller looks at NaN and infinity
         sums = _vecdot(first[:whole].reshape(-1, _AT_ONCE), second[:whole].reshape(-1, _AT_ONCE))
-    return float(sums.sum(dtype=np.float64) + np.dot(first[whole:].astype(np.float64), second[whole:]))
+        return float(sums.sum(dtype=np.float64) + np.dot(first[whole:].astype(np.float64), second[whole:]))
 
 
 def _size(x: Tensor) -> float:

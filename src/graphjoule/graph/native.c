@@ -20,6 +20,7 @@ enum { LANES = 4, VECTORS = 2 };
 enum {
     ROWS = 6,       /* of a product that are in registers at once, of so many vectors each */
     TILE = 48,      /* rows whose product a thread makes while they are in its cache */
+    FEW = 16,       /* rows whose sums are in float32 */
     WIDEST = 256,   /* columns; native.py knows */
     AHEAD = 12,     /* entries of a sparse matrix whose rows are fetched in advance */
 };
@@ -113,6 +114,56 @@ INLINE void gather_row(const int32_t *rowptr, const int32_t *col, const float *v
     for (; c + VECTORS * LANES <= d; c += VECTORS * LANES)
         gather_columns(col, value, start, stop, last, x + c, d, out + c, VECTORS);
     for (; c < d; c += LANES) gather_columns(col, value, start, stop, last, x + c, d, out + c, 1);
+}
+
+INLINE double sum_of(vec lanes) {
+    double sum = 0;
+    for (int lane = 0; lane < LANES; lane++) sum += lanes[lane];
+    return sum;
+}
+
+/* Some columns of a row in the sums below. */
+INLINE void form_columns(const int32_t *col, const float *value, const float *scale, int32_t start, int32_t stop,
+                         int32_t last, const float *x, const float *mean, int64_t row, int64_t d, vec *yy, vec *ys,
+                         const int vectors) {
+    vec m[VECTORS], y[VECTORS], of_row = {0};
+    for (int v = 0; v < vectors; v++) {
+        m[v] = LOAD(mean + v * LANES);
+        y[v] = LOAD(x + row * d + v * LANES) - scale[row] * m[v];
+        *yy += y[v] * y[v];
+    }
+    for (int32_t e = start; e < stop; e++) {
+        const float *ahead = x + (int64_t)col[e + AHEAD < last ? e + AHEAD : e] * d;
+        for (int v = 0; v < vectors * LANES; v += 16) __builtin_prefetch(ahead + v);
+        const float *from = x + (int64_t)col[e] * d;
+        vec both = {0};
+        for (int v = 0; v < vectors; v++) both += y[v] * (LOAD(from + v * LANES) - scale[col[e]] * m[v]);
+        of_row += value[e] * both;
+    }
+    *ys += of_row;
+}
+
+/* <y, y> and <y, S y> of every FEW rows, side by side in `sums`; y is x less `scale` times the mean of a row's
+   component. */
+void form(const int32_t *rowptr, const int32_t *col, const float *value, const float *x, const float *scale,
+          const float *means, const int64_t *component, double *sums, int64_t n, int64_t d, int threads) {
+    const int32_t last = rowptr[n];
+#pragma omp parallel for num_threads(threads) schedule(dynamic, TILE / FEW)
+    for (int64_t part = 0; part < (n + FEW - 1) / FEW; part++) {
+        const int64_t stop = (part + 1) * FEW < n ? (part + 1) * FEW : n;
+        vec yy = {0}, ys = {0};
+        for (int64_t row = part * FEW; row < stop; row++) {
+            const float *mean = means + component[row] * d;
+            const int32_t from = rowptr[row], to = rowptr[row + 1];
+            int64_t c = 0;
+            for (; c + VECTORS * LANES <= d; c += VECTORS * LANES)
+                form_columns(col, value, scale, from, to, last, x + c, mean + c, row, d, &yy, &ys, VECTORS);
+            for (; c < d; c += LANES)
+                form_columns(col, value, scale, from, to, last, x + c, mean + c, row, d, &yy, &ys, 1);
+        }
+        sums[2 * part] = sum_of(yy);
+        sums[2 * part + 1] = sum_of(ys);
+    }
 }
 
 /* Some rows and columns of x w. */
@@ -230,8 +281,8 @@ int egnn_layer(const int32_t *rowptr, const int32_t *col, const float *value, co
             for (int64_t c = 0; c < d; c += LANES) STORE(of_row + c, LOAD(of_row + c) + beta * LOAD(x0_row + c));
         }
         if (sums) {
-            sums[2 * tile] = sums[2 * tile + 1] = 0;
-            for (int lane = 0; lane < LANES; lane++) sums[2 * tile] += xx[lane], sums[2 * tile + 1] += xm[lane];
+            sums[2 * tile] = sum_of(xx);
+            sums[2 * tile + 1] = sum_of(xm);
         }
         product(m, w, z, rows, d);
         if (shift) is_cut |= cut_below(z, shift, active ? active + first * d / 16 : 0, rows, d);

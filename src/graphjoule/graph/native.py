@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 _SECONDS: Final = 30  # a compiler takes a fifth of one; one that hangs must not hang a training
-_TILE, _WIDEST = 48, 256  # as in native.c: rows of a tile, and the most channels
+_TILE, _FEW, _WIDEST = 48, 16, 256  # as in native.c: rows of a tile, rows whose sum is in float32, the most channels
 _MOST_STRETCHES, _FEWEST_TILES = 64, 10  # whose gradients of weights are summed apart: work for so many threads at most
 _KINDS: Final = {
     "p": ctypes.c_void_p,
@@ -46,6 +46,7 @@ _FUNCTIONS: Final = {  # what they return and take: pointers, counts, words, int
     "drop": (None, "ppnuuui"),
     "inner_products": (None, "ppnnpi"),
     "gather": (None, "pppppnnpi"),
+    "form": (None, "ppppppppnni"),
     "egnn_layer": (ctypes.c_int, "pppppfppppppnnpi"),
     "egnn_layer_backward": (None, "ppppppfpnnni"),
 }
@@ -102,6 +103,25 @@ def inner_products(x: Tensor, y: Tensor, at_once: int) -> tuple[float, float]:
     """``<X, X>`` and ``<X, Y>``, some products at a time in float32 and their sums in float64."""
     sums = np.empty((-(-x.numel() // at_once), 2), dtype=np.float32)
     _loops().inner_products(x.data_ptr(), y.data_ptr(), x.numel(), at_once, sums.ctypes.data, torch.get_num_threads())
+    return _totals(sums)
+
+
+def form(matrix: Matrix, x: Tensor, scale: Tensor, means: Tensor, component: Tensor) -> tuple[float, float]:
+    """``<Y, Y>`` and ``<Y, S Y>``, in float32 within a few rows and in float64 over all.
+
+    Args:
+        matrix: ``S``, which has no entry between two components.
+        x: ``X``, of some multiple of 16 channels.
+        scale: ``s``, one number per node.
+        means: ``m``, one row per component; ``y_i = x_i - s_i m``.
+        component: number of every node's component, int64.
+    """
+    n, d = x.shape
+    sums = np.empty((-(-n // _FEW), 2))
+    _loops().form(
+        *matrix.pointers(), x.data_ptr(), scale.data_ptr(), means.data_ptr(), component.data_ptr(), sums.ctypes.data,
+        n, d, torch.get_num_threads(),
+    )  # fmt: skip
     return _totals(sums)
 
 
