@@ -47,6 +47,7 @@ from graphjoule.training.records import Record, Summary, summarise
 from graphjoule.training.saving import SavedModel, read_model
 from graphjoule.training.seed_batch import TermBuilder
 from graphjoule.training.settings import checked, parameter_groups
+from graphjoule.training.threads import one_thread
 from graphjoule.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -201,7 +202,8 @@ def fit(
         raise GraphjouleError(f"runs_at_once is {runs_at_once}; runs on clusters train one after the other.")
     where = resolve_device(device)
     # A graph that is trained on in clusters may be too large for the device; it stays in host memory.
-    task = task.to(where if recipe.train.clusters is None else "cpu")
+    with one_thread(where):
+        task = task.to(where if recipe.train.clusters is None else "cpu")
     kind: Callable[..., Trainer] = Trainer
     folder_at: Callable[[str | Path], RunFolder] = RunFolder
     if group is not None or recipe.train.clusters is not None or task.graph.row_ids is not None:
@@ -236,7 +238,8 @@ def fit(
     if path is not None:
         training.folder = folder_at(path)
         training.folder.check(recipe, training.facts, training.draw_split, resume=resume)
-    training.prepare(runs_at_once)
+    with one_thread(where):
+        training.prepare(runs_at_once)
     for callback in listeners.callbacks:
         callback.on_begin(TrainingJob(recipe, training.facts, training.seeds, where, path))
     with listeners.heard(), nullcontext() if training.folder is None else training.folder.open():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def measure_in_turn(monkeypatch, *numbers: int) -> None:
     """Let every look at the clock find that it is time to measure, and the measurements find these numbers."""
     found = cycle(numbers)
     monkeypatch.setattr(threads, "_SHARE", math.inf)
-    monkeypatch.setattr(threads, "fastest", lambda most, seconds: next(found))
+    monkeypatch.setattr(threads, "fastest", lambda *how: next(found))
     monkeypatch.setattr(threads, "measured", lambda *size: None)
 
 
@@ -159,6 +160,39 @@ def test_a_hopeless_number_is_left_early():
     assert calls == [1, 2] * 2
 
 
+def test_one_that_is_clearly_slower_is_left_before_all_blocks():
+    calls = []
+    assert fastest(2, lambda number: calls.append(number) or 2.0 ** (number - 1)) == 1
+    assert calls == [1, 2] * 5  # until then, twice as long is not more than 6 / (blocks - 1) times
+
+
+def test_beside_other_programs_it_looks_longer_before_more_threads_are_called_faster():
+    """What has slept is let run for a while, so that two threads seem faster until the others have their turn."""
+    calls = []
+
+    def seconds(number: int) -> float:
+        calls.append(number)
+        return 1e-3 if number == 1 else 6e-4 if len(calls) < 60 else 5e-3
+
+    assert fastest(2, seconds) == 2
+    calls.clear()
+    assert fastest(2, seconds, 0.2) == 1
+    assert len(calls) < 150
+
+
+@pytest.mark.parametrize(
+    ("line", "is_crowded"), [("0.00 0.01 0.05 2/80 7\n", False), ("2.0 1.0 0.5 3/80 7\n", True), ("", False)]
+)
+def test_other_programs_are_seen_where_the_system_says_so(monkeypatch, line, is_crowded):
+    monkeypatch.setattr(threads.Path, "read_text", lambda path: line)
+    assert threads.is_crowded(2) == is_crowded
+
+
+def test_a_system_that_says_nothing_is_taken_for_idle(monkeypatch):
+    monkeypatch.setattr(threads, "Path", lambda name: Path("/nowhere"))
+    assert not threads.is_crowded(0)
+
+
 def test_a_measurement_takes_milliseconds():
     assert 0 < measured(300, 16, 1)(1) < 1
 
@@ -166,7 +200,7 @@ def test_a_measurement_takes_milliseconds():
 def test_it_is_measured_again_after_fifty_times_as_long(five_threads, monkeypatch):
     now, measurements = [0.0], []
 
-    def measure(most: int, seconds: object) -> int:
+    def measure(most: int, seconds: object, least_seconds: float) -> int:
         now[0] += 1.0
         measurements.append(most)
         return 3
@@ -183,12 +217,33 @@ def test_it_is_measured_again_after_fifty_times_as_long(five_threads, monkeypatc
     assert measurements == [5, 5]
 
 
+def test_it_is_measured_again_once_an_epoch_takes_twice_as_long(five_threads, monkeypatch):
+    now, measurements = [1.0], []
+
+    def measure(*how: object) -> int:
+        measurements.append(round(now[0], 1))
+        now[0] += 1e-3
+        return 3
+
+    monkeypatch.setattr(threads, "fastest", measure)
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(threads, "measured", lambda *size: None)
+    monkeypatch.setattr(threads, "_SHARE", 1e-9)  # by the clock alone never again
+    with ThreadWatch(make_batch(small_recipe(), small_task(), [0])) as watch:
+        now[0] += 1e-3
+        watch.adapt()
+        for seconds in (1.0, 1.1, 1.9, 2.1, 2.1, 2.1, 4.5):  # the third one from the end is as usual by now
+            now[0] += seconds
+            watch.adapt()
+    assert measurements == [1.0, 7.1, 15.8]
+
+
 # Whose number.
 
 
 def test_the_users_number_stays(five_threads, monkeypatch):
     assert not threads.is_number_chosen()
-    monkeypatch.setattr(threads, "fastest", lambda most, seconds: pytest.fail("measured"))
+    monkeypatch.setattr(threads, "fastest", lambda *how: pytest.fail("measured"))
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert threads.is_number_chosen()
     fit(small_recipe(), small_task())

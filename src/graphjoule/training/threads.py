@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -25,8 +27,11 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _NUMBERS_PER_THREAD = 2**17  # of a measured matrix; more would be the same work for every thread, for longer
 _BLOCK_SECONDS, _BLOCKS = 1e-3, 10  # a scheduler's slices are some milliseconds, and several must be seen
 _GAIN = 1.1  # more threads must be that much faster; other programs want them too
-_HOPELESS = 6.0  # times as long as expected: no need to see the end
+_HOPELESS = 6.0  # times as long as expected: no need to see the end; of several blocks that much less is enough
+_CLEAR = 1.5
+_CROWDED_SECONDS = 0.2  # to measure for beside other programs: what has slept is let run for some tenths of that first
 _SHARE = 0.02  # of a training's time may be spent on measuring
+_SLOW = 2.0  # times the shortest epoch: another program may have begun
 
 _part: int | None = None  # of torch's threads, that is this process's
 _first: dict[tuple[int, int, int], int] = {}  # what trainings begin with, by rows, channels and most threads
@@ -59,23 +64,49 @@ def is_number_chosen() -> bool:
     return any(os.environ.get(name) for name in _VARIABLES) or torch.get_num_threads() not in own
 
 
-def fastest(most: int, seconds: Callable[[int], float]) -> int:
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """One thread for the short operations before a training on a CPU, unless the user has chosen a number.
+
+    Beside other programs each operation of two threads waits for a slice of the scheduler's time.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu" and not is_number_chosen():
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def is_crowded(threads: int) -> bool:
+    """Whether more than so many threads of any programs are running at this moment; no where the system is silent."""
+    try:
+        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):  # not Linux
+        return False
+    return running > threads
+
+
+def fastest(most: int, seconds: Callable[[int], float], least_seconds: float = 0.0) -> int:
     """The fastest number of threads: 1, doubled as long as that is faster.
 
     Args:
         most: the largest number.
         seconds: how long the same work takes now with a number of threads.
+        least_seconds: how long to look before more threads are called faster.
 
     >>> fastest(16, {1: 8.0, 2: 4.5, 4: 2.5, 8: 3.0}.__getitem__)
     4
     """
     number, *others = _ladder(most)
     for more in others:
-        few_seconds = more_seconds = 0.0
-        for block in range(_BLOCKS):  # in turns, so that both see the same other programs
-            few_seconds += seconds(number)
+        few_seconds, more_seconds, blocks = 0.0, 0.0, 0
+        while blocks < _BLOCKS or few_seconds + more_seconds < least_seconds / len(others):
+            few_seconds += seconds(number)  # in turns, so that both see the same other programs
             more_seconds += seconds(more)
-            if block and more_seconds > _HOPELESS * few_seconds:
+            blocks += 1
+            if blocks > 1 and more_seconds > max(_HOPELESS / (blocks - 1), _CLEAR) * few_seconds:
                 break
         if more_seconds * _GAIN > few_seconds:
             break
@@ -148,6 +179,7 @@ class ThreadWatch:
                 _first[self._size] = self._fastest()
             self.number = min(number or _first[self._size], self._before)
         self._num_runs, self._alike = len(batch.seeds), {self.number}
+        self._epoch_began, self._shortest_epoch = math.inf, math.inf
 
     def __enter__(self) -> ThreadWatch:
         torch.set_num_threads(self.number)
@@ -157,18 +189,27 @@ class ThreadWatch:
         torch.set_num_threads(self._before)
 
     def adapt(self) -> None:
-        """Before an epoch: measure again if it is time to, and take up the number that is fastest now."""
+        """Before an epoch: measure again if it is time to, and take up the number that is fastest now.
+
+        It is time when measuring takes a small share of the time, or when the last epoch took twice as long as another.
+        """
         if not self.is_watched:
             return
         if self._num_runs != len(self._batch.seeds):  # other matrices, which may be multiplied in another way
             self._num_runs, self._alike = len(self._batch.seeds), {self.number}
             torch.set_num_threads(self.number)
+        if (seconds := time.perf_counter() - self._epoch_began) > _SLOW * self._shortest_epoch:
+            _latest.pop(self._size, None)
+            self._shortest_epoch = math.inf  # of those by the number that is found now
+        elif seconds > 0:
+            self._shortest_epoch = min(self._shortest_epoch, seconds)
         number = self._fastest()
         if number not in self._alike:
             if not self._is_alike(number):
                 self.is_watched, number = False, self.number
             self._alike.add(number)
         torch.set_num_threads(number)
+        self._epoch_began = time.perf_counter()
 
     def _fastest(self) -> int:
         """The fastest number now, or lately: measuring may take a small share of the time."""
@@ -176,7 +217,8 @@ class ThreadWatch:
         if (start := time.perf_counter()) >= until:
             current = torch.get_num_threads()
             try:
-                number = fastest(self._before, measured(*self._size))
+                least_seconds = _CROWDED_SECONDS if is_crowded(self._before) else 0.0
+                number = fastest(self._before, measured(*self._size), least_seconds)
             finally:
                 torch.set_num_threads(current)
             now = time.perf_counter()
