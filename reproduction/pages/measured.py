@@ -26,6 +26,7 @@ __all__ = [
     "coverage_table",
     "curves_apart",
     "operators_table",
+    "order_table",
     "parts_table",
     "reach_table",
     "share_of_clusters",
@@ -161,6 +162,18 @@ def _row(*cells: object) -> str:
 
 def _head(*names: str) -> list[str]:
     return [_row(*names), "|---" * len(names) + "|"]
+
+
+def order_table() -> str:
+    """How many times faster a step is with the nodes in another order."""
+    lines = ["| device | graph | as it is | Cuthill-McKee | hubs first | random |", "|---|---|---|---|---|---|"]
+    for path in sorted((RESULTS / "order").glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for graph, of in record["graphs"].items():
+            others = (of[order] for order in ("Cuthill-McKee", "hubs first", "random"))
+            cells = (f"{row['faster']:.2f} ({row['quartiles'][0]:.2f} to {row['quartiles'][1]:.2f})" for row in others)
+            lines.append(f"| {record['device']} | {graph} | {of['as it is']['ms']:.1f} ms | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def operators_table() -> str:

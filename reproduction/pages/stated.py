@@ -42,7 +42,8 @@ def find_stated(text: str) -> list[re.Match[str]]:
 def pages(root: Path) -> list[str]:
     """The pages that are looked at."""
     docs = (path.relative_to(root).as_posix() for path in sorted((root / "docs").glob("*.md")))
-    return ["README.md", *docs, "reproduction/RESULTS.md", "reproduction/CONSTRAINT.md"]
+    records = (f"reproduction/{name}.md" for name in ("RESULTS", "CONSTRAINT", "TUNED"))
+    return ["README.md", *docs, *records]
 
 
 @cache

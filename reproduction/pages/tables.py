@@ -22,6 +22,7 @@ from reproduction.pages.measured import (
     constraint_cost_table,
     coverage_table,
     operators_table,
+    order_table,
     parts_table,
     reach_table,
     share_of_clusters,
@@ -401,6 +402,7 @@ TABLES = {
     "constraint_cost": constraint_cost_table,
     "coverage": coverage_table,
     "operators": operators_table,
+    "order": order_table,
     "clusters": share_of_clusters,
     "parts": parts_table,
     "reach": reach_table,
@@ -455,6 +457,7 @@ DOCUMENTS = (
     "docs/reach.md",
     "docs/theory.md",
     "docs/trust.md",
+    "reproduction/TUNED.md",
     "reproduction/corpus/README.md",
 )
 
