@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from graphjoule import GraphjouleError
 from graphjoule.graph import Propagation, native
 from graphjoule.graph.laplacian import QuickForm
 from graphjoule.measures.energy import combinatorial_energy, dirichlet_energy
@@ -128,6 +129,12 @@ def test_weights_of_any_size_have_their_energy(weight):
     for energy in (dirichlet_energy, combinatorial_energy):
         x = 1e7 * noise()
         torch.testing.assert_close(energy(x, graph), energy(x.double(), graph), rtol=RATIO, atol=0)
+
+
+@pytest.mark.parametrize("rows", [NODES - 1, NODES + 1])
+def test_features_of_another_number_of_nodes_are_refused(rows):
+    with pytest.raises(GraphjouleError, match=f"has {NODES} nodes but the features have {rows} rows"):
+        GRAPHS["random"].laplacian.form(torch.randn(rows, 64))
 
 
 def test_a_graph_without_edges_has_none():

@@ -155,6 +155,37 @@ def test_many_runs_are_a_loop_over_runs():
     )
 
 
+SPOILED = {
+    "rows": lambda t: t | {"x0": t["x0"][1:]},
+    "more rows": lambda t: t | {"x0": torch.cat([t["x0"], t["x0"]])},
+    "channels": lambda t: t | {"weights": t["weights"][:, 1:, 1:]},
+    "no square": lambda t: t | {"weights": t["weights"][:, 1:]},
+    "shifts": lambda t: t | {"shifts": t["shifts"][:, 1:]},
+    "fewer shifts": lambda t: t | {"shifts": t["shifts"][1:]},
+    "keys": lambda t: t | {"keys": t["keys"][1:]},
+    "numbers": lambda t: t | {"weights": t["weights"].double()},
+    "numbers of keys": lambda t: t | {"keys": t["keys"].long()},
+    "device": lambda t: t | {"weights": t["weights"].to("meta")},
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "native"])
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_tensors_that_do_not_fit_each_other_are_refused_before_a_loop_reads_them(spoil, backend):
+    tensors = {
+        "x0": torch.randn(30, 16),
+        "graph": Propagation.from_edge_index(torch.stack([torch.arange(29), torch.arange(1, 30)]), symmetrize=True),
+        "weights": torch.eye(16).repeat(3, 1, 1),
+        "shifts": torch.zeros(3, 16),
+        "keys": make_key(torch.arange(3)),
+    }
+    settings = {"c_min": 0.2, "beta": 0.1, "p": 0.5}
+    with use_backend(backend):
+        assert egnn_stack(**tensors, **settings).shape == (30, 16)
+        with pytest.raises(GraphjouleError, match=r"need \[|Cannot propagate|The graph is on"):
+            egnn_stack(**SPOILED[spoil](tensors), **settings)
+
+
 def test_features_that_do_not_fit_the_graph_are_refused_with_a_sentence():
     x, x0, weight, shift = inputs(8)
     with pytest.raises(GraphjouleError, match=r"shape \[8, 3\], torch.float64 over a graph of 9 nodes"):

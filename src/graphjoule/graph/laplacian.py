@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from graphjoule.errors import GraphjouleError
 from graphjoule.graph import native
 from graphjoule.graph.csr import (
     csr_product,
@@ -106,6 +107,8 @@ class Laplacian:
         Returns:
             Float64 numbers, shape ``[...]``.
         """
+        if x.size(-2) != self.num_nodes:  # a loop would read beyond the end
+            raise GraphjouleError(f"The graph has {self.num_nodes} nodes but the features have {x.size(-2)} rows.")
         scaled = self.scaled(normalised=normalised)
         return _quadratic_form(x, lambda run: self._form(run, scaled), lambda run: self._product(run, scaled))
 

@@ -22,7 +22,7 @@ from graphjoule.graph.csr import is_plain, with_signature
 from graphjoule.graph.product import Show
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
-from graphjoule.ops.propagate import propagate
+from graphjoule.ops.propagate import check_rows, propagate
 
 
 def may_overwrite(x: Tensor, other: Tensor) -> bool:
@@ -109,6 +109,7 @@ def egnn_stack(
         activations: dtype in which a GPU's kernels keep activations between layers, float32 or bfloat16; sums are
             float32. Other backends keep the dtype of `x0`.
     """
+    _check_stack(x0, graph, weights, shifts, keys)
     if x0.size(-1) > 64 and fuses_norms(x0, graph):  # wide layers: norms that do nothing
         nothing = torch.zeros_like(weights[:, 0])
         settings: dict[str, Any] = {"c_min": c_min, "beta": beta, "p": p, "keys": keys, "segment": segment}
@@ -130,6 +131,25 @@ def egnn_stack(
         if show is not None:
             show(k, x, None)
     return x
+
+
+def _check_stack(x0: Tensor, graph: Propagation, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+    """Refuse tensors that do not fit each other: loops of a fused backend would read beyond their ends."""
+    check_rows(x0, graph)
+    layers, d = weights.size(0), x0.size(-1)
+    wanted = {
+        "weights": (weights, [layers, d, d], x0.dtype),
+        "shifts": (shifts, [layers, d], x0.dtype),
+        "keys": (keys, [layers, 2], torch.int32),
+    }
+    for name, (tensor, shape, dtype) in wanted.items():
+        if tensor is not None and (list(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != x0.device):
+            raise GraphjouleError(
+                f"The {name} have the shape {list(tensor.shape)}, {tensor.dtype} on {tensor.device}; {layers} layers on "
+                f"features of {d} channels need {shape}, {dtype} on {x0.device}."
+            )
+    if graph.device != x0.device:
+        raise GraphjouleError(f"The graph is on {graph.device} but the features are on {x0.device}; use graph.to(...).")
 
 
 def _body_of(backend: str, x0: Tensor, graph: Propagation) -> type[StackBody]:
@@ -200,6 +220,7 @@ def egnn_norm_stack(
         The output of the last layer; and mean and unbiased variance of every layer's product, shape
         ``[num_layers, 2, channels]``, of no meaning without `gammas`.
     """
+    _check_stack(x0, graph, weights, shifts, keys)
     if fuses_norms(x0, graph):
         from graphjoule.ops.stack_norm import Stack, run_stack
 
