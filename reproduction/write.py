@@ -9,6 +9,7 @@ them, in reproduction/data/, with the versions that drew them.
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ MORE_RECORDS = ("protocols",)
 UNAVAILABLE = ("arxiv",)
 """Datasets that could not be had where the records were made."""
 SUMS = "SHA256SUMS"
+DIGITS = "reproduction/pages/digits.sha256"
 STATED = FILE.relative_to(ROOT).as_posix()
 BENCH_CURVES = ("h200-curves", "cpu-curves")
 
@@ -115,8 +117,8 @@ def texts() -> dict[str, str]:
 
 
 def sums(root: Path = ROOT) -> dict[str, str]:
-    """The hashes of all records and of all pictures by folder, as ``sha256sum`` writes them."""
-    found = {}
+    """The hashes of records and pictures by folder, as ``sha256sum`` writes them, and of the digits of all pages."""
+    found = {DIGITS: digits(root)}
     for folder in sorted(path for path in (root / "reproduction/results").iterdir() if path.is_dir()):
         files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
         found[f"reproduction/results/{folder.name}/{SUMS}"] = _sums(folder, files)
@@ -124,6 +126,15 @@ def sums(root: Path = ROOT) -> dict[str, str]:
     found[f"reproduction/results/{SUMS}"] = _sums(top, sorted(top.glob("*.json*")))
     found[f"docs/images/{SUMS}"] = _sums(root / "docs/images", sorted((root / "docs/images").glob("*.png")))
     return found
+
+
+def digits(root: Path = ROOT) -> str:
+    """The hash of the digits of every page, in their order: of numbers that are in no record too."""
+    lines = ["# Hashes of all digits of a page, in order. After a change on purpose: python -m reproduction.write"]
+    for page in pages(root):
+        found = "".join(re.findall("[0-9]", (root / page).read_text()))
+        lines.append(f"{sha256(found.encode()).hexdigest()}  {page}")
+    return "\n".join(lines) + "\n"
 
 
 def _sums(folder: Path, files: Iterable[Path]) -> str:

@@ -20,7 +20,7 @@ from graphjoule.training.settings import setting_names
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))]
-RECORD_PAGES = ["reproduction/RESULTS.md", "reproduction/CONSTRAINT.md", "reproduction/TUNED.md", "reproduction/results/README.md"]
+RECORD_PAGES = [f"reproduction/{name}.md" for name in ("RESULTS", "CONSTRAINT", "TUNED", "results/README")]
 LINKED = [*PAGES, "CHANGELOG.md", *RECORD_PAGES]
 GROUP = typer.main.get_command(app)
 COMMANDS = {name: GROUP.get_command(typer.Context(GROUP), name) for name in GROUP.list_commands(typer.Context(GROUP))}

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from graphjoule import GraphjouleError
-from graphjoule.graph import native
+from graphjoule.graph import Propagation, native
 from graphjoule.graph.native import Mask, Matrix
+from graphjoule.graph.product import Product
 from graphjoule.ops import make_key, use_backend
 from graphjoule.ops.dropout import dropped_of_65536, keep_mask, keep_scale
 from tests.graphs import few
@@ -162,6 +163,36 @@ def test_nothing_depends_on_the_number_of_threads():
     assert all(a.equal(b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.parametrize("channels", [64, 256])
+def test_sums_keep_their_digits_where_all_features_are_alike(channels):
+    """Sums in float32 would round one way then, and an energy is a small difference of the two."""
+    node = torch.arange(6000)
+    ring = Propagation.from_edge_index(torch.stack([node, (node + 1) % 6000]), symmetrize=True)
+    x = (0.37 * (1 + 0.08 * (-1.0) ** (node % 3)))[:, None].repeat(1, channels)
+    sparse = Matrix(ring.rowptr, ring.col, ring.mixed(0.8, 0.1))
+    out = torch.empty_like(x)
+    _, sums = native.egnn_layer(sparse, x, x, 0.1, torch.eye(channels), None, out, want_sums=True)
+    energy, truth = Product(None, ring, 0.8, 0.1, sums).energies(x), ring.laplacian.form(x.double())
+    assert float(truth) < 0.01 * float(x.norm() ** 2)
+    assert float(energy) == pytest.approx(float(truth), rel=1e-5)
+
+
+def test_the_gradient_is_that_of_float32_whatever_the_defaults_of_torch():
+    x, mixed, weight = normal(600, 16), normal(600, 16, seed=1), normal(16, 16, seed=2)
+    found = []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            parameters = torch.empty(17, 16, dtype=torch.float32)
+            native.egnn_layer_backward(x, mixed, weight, None, 0.1, mixed.clone(), torch.zeros_like(x), parameters)
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(parameters)
+    assert found[0].equal(found[1])
+    assert found[0].equal(found[2])
+    torch.testing.assert_close(found[0][:16], mixed.T @ x, rtol=1e-4, atol=1e-3)
+
+
 def test_what_the_loops_are_for():
     x, rowptr = torch.zeros(64, 16), torch.zeros(65, dtype=torch.int32)
     assert native.has_memory(x)
@@ -171,6 +202,7 @@ def test_what_the_loops_are_for():
     assert not native.has_layers(x.view(-1, 8), rowptr)
     assert not native.has_layers(x.view(-1, 512), rowptr)
     assert not native.has_layers(x, rowptr.long())
+    assert not native.has_layers(x, rowptr, rowptr.long())
 
 
 @pytest.fixture
@@ -197,6 +229,13 @@ def test_a_compiler_that_fails_is_said_once_and_done_without(text, built_again, 
         f"{tmp_path}/compiler cannot build a library here, so that training on a CPU takes longer"
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "compiler"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="loops are built on Linux")
+def test_a_compiler_may_have_options(built_again, tmp_path, monkeypatch):
+    compiler = script(tmp_path / "a compiler", 'test "$1" = -DSOME && exec cc "$@"')
+    monkeypatch.setenv("CC", f"'{compiler}' -DSOME")
+    assert native.is_built()
 
 
 def test_no_compiler_is_said_once(built_again, monkeypatch, caplog):

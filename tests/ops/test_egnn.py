@@ -155,6 +155,23 @@ def test_many_runs_are_a_loop_over_runs():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_defaults_of_torch_change_no_bit_of_a_fused_stack(on_cpu, dtype):
+    graph, tensors = GRAPHS["random"], parameters(GRAPHS["random"], 16, 3)
+    setting = {"p": 0.5, "keys": make_key(torch.arange(3))}
+    before = value_and_gradients(on_cpu, tensors, graph, "cpu", **setting)
+    torch.set_default_dtype(dtype)
+    try:
+        x0, weights, shifts = (t.clone().requires_grad_() for t in tensors)
+        with use_backend(on_cpu):
+            out = egnn_stack(x0, graph, weights, shifts, **SETTING, **setting)
+        pull = torch.linspace(-1, 1, out.numel(), dtype=torch.float32).view(out.shape).sin()
+        after = [out.detach(), *torch.autograd.grad((out * pull).sum(), (x0, weights, shifts))]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(a.equal(b) for a, b in zip(before, after, strict=True))
+
+
 SPOILED = {
     "rows": lambda t: t | {"x0": t["x0"][1:]},
     "more rows": lambda t: t | {"x0": torch.cat([t["x0"], t["x0"]])},

@@ -63,6 +63,20 @@ def test_every_number_that_stands_on_a_page_by_hand_is_listed_with_where_it_is_f
     assert write.unbacked() == {}
 
 
+def test_every_digit_of_a_page_counts(monkeypatch, tmp_path):
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(write, "pages", lambda root: ["README.md", "docs/ideas.md"])
+    for page in ("README.md", "docs/ideas.md"):
+        (tmp_path / page).write_text((ROOT / page).read_text())
+    before, page = write.digits(tmp_path), tmp_path / "docs/ideas.md"
+    text = page.read_text()
+    page.write_text(text + "A sentence more.\n")
+    assert write.digits(tmp_path) == before
+    for place in [found.start() for found in re.finditer(r"\d", text)]:
+        page.write_text(f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1 :]}")
+        assert write.digits(tmp_path) != before
+
+
 def test_a_changed_digit_on_a_page_is_named(monkeypatch, tmp_path):
     (tmp_path / "docs").mkdir()
     for page in ("README.md", "docs/export.md", "docs/reach.md"):

@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import pytest
 
 from graphjoule.errors import GraphjouleError
@@ -24,6 +26,16 @@ def test_runs_that_are_trained_again_are_the_same_to_the_bit(runs):
     check = retrain_some(runs, 2, device="cpu")
     assert (check.count, check.problems) == (2, [])
     assert all("the same to the bit" in note for note in check.notes)
+
+
+def test_a_backend_that_would_be_chosen_anyway_is_not_forced_on_small_tensors(runs, monkeypatch):
+    """Clusters of a large graph are small: they have another backend than the graph, and so they must again."""
+    forced = []
+    monkeypatch.setattr(retrain, "use_backend", lambda name: forced.append(name) or nullcontext())
+    retrain_some([changed(runs[0], backend="reference")], 1, device="cpu")
+    assert forced == ["reference"]
+    retrain_some(runs, 2, device="cpu")
+    assert forced == ["reference"]
 
 
 def test_a_score_that_was_not_reached_is_named(runs):

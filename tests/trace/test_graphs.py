@@ -542,6 +542,16 @@ def test_nodes_that_share_a_hyperedge_are_neighbours():
     assert trace.layers[0].num_nodes == 3
 
 
+def test_hyperedges_are_no_nodes_beside_a_stated_number():
+    index = torch.tensor([[0, 1, 1, 2, 0], [0, 0, 1, 1, 4]])  # five hyperedges of three nodes
+    model = nn.Sequential()
+    model.conv = pyg.HypergraphConv(C, C)
+    model.forward = lambda x, hyperedge_index: model.conv(x, hyperedge_index)
+    with torch.no_grad(), Trace(model, num_nodes=3) as trace:
+        model(single(3, C), index)
+    assert trace.layers[0].num_nodes == 3
+
+
 def test_an_operator_is_built_once_for_all_layers_and_calls_of_one_graph(monkeypatch):
     built = []
     make = Propagation.from_edge_index.__func__

@@ -512,6 +512,18 @@ def test_degrees_before_and_after_a_plain_sum_are_read(kind, where, powers, loop
     assert rows[1].energy == pytest.approx(truth(layer, x, out, edges, weight), rel=1e-4)
 
 
+def test_other_numbers_beside_a_plain_sum_do_not_matter():
+    class Ranked(Around):
+        def forward(self, x, edge_index):
+            out = super().forward(x, edge_index)
+            return out, out.argsort(dim=1)
+
+    model = pyg.Sequential("x, e", [(Ranked(), "x, e -> x, order")])
+    with torch.no_grad(), Trace(model, watch=["*"]) as trace:
+        model(single(8, C), triangles())
+    assert trace.layers[0].operator == "symmetric"
+
+
 def test_layers_with_the_same_degrees_around_their_sums_share_one_operator_for_a_constraint():
     index, model = triangles(), pyg.Sequential("x, e", [(Around(), "x, e -> x") for _ in range(3)])
     constraint = EnergyConstraint(model)

@@ -229,13 +229,21 @@ def test_it_is_measured_again_once_an_epoch_takes_twice_as_long(five_threads, mo
     monkeypatch.setattr(threads.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(threads, "measured", lambda *size: None)
     monkeypatch.setattr(threads, "_SHARE", 1e-9)  # by the clock alone never again
+    monkeypatch.setattr(threads, "_EARLY_SHARE", 1e-3)  # a second after each
     with ThreadWatch(make_batch(small_recipe(), small_task(), [0])) as watch:
         now[0] += 1e-3
         watch.adapt()
         for seconds in (1.0, 1.1, 1.9, 2.1, 2.1, 2.1, 4.5):  # the third one from the end is as usual by now
             now[0] += seconds
             watch.adapt()
-    assert measurements == [1.0, 7.1, 15.8]
+        assert measurements == [1.0, 7.1, 15.8]
+        monkeypatch.setattr(threads, "_EARLY_SHARE", 1e-4)  # ten seconds after each, however slow the epochs are
+        threads._latest.clear()
+        watch.adapt()
+        for seconds in (1.0, 2.5, 1.0, 2.5, 1.0, 2.5, 1.0):
+            now[0] += seconds
+            watch.adapt()
+    assert len(measurements) == 4 + 1
 
 
 # Whose number.

@@ -65,8 +65,8 @@ class GraphSource:
         None
     )
     one_hot: Annotated[str | None, _own("Columns that are categories, whatever they look like.", "COLUMNS")] = None
-    source: Annotated[str | None, _own("Column of an edge's one end: source, src or the first.", "COLUMN")] = None
-    target: Annotated[str | None, _own("Column of its other end: target, dst or the second.", "COLUMN")] = None
+    source: Annotated[str | None, _own("Column of an edge's one end: source, src, from or the first.", "COLUMN")] = None
+    target: Annotated[str | None, _own("Column of its other end: target, dst, to or the second.", "COLUMN")] = None
     weight: Annotated[str | None, _own("Column of its weight: weight if there is one, else 1.", "COLUMN")] = None
     edge_type: Annotated[str | None, _own("Column of its type.", "COLUMN")] = None
     types: Annotated[

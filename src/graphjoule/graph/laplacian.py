@@ -319,7 +319,7 @@ class QuickForm:
             kernel = float(self._squares) * square
             is_rough = self._sampled_square * square <= (1 - _ROUGH_REST) * _size(some)
         least = _LEAST_REST * kernel
-        if native.has_layers(x, self._matrix.rowptr) and native.has_memory(x) and native.is_built():
+        if native.has_layers(x, *self._matrix[:2]) and native.has_memory(x) and native.is_built():
             pieces = self._kernel.scale, means, self._kernel.component  # taken off on the way, without a copy
             energy = self._judged(native.form(self._matrix, x, *pieces), least)
         else:

@@ -20,17 +20,18 @@ enum { LANES = 4, VECTORS = 2 };
 enum {
     ROWS = 6,       /* of a product that are in registers at once, of so many vectors each */
     TILE = 48,      /* rows whose product a thread makes while they are in its cache */
-    FEW = 16,       /* rows whose sums are in float32 */
     WIDEST = 256,   /* columns; native.py knows */
     AHEAD = 12,     /* entries of a sparse matrix whose rows are fetched in advance */
 };
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef double doubles __attribute__((vector_size(8 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 #define LOAD(p) (*(const vec *)(p))
 #define STORE(p, v) (*(vec *)(p) = (v))
+#define DOUBLES(v) __builtin_convertvector(v, doubles)
 
 /* The hash of `graphjoule.ops.dropout`, to the bit; of one word or of many. */
 #define MIX(word, key)                   \
@@ -116,7 +117,7 @@ INLINE void gather_row(const int32_t *rowptr, const int32_t *col, const float *v
     for (; c < d; c += LANES) gather_columns(col, value, start, stop, last, x + c, d, out + c, 1);
 }
 
-INLINE double sum_of(vec lanes) {
+INLINE double sum_of(doubles lanes) {
     double sum = 0;
     for (int lane = 0; lane < LANES; lane++) sum += lanes[lane];
     return sum;
@@ -143,16 +144,17 @@ INLINE void form_columns(const int32_t *col, const float *value, const float *sc
     *ys += of_row;
 }
 
-/* <y, y> and <y, S y> of every FEW rows, side by side in `sums`; y is x less `scale` times the mean of a row's
-   component. */
+/* <y, y> and <y, S y> of every tile, side by side in `sums`; y is x less `scale` times the mean of a row's component.
+   A row is summed up in float32. */
 void form(const int32_t *rowptr, const int32_t *col, const float *value, const float *x, const float *scale,
           const float *means, const int64_t *component, double *sums, int64_t n, int64_t d, int threads) {
     const int32_t last = rowptr[n];
-#pragma omp parallel for num_threads(threads) schedule(dynamic, TILE / FEW)
-    for (int64_t part = 0; part < (n + FEW - 1) / FEW; part++) {
-        const int64_t stop = (part + 1) * FEW < n ? (part + 1) * FEW : n;
-        vec yy = {0}, ys = {0};
-        for (int64_t row = part * FEW; row < stop; row++) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t tile = 0; tile < (n + TILE - 1) / TILE; tile++) {
+        const int64_t stop = (tile + 1) * TILE < n ? (tile + 1) * TILE : n;
+        sums[2 * tile] = sums[2 * tile + 1] = 0;
+        for (int64_t row = tile * TILE; row < stop; row++) {
+            vec yy = {0}, ys = {0};
             const float *mean = means + component[row] * d;
             const int32_t from = rowptr[row], to = rowptr[row + 1];
             int64_t c = 0;
@@ -160,9 +162,9 @@ void form(const int32_t *rowptr, const int32_t *col, const float *value, const f
                 form_columns(col, value, scale, from, to, last, x + c, mean + c, row, d, &yy, &ys, VECTORS);
             for (; c < d; c += LANES)
                 form_columns(col, value, scale, from, to, last, x + c, mean + c, row, d, &yy, &ys, 1);
+            sums[2 * tile] += sum_of(DOUBLES(yy));
+            sums[2 * tile + 1] += sum_of(DOUBLES(ys));
         }
-        sums[2 * part] = sum_of(yy);
-        sums[2 * part + 1] = sum_of(ys);
     }
 }
 
@@ -269,14 +271,15 @@ int egnn_layer(const int32_t *rowptr, const int32_t *col, const float *value, co
         float own[TILE * WIDEST];
         const int64_t first = tile * TILE, rows = n - first < TILE ? n - first : TILE;
         float *m = mixed ? mixed + first * d : own, *z = out + first * d;
-        vec xx = {0}, xm = {0};
+        doubles xx = {0}, xm = {0}; /* an energy is a small difference of the two */
         for (int64_t r = 0; r < rows; r++) {
             float *of_row = m + r * d;
             const float *x_row = x + (first + r) * d, *x0_row = x0 + (first + r) * d;
             gather_row(rowptr, col, value, x, first + r, n, d, of_row);
             for (int64_t c = 0; sums && c < d; c += LANES) {
-                xx += LOAD(x_row + c) * LOAD(x_row + c);
-                xm += LOAD(x_row + c) * LOAD(of_row + c);
+                const doubles of_x = DOUBLES(LOAD(x_row + c));
+                xx += of_x * of_x;
+                xm += of_x * DOUBLES(LOAD(of_row + c));
             }
             for (int64_t c = 0; c < d; c += LANES) STORE(of_row + c, LOAD(of_row + c) + beta * LOAD(x0_row + c));
         }

@@ -14,8 +14,10 @@ import ctypes
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -33,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 _SECONDS: Final = 30  # a compiler takes a fifth of one; one that hangs must not hang a training
-_TILE, _FEW, _WIDEST = 48, 16, 256  # as in native.c: rows of a tile, rows whose sum is in float32, the most channels
+_TILE, _WIDEST = 48, 256  # as in native.c: rows of a tile, and the most channels
 _MOST_STRETCHES, _FEWEST_TILES = 64, 10  # whose gradients of weights are summed apart: work for so many threads at most
 _KINDS: Final = {
     "p": ctypes.c_void_p,
@@ -63,10 +65,10 @@ def has_memory(x: Tensor) -> bool:
     return type(x) is Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def has_layers(x: Tensor, rowptr: Tensor) -> bool:
-    """Whether the layers below are for features of this shape and this matrix."""
+def has_layers(x: Tensor, *indices: Tensor) -> bool:
+    """Whether the layers below are for features of this shape and a matrix with these indices."""
     is_wide_enough = x.size(-1) % 16 == 0 and x.size(-1) <= _WIDEST
-    return is_wide_enough and x.numel() < 2**31 and rowptr.dtype == torch.int32
+    return is_wide_enough and x.numel() < 2**31 and all(index.dtype == torch.int32 for index in indices)
 
 
 class Mask(ctypes.Structure):
@@ -107,7 +109,7 @@ def inner_products(x: Tensor, y: Tensor, at_once: int) -> tuple[float, float]:
 
 
 def form(matrix: Matrix, x: Tensor, scale: Tensor, means: Tensor, component: Tensor) -> tuple[float, float]:
-    """``<Y, Y>`` and ``<Y, S Y>``, in float32 within a few rows and in float64 over all.
+    """``<Y, Y>`` and ``<Y, S Y>``, in float32 within a row and in float64 over all.
 
     Args:
         matrix: ``S``, which has no entry between two components.
@@ -117,7 +119,7 @@ def form(matrix: Matrix, x: Tensor, scale: Tensor, means: Tensor, component: Ten
         component: number of every node's component, int64.
     """
     n, d = x.shape
-    sums = np.empty((-(-n // _FEW), 2))
+    sums = np.empty((-(-n // _TILE), 2))
     _loops().form(
         *matrix.pointers(), x.data_ptr(), scale.data_ptr(), means.data_ptr(), component.data_ptr(), sums.ctypes.data,
         n, d, torch.get_num_threads(),
@@ -198,7 +200,7 @@ def egnn_layer_backward(
     """
     n, d = grad.shape
     stretch = _TILE * max(_FEWEST_TILES, -(-n // (_MOST_STRETCHES * _TILE)))
-    partial = torch.empty(-(-n // stretch), d + 1, d)
+    partial = grad.new_empty(-(-n // stretch), d + 1, d)  # whatever torch's default dtype and device are
     _loops().egnn_layer_backward(
         grad.data_ptr(), mixed.data_ptr(), transposed.data_ptr(), _pointer(active), grad_mixed.data_ptr(),
         grad_x0.data_ptr(), beta, partial.data_ptr(), stretch, n, d, torch.get_num_threads(),
@@ -233,34 +235,31 @@ def _library() -> ctypes.CDLL | None:
     wanted = os.environ.get("GRAPHJOULE_COMPILE", "1")
     if wanted not in ("0", "1"):
         raise GraphjouleError(f"GRAPHJOULE_COMPILE is {wanted!r}; it is 1, or 0 to do without a C compiler.")
-    if wanted == "0" or os.name != "posix":
+    if wanted == "0" or sys.platform != "linux":
         return None
     name = os.environ.get("CC") or "cc"
-    compiler = shutil.which(name)
-    if compiler is None:
+    compiler, *options = shlex.split(name)
+    if shutil.which(compiler) is None:
         logger.info("there is no C compiler %s here, so that training on a CPU takes longer", name)
         return None
-    for options in ([_OPENMP], []):  # one thread, where the compiler's OpenMP is not torch's
-        try:
-            return _built(compiler, options)
-        except (OSError, subprocess.SubprocessError) as error:
-            output = getattr(error, "stderr", None) or b""
-            logger.debug("%s %s: %s %s", compiler, " ".join(options), error, output.decode(errors="replace"))
-    logger.info("%s cannot build a library here, so that training on a CPU takes longer", compiler)
+    try:
+        return _built([compiler, *options])
+    except (OSError, subprocess.SubprocessError) as error:
+        output = getattr(error, "stderr", None) or b""
+        logger.debug("%s: %s %s", name, error, output.decode(errors="replace"))
+    logger.info("%s cannot build a library here, so that training on a CPU takes longer", name)
     return None
 
 
-def _built(compiler: str, options: list[str]) -> ctypes.CDLL:
+def _built(compiler: list[str]) -> ctypes.CDLL:
     """Build the library and load it; raises what can go wrong on the way."""
-    if platform.machine() == "x86_64":
-        options = [*options, "-mprefer-vector-width=512"]
+    options = ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
     with tempfile.TemporaryDirectory(prefix="graphjoule-") as folder:
         target = Path(folder) / "native.so"
-        # Without the start files and libraries of the compiler: what is missing is in the process already.
-        command = [compiler, "-O3", "-march=native", "-fPIC", "-shared", "-nostdlib", *options]
-        subprocess.run(
-            [*command, "-o", str(target), str(_SOURCE)], check=True, capture_output=True, timeout=_SECONDS, cwd=folder
-        )
+        # Without the system's start files and libraries: what is missing is in the process already, OpenMP by torch.
+        command = [*compiler, "-O3", "-march=native", "-fPIC", "-shared", "-nostdlib", _OPENMP, *options]
+        command += ["-o", str(target), str(_SOURCE), "-lgcc"]  # which has atomic operations that some CPUs lack
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS, cwd=folder)
         library = ctypes.CDLL(str(target))
     for name, (result, kinds) in _FUNCTIONS.items():
         function = getattr(library, name)

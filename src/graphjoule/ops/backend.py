@@ -26,8 +26,9 @@ def backend_for(x: Tensor) -> Backend:
 
     "native" is for large tensors where there is a C compiler, and what it has no loop for it does as "cpu".
     """
-    backend = _choose(x.device, x.dtype, x.numel())
-    return "cpu" if backend == "native" and not native.has_memory(x) else backend
+    has_memory = native.has_memory(x)
+    backend = _choose(x.device, x.dtype, x.numel() if has_memory else 0)
+    return "cpu" if backend == "native" and not has_memory else backend
 
 
 @contextmanager

@@ -133,20 +133,27 @@ def egnn_stack(
     return x
 
 
-def _check_stack(x0: Tensor, graph: Propagation, weights: Tensor, shifts: Tensor | None, keys: Tensor | None) -> None:
+def _check_stack(
+    x0: Tensor,
+    graph: Propagation,
+    weights: Tensor,
+    shifts: Tensor | None,
+    keys: Tensor | None,
+    **per_channel: Tensor | None,
+) -> None:
     """Refuse tensors that do not fit each other: loops of a fused backend would read beyond their ends."""
     check_rows(x0, graph)
     layers, d = weights.size(0), x0.size(-1)
     wanted = {
         "weights": (weights, [layers, d, d], x0.dtype),
-        "shifts": (shifts, [layers, d], x0.dtype),
         "keys": (keys, [layers, 2], torch.int32),
+        **{name: (tensor, [layers, d], x0.dtype) for name, tensor in {"shifts": shifts, **per_channel}.items()},
     }
     for name, (tensor, shape, dtype) in wanted.items():
         if tensor is not None and (list(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != x0.device):
             raise GraphjouleError(
-                f"The {name} have the shape {list(tensor.shape)}, {tensor.dtype} on {tensor.device}; {layers} layers on "
-                f"features of {d} channels need {shape}, {dtype} on {x0.device}."
+                f"The {name} have the shape {list(tensor.shape)}, {tensor.dtype} on {tensor.device}; {layers} layers "
+                f"on features of {d} channels need {shape}, {dtype} on {x0.device}."
             )
     if graph.device != x0.device:
         raise GraphjouleError(f"The graph is on {graph.device} but the features are on {x0.device}; use graph.to(...).")
@@ -220,7 +227,7 @@ def egnn_norm_stack(
         The output of the last layer; and mean and unbiased variance of every layer's product, shape
         ``[num_layers, 2, channels]``, of no meaning without `gammas`.
     """
-    _check_stack(x0, graph, weights, shifts, keys)
+    _check_stack(x0, graph, weights, shifts, keys, gammas=gammas, betas=betas)
     if fuses_norms(x0, graph):
         from graphjoule.ops.stack_norm import Stack, run_stack
 

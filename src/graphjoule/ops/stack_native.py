@@ -21,7 +21,7 @@ _EVEN, _ODD, _GRAD = range(3)  # the buffers of a pass; the dropped input is in 
 
 def has_loops(x0: Tensor, graph: Propagation) -> bool:
     """Whether the loops are for features of this shape on this graph, all of it."""
-    return graph.row_ids is None and has_layers(x0, graph.rowptr)
+    return graph.row_ids is None and has_layers(x0, graph.rowptr, graph.col)
 
 
 class Stack(stack_cpu.Buffered):
@@ -42,11 +42,11 @@ class Stack(stack_cpu.Buffered):
         active = None
         if remember and self.shifts is not None:  # one bit per element, a 32nd of an activation
             shape = (len(x), x.size(1) // 16)
-            active = torch.empty(shape, dtype=torch.int16) if self._active is None else self._active
+            active = torch.empty(shape, dtype=torch.int16, device=x.device) if self._active is None else self._active
         shift = None if self.shifts is None else self.shifts[k]
         is_cut, sums = egnn_layer(
             self._matrix, x, self.x0, self.beta, self.weights[k], shift, out,
-            mixed=mixed, active=active, mask=self._mask(k + 1), want_sums=self.show is not None,
+            mixed=mixed, active=active, mask=self._mask(k + 1), want_sums=self.show is not None and k > 0,
         )  # fmt: skip
         if self.show is not None and k > 0:
             self.show(k - 1, x, Product(None, self.graph, 1 - self.c_min, self.alpha, sums))

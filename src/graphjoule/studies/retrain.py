@@ -13,12 +13,13 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
-from graphjoule.ops import use_backend
+from graphjoule.ops import backend_for, use_backend
 from graphjoule.ops.backend import Backend
 from graphjoule.studies.collection import differences
 from graphjoule.studies.verify import Check, Placed
 from graphjoule.tasks.datasets import load_task
 from graphjoule.training.records import Record
+from graphjoule.training.trainer import resolve_device
 
 FIRST_EPOCHS: Final = 10
 BOUND: Final = 5e-3
@@ -59,8 +60,10 @@ def retrain_some(
 def _again(one: Placed, task: Any, device: str) -> Record:
     record, recipe = one.record, one.recipe
     assert recipe is not None
-    known = record.backend in get_args(Backend)
-    with use_backend(record.backend) if known else nullcontext():  # type: ignore[arg-type]
+    # Not forced where it would be chosen anyway: small tensors of the run, or clusters of nodes, may have had another.
+    numbers = torch.empty(task.num_nodes, recipe.model.hidden_channels or 1, device=resolve_device(device))
+    is_forced = record.backend in get_args(Backend) and record.backend != backend_for(numbers)
+    with use_backend(record.backend) if is_forced else nullcontext():  # type: ignore[arg-type]
         (again,) = fit(recipe, task, [record.seed], device=device, protocol=record.protocol).records
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

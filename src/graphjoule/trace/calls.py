@@ -48,6 +48,7 @@ class CallInputs:
         edge_features: tensors with a row for every edge.
         node_features: other tensors, with a row for every node if with one for anything.
         num_edges: how many rows features of edges may have: of the graph's, and of others such as ``edge_label_index``.
+        are_hyperedges: whether `edges` lead from nodes to hyperedges, which have numbers of their own.
     """
 
     graph: Propagation | None = None
@@ -60,6 +61,7 @@ class CallInputs:
     edge_features: list[Tensor] = field(default_factory=list)
     node_features: list[Tensor] = field(default_factory=list)
     num_edges: set[int] = field(default_factory=set)
+    are_hyperedges: bool = False
 
     @property
     def has_graph(self) -> bool:
@@ -102,7 +104,7 @@ def read_inputs(inputs: Sequence[tuple[str, Any]]) -> CallInputs:
         elif isinstance(value, Tensor) or _is_sparse_tensor(value):
             found.num_edges |= _num_edges(value)
             if name in _EDGES and is_edges(value):
-                found.edges = value
+                found.edges, found.are_hyperedges = value, name == "hyperedge_index"
             elif name == "edge_weight" and (weight := as_weights(value)) is not None:
                 found.weight = weight
             elif name == "batch" and isinstance(value, Tensor) and value.dim() == 1:
@@ -146,6 +148,7 @@ def _read_data(data: Any, found: CallInputs) -> None:
         found.other = edges
         return
     found.edges, found.weight = edges, as_weights(getattr(data, "edge_weight", None))
+    found.are_hyperedges = edges is getattr(data, "hyperedge_index", None)
     x, features, batch, number = (getattr(data, name, None) for name in ("x", "edge_attr", "batch", "num_nodes"))
     if isinstance(features, Tensor):
         found.edge_features.append(features)
@@ -493,7 +496,11 @@ class LayerCalls:
         if summed.dim() != 2 or not summed.numel() or not index.numel():
             return
         before, after = (
-            [x for x in tensors_in([part, given]) if x.shape == summed.shape and x.layout == summed.layout]
+            [
+                x
+                for x in tensors_in([part, given])
+                if x.shape == summed.shape and x.layout == summed.layout and x.is_floating_point()
+            ]
             for part, given in ((sides.before, inputs), (sides.after, output))
         )
         assert call.layer is not None

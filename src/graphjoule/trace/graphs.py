@@ -597,7 +597,7 @@ class GraphReader:
                 (x.size(-2) for x in call.node_features if x.dim() > 1 and x.size(-2) == call.num_nodes), given
             )
         if number == given and isinstance(call.edges, Tensor) and not is_matrix(call.edges) and call.edges.numel():
-            number = max(given, int(call.edges.max()) + 1)
+            number = max(given, int((call.edges[0] if call.are_hyperedges else call.edges).max()) + 1)
         if number != given:
             raise GraphjouleError(
                 f"num_nodes is {given}, but {type(self._model).__name__} is called with a graph of "

@@ -82,6 +82,8 @@ def source_of_commit(name: str) -> str | None:
 @cache
 def commit_of_source(source: str) -> str | None:
     """The newest commit of this checkout in which the package's files have that hash; None where there is none."""
+    if not source:
+        return None
     command = ["git", "rev-list", "--full-history", "HEAD", "--", "."]
     try:
         found = subprocess.run(command, cwd=_package(), capture_output=True, text=True, timeout=60, check=True)

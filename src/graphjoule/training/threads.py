@@ -32,10 +32,12 @@ _CLEAR = 1.5
 _CROWDED_SECONDS = 0.2  # to measure for beside other programs: what has slept is let run for some tenths of that first
 _SHARE = 0.02  # of a training's time may be spent on measuring
 _SLOW = 2.0  # times the shortest epoch: another program may have begun
+_EARLY_SHARE = 0.1  # of the time may be spent on measuring then
 
 _part: int | None = None  # of torch's threads, that is this process's
 _first: dict[tuple[int, int, int], int] = {}  # what trainings begin with, by rows, channels and most threads
-_latest: dict[tuple[int, int, int], tuple[int, float]] = {}  # what was fastest, and when to measure again
+_latest: dict[tuple[int, int, int], tuple[int, float, float]] = {}
+"""What was fastest, when to measure again, and when to at the earliest."""
 
 
 def num_cores() -> int:
@@ -199,7 +201,8 @@ class ThreadWatch:
             self._num_runs, self._alike = len(self._batch.seeds), {self.number}
             torch.set_num_threads(self.number)
         if (seconds := time.perf_counter() - self._epoch_began) > _SLOW * self._shortest_epoch:
-            _latest.pop(self._size, None)
+            number, _, earliest = _latest.get(self._size, (1, 0.0, 0.0))
+            _latest[self._size] = number, earliest, earliest
             self._shortest_epoch = math.inf  # of those by the number that is found now
         elif seconds > 0:
             self._shortest_epoch = min(self._shortest_epoch, seconds)
@@ -213,7 +216,7 @@ class ThreadWatch:
 
     def _fastest(self) -> int:
         """The fastest number now, or lately: measuring may take a small share of the time."""
-        number, until = _latest.get(self._size, (1, -math.inf))
+        number, until, _ = _latest.get(self._size, (1, -math.inf, -math.inf))
         if (start := time.perf_counter()) >= until:
             current = torch.get_num_threads()
             try:
@@ -222,7 +225,8 @@ class ThreadWatch:
             finally:
                 torch.set_num_threads(current)
             now = time.perf_counter()
-            _latest[self._size] = number, now + (now - start) / _SHARE
+            seconds = now - start
+            _latest[self._size] = number, now + seconds / _SHARE, now + seconds / _EARLY_SHARE
         return number
 
     def _is_alike(self, number: int) -> bool:
