@@ -36,6 +36,7 @@ ABOUT_ALL = {
     "test_examples.py",
     "test_draw_smoothing.py",
     "test_loops.py",  # the table of docs/loops.md
+    "tools/test_persistent.py",  # of no file of the package
     "test_objectives.py",  # what all models promise for all objectives
     "faults/test_attack.py",  # every command, while the disk fails and the process is killed
     "faults/test_fuzz_settings.py",  # every parser, on files that lie

@@ -11,6 +11,7 @@ from graphjoule.graph.csr import (
     csr_product,
     csr_tensor,
     entries_of_rows,
+    gradient_of,
     is_plain,
     linear_map,
     of_all_runs,
@@ -189,3 +190,34 @@ def test_the_gradient_of_a_linear_map_has_the_dtype_of_its_argument():
     x = torch.ones(3, requires_grad=True)
     linear_map(x, lambda x: 2 * x.double()).sum().backward()
     assert (x.grad.dtype, x.grad.tolist()) == (torch.float32, [2.0, 2.0, 2.0])
+
+
+def test_a_gradient_by_something_faster_has_the_derivatives_of_the_plain_function():
+    calls = []
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(x, y):
+            return (x**3 * y).sum()
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, grad):
+            def fast(grad, x, y):
+                calls.append(1)
+                return 3 * grad * x**2 * y, grad * x**3
+
+            return gradient_of(lambda x, y: (x**3 * y).sum(), fast, grad, *ctx.saved_tensors)
+
+    x, y = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradcheck(Cube.apply, (x, y))
+    assert torch.autograd.gradgradcheck(Cube.apply, (x, y))
+    assert calls
+    hessian = torch.func.jacrev(torch.func.jacrev(Cube.apply))(x.detach(), y.detach())
+    torch.testing.assert_close(hessian, torch.diag(6 * x * y).detach())
+    rows = torch.stack([x.detach(), y.detach()])
+    by_row = torch.vmap(torch.func.grad(Cube.apply), in_dims=(0, None))(rows, y.detach())
+    torch.testing.assert_close(by_row, 3 * rows**2 * y.detach())

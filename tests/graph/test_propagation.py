@@ -1,3 +1,5 @@
+import copy
+import pickle
 from itertools import pairwise
 
 import pytest
@@ -10,7 +12,8 @@ from torch_geometric.utils import to_dense_adj
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation, as_propagation
 from graphjoule.graph.relations import DirectedPropagation
-from tests.graphs import edge_lists, few, no_edges, path3, random_edges
+from graphjoule.measures import dirichlet_energy
+from tests.graphs import edge_lists, few, no_edges, normal, path3, random_edges
 
 PAIR = torch.tensor([[0, 1], [1, 0]])
 
@@ -277,3 +280,33 @@ def test_the_induced_operator_is_symmetric_and_of_the_dtype(dtype):
     p = graph.induced(torch.arange(0, 50, 3)).to_dense()
     assert p.dtype == dtype
     assert p.equal(p.t())
+
+
+def test_a_graph_that_is_made_or_first_used_inside_a_transform_is_a_plain_one():
+    edges, x = random_edges(4, 4), normal(4, 2)
+    graph = edges.graph64()
+    inside = torch.func.grad(lambda x: dirichlet_energy(x, graph) + (graph.edge_index.size(1) * x).sum())(x)
+    assert copy.deepcopy(graph) is graph
+    again = pickle.loads(pickle.dumps(graph))
+    assert again.edge_index.equal(graph.edge_index)
+    x.requires_grad_()
+    outside = dirichlet_energy(x, again) + (again.edge_index.size(1) * x).sum()
+    torch.testing.assert_close(inside, torch.autograd.grad(outside, x)[0])
+    index, rows = edges.index, torch.stack([x.detach(), 2 * x.detach()])
+    of_edges = torch.vmap(torch.func.grad(lambda x: dirichlet_energy(x, index)))(rows)
+    torch.testing.assert_close(of_edges[0], torch.autograd.grad(dirichlet_energy(x, again), x)[0])
+    torch.testing.assert_close(of_edges[1], 2 * of_edges[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"edge_index": [[0, 1], [1, 0]]}, "edge_index is of type list; expected a tensor, such as torch.as_tensor"),
+        ({"edge_weight": [1.0, 1.0]}, "edge_weight is of type list; expected a tensor"),
+        ({"edge_weight": torch.ones(2, requires_grad=True)}, "has a gradient, which no graph passes on; .*detach"),
+        ({"dtype": torch.int64}, "dtype is torch.int64; the entries of P are fractions"),
+    ],
+)
+def test_what_makes_no_operator_is_refused(given, message):
+    with pytest.raises(GraphjouleError, match=message):
+        Propagation.from_edge_index(**{"edge_index": torch.tensor([[0, 1], [1, 0]]), **given})

@@ -450,3 +450,9 @@ def test_a_higher_energy_is_that_of_the_dense_power(order):
 def test_an_order_below_one_is_refused():
     with pytest.raises(GraphjouleError, match="order is 0; it must be at least 1"):
         higher_energy(normal(3, 2), random_edges(3, 2).graph64(), 0)
+
+
+@pytest.mark.parametrize("x", [torch.tensor([[1j], [-1j]]), torch.eye(2).to_sparse()])
+def test_features_that_are_no_dense_real_numbers_are_refused(x):
+    with pytest.raises(GraphjouleError, match="expected a dense tensor of real numbers"):
+        dirichlet_energy(x, torch.tensor([[0, 1], [1, 0]]))

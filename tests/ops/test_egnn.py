@@ -491,17 +491,53 @@ def test_onednn_multiplies_as_mm_does(rows):
         assert multiply_by_onednn(x, weight).isnan().equal((x @ weight).isnan())
 
 
-def test_a_second_gradient_of_a_fused_stack_is_refused():
-    graph = random_graph(20, 40)
-    x0, weights, shifts = (t.requires_grad_() for t in parameters(graph, 4, 3))
-    out = egnn_stack(x0, graph, weights, shifts, **SETTING)
-    torch.autograd.grad(out.sum(), weights, retain_graph=True)
-    with pytest.raises(GraphjouleError, match=r"once; .* `graphjoule.ops.use_backend\('reference'\)`"):
-        torch.autograd.grad(out.sum(), weights)
-    with use_backend("reference"):
-        out = egnn_stack(x0, graph, weights, shifts, **SETTING)
-    first, second = (torch.autograd.grad(out.sum(), weights, retain_graph=True)[0] for _ in range(2))
-    assert first.equal(second)
+def test_a_gradient_may_be_taken_twice(backend):
+    graph, num_layers, device = GRAPHS["random"], 3, device_of(backend)
+    x0, weights, shifts = (t.to(device).requires_grad_() for t in parameters(graph, 16, num_layers))
+    keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    out = egnn_stack(x0, graph.to(device), weights, shifts, **SETTING, p=0.5, keys=keys)
+    first, second = (torch.autograd.grad(out.sum(), (x0, weights, shifts), retain_graph=True) for _ in range(2))
+    assert all(a.equal(b) for a, b in zip(first, second, strict=True))
+
+
+def second_derivatives(backend, has_shift, device):
+    """Of the squared outputs of two runs, through the first derivative by all tensors."""
+    graph, num_layers, runs = GRAPHS["random"], 2, 2
+    tensors = [t.to(device) for t in parameters(graph, 16, num_layers, runs)]
+    keys = fold_in(make_key(torch.arange(runs))[:, None], torch.arange(num_layers, dtype=torch.int32)).to(device)
+    on_device = graph.to(device)
+
+    def stack(x0, weights, shifts, keys):
+        return egnn_stack(x0, on_device, weights, shifts if has_shift else None, **SETTING, p=0.4, keys=keys)
+
+    leaves = [t.requires_grad_() for t in tensors][: 3 if has_shift else 2]
+    with use_backend(backend):
+        out = torch.vmap(stack)(*tensors, keys)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        pull = sum((grad * grad.detach().sin()).sum() for grad in first)
+        return [t.detach() for t in (*first, *torch.autograd.grad(pull, leaves))]
+
+
+@pytest.mark.parametrize("has_shift", [True, False])
+def test_second_derivatives_are_those_of_the_reference(has_shift, backend):
+    device = device_of(backend)
+    found, truth = (second_derivatives(name, has_shift, device) for name in (backend, "reference"))
+    assert all(relative(a, b) < 1e-5 for a, b in zip(found, truth, strict=True))
+    assert float(truth[-1].norm()) > 0
+
+
+def test_functions_of_torch_func_differentiate_a_stack_in_any_order(on_cpu):
+    graph, num_layers = GRAPHS["random"], 2
+    x0, weights, shifts = parameters(graph, 16, num_layers)
+
+    def energy(row):
+        x = torch.cat([row[None], x0[1:]])
+        return egnn_stack(x, graph, weights, shifts, **SETTING)[:3].square().sum()
+
+    by_rows = torch.func.jacrev(torch.func.jacrev(energy))(x0[0])
+    torch.testing.assert_close(by_rows, torch.autograd.functional.hessian(energy, x0[0]))
+    alone = torch.stack([torch.func.grad(energy)(row) for row in x0[:2]])
+    torch.testing.assert_close(torch.vmap(torch.func.grad(energy))(x0[:2]), alone)
 
 
 @pytest.mark.skipif(not has_triton(), reason="Triton is not installed")
@@ -621,6 +657,21 @@ def test_norms_with_checkpoint_segments_or_a_second_time_are_the_same_to_the_bit
             assert relative(ours, truth) < 1e-6
         else:
             assert torch.equal(ours, truth)
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_second_derivatives_of_norms_are_those_of_the_reference(device):
+    graph, num_layers = GRAPHS["random"], 2
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    found = []
+    for backend in ("triton", "reference"):
+        leaves = [t.to(device).requires_grad_() for t in norm_parameters(graph, 16, num_layers)]
+        x0, weights, shifts, *norms = leaves
+        with use_backend(backend):
+            out, _ = egnn_norm_stack(x0, graph.to(device), weights, shifts, *norms, **SETTING, p=0.4, keys=keys)
+            first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+            found.append(torch.autograd.grad(sum((grad * grad.detach().sin()).sum() for grad in first), leaves))
+    assert all(relative(a, b) < 1e-3 for a, b in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("device", FUSED_DEVICES)

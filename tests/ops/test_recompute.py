@@ -29,6 +29,16 @@ def test_values_and_gradients_are_the_same_to_the_bit(wanted):
     assert all(a.equal(b) for a, b in zip(found, expected, strict=True))
 
 
+def test_second_derivatives_are_those_of_the_part():
+    def second(call):
+        given = [t.requires_grad_() for t in tensors()]
+        first = torch.autograd.grad(call(*given)[1].sum(), given, create_graph=True)
+        return torch.autograd.grad(sum(grad.square().sum() for grad in first), given)
+
+    for found, expected in zip(second(lambda *t: recompute(part, *t)), second(part), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("shared", [None, 0])
 def test_under_vmap_they_are_those_of_every_run(shared):
     runs = [torch.stack(of_runs) for of_runs in zip(tensors(), tensors(9), strict=True)]

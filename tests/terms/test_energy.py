@@ -84,13 +84,31 @@ def test_a_call_without_gradients_between_a_forward_pass_and_its_term_is_refused
                 model(x)
                 model(x)
                 assert constraint().isfinite()  # to look at it
-            with pytest.raises(GraphjouleError, match=r"Sequential was called without gradients, .* before the valid"):
+            with pytest.raises(GraphjouleError, match=r"last call of Sequential was without gradients, as for a valid"):
                 constraint()
             model(x)
             assert constraint().requires_grad
             with torch.no_grad():
                 model(x)
-            assert not constraint().requires_grad  # the call that should count has counted
+            with pytest.raises(GraphjouleError, match=r"Call constraint\(\) between the call that it should count"):
+                constraint()  # nor would its gaps belong into the next update
+            assert list(constraint.violations()) == ["0", "1"]
+
+
+def test_a_call_that_ends_in_an_error_has_no_energies():
+    edges, x = path3(), normal(3, 2)
+    model = scales(1.0, 0.1, 2.0)
+    with EnergyConstraint(model, edges.graph64(), layers="*") as constraint:
+        model(x)
+        handle = model[2].register_forward_pre_hook(lambda *_: 1 / 0)
+        try:
+            model(x)
+        except ZeroDivisionError:
+            handle.remove()
+            with pytest.raises(GraphjouleError, match="ended in an error, so there are no energies; call it again"):
+                constraint()
+            model(x)  # also while another error is being handled
+            assert constraint().requires_grad
 
 
 def test_a_constraint_without_hooks_gives_no_term():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -173,6 +175,41 @@ def is_transformed() -> bool:
     return are_transforms_active is None or bool(are_transforms_active())
 
 
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """A block outside all transforms of `torch.func`: what is kept of a graph is made in one.
+
+    Inside of `torch.func.grad` even a new tensor is a wrapper that is worth nothing afterwards, and none can be a CSR
+    matrix. Where torch has no way out, its own error says so.
+    """
+    functorch = sys.modules.get("torch._functorch.pyfunctorch")
+    clear = getattr(functorch, "temporarily_clear_interpreter_stack", None)
+    with clear() if clear is not None and is_transformed() else nullcontext():
+        yield
+
+
+def unwrapped(x: Any) -> Any:
+    """A tensor as it is outside of `torch.func.grad` and its like; one that differs from run to run stays as it is."""
+    functorch = getattr(torch._C, "_functorch", None)
+    if not isinstance(x, Tensor) or functorch is None or not hasattr(functorch, "is_gradtrackingtensor"):
+        return x
+    while functorch.is_gradtrackingtensor(x):
+        x = functorch.get_unwrapped(x)
+    return x
+
+
+if TYPE_CHECKING:
+    kept_property = cached_property
+else:
+
+    class kept_property(cached_property):  # noqa: N801 - a decorator, like the one that it extends
+        """A `cached_property` that is made outside of transforms of `torch.func`."""
+
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            with outside_transforms():
+                return super().__get__(instance, owner)
+
+
 def linear_map(
     x: Tensor, function: Callable[..., Tensor], *given: Tensor, adjoint: Callable[..., Tensor] | None = None
 ) -> Tensor:
@@ -228,6 +265,61 @@ class _LinearMap(torch.autograd.Function):
             for t, dim in zip((x, *given), dims, strict=True)
         )
         return linear_map(x, function, *given, adjoint=adjoint), 0
+
+
+def gradient_of(
+    function: Callable[..., Tensor], fast: Callable[..., tuple[Tensor, ...]], grad: Tensor, *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of a function's tensors, made by something faster that autograd cannot look into.
+
+    For the `backward` of an autograd function. Where a derivative of the gradient is asked for, or a transform of
+    `torch.func` is at work, `function` gives it, of any order.
+
+    Args:
+        function: of `tensors`, in differentiable operations.
+        fast: of `grad` and `tensors`, returns the gradient of each.
+        grad: gradient of the function's result.
+        tensors: what it depends on.
+    """
+    if is_plain():
+        return fast(grad, *tensors)
+    grads: tuple[Tensor, ...] = _Gradient.apply(function, fast, grad, *tensors)  # type: ignore[no-untyped-call]
+    return grads
+
+
+@with_signature
+class _Gradient(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        function: Callable[..., Tensor], fast: Callable[..., tuple[Tensor, ...]], grad: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        return fast(grad, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.function, _, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *torch.func.vjp(_pulled_back(ctx.function), *ctx.saved_tensors)[1](grads)
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], function: Callable[..., Tensor], fast: Any, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        grads = torch.vmap(_pulled_back(function), in_dims=in_dims[2:])(*tensors)
+        return grads, (0,) * len(grads)
+
+
+def _pulled_back(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """The gradients of `function` as a function of the gradient of its result and of its tensors."""
+
+    def gradients(grad: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = torch.func.vjp(function, *tensors)[1](grad)
+        return found
+
+    return gradients
 
 
 def of_all_runs(function: Callable[..., Tensor], dim: int) -> Callable[..., Tensor]:

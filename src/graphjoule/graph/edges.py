@@ -15,6 +15,11 @@ def check_edges(
     edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int | None
 ) -> tuple[Tensor, Tensor | None, int]:
     """Refuse edges that cannot be a graph; returns them in int64 and float64 on the CPU, and the number of nodes."""
+    for name, given in (("edge_index", edge_index), ("edge_weight", edge_weight)):
+        if not isinstance(given, Tensor) and not (given is None and name == "edge_weight"):
+            raise GraphjouleError(
+                f"{name} is of type {type(given).__name__}; expected a tensor, such as torch.as_tensor({name}) makes."
+            )
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphjouleError(f"edge_index has shape {list(edge_index.shape)}; expected [2, num_edges].")
     edge_index = as_int64(edge_index.cpu(), "edge_index has")
@@ -38,6 +43,10 @@ def check_edges(
         raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
     if edge_weight.is_complex():
         raise GraphjouleError(f"edge_weight has dtype {edge_weight.dtype}; expected real numbers.")
+    if edge_weight.requires_grad and torch.is_grad_enabled():
+        raise GraphjouleError(
+            "edge_weight has a gradient, which no graph passes on; give edge_weight.detach() to hold the weights fixed."
+        )
     weight = edge_weight.cpu().double()
     wrong = ~torch.isfinite(weight) | (weight < 0)
     if wrong.any():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import row_starts
+from graphjoule.graph.csr import kept_property, row_starts
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation, WeightedPropagation
 from graphjoule.graph.relations import DirectedPropagation, MixedPropagation
@@ -65,12 +64,12 @@ class ExtendedPropagation(WeightedPropagation):
         one_way = int(((row >= self.num_old) & (col < self.num_old)).sum())
         return (self.col.numel() - self.num_nodes + one_way) // 2
 
-    @cached_property
+    @kept_property
     def largest_degree(self) -> float:
         """That of the old graph: a step that is chosen by it is the one that the model was trained with."""
         return float(self.degree[: self.num_old].max()) if self.num_old else 0.0
 
-    @cached_property
+    @kept_property
     def laplacian(self) -> Laplacian:
         """Refused: an edge that is read in one direction has no energy."""
         self.require_whole("A Dirichlet energy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,9 @@ from graphjoule.graph.csr import (
     each_run,
     full_precision,
     is_plain,
+    kept_property,
     linear_map,
+    outside_transforms,
     row_of_entries,
     row_starts,
     with_signature,
@@ -81,13 +83,13 @@ class Laplacian:
         """Number of nodes."""
         return self.rowptr.numel() - 1
 
-    @cached_property
+    @kept_property
     def degree(self) -> Tensor:
         """Sum of the weights of every row, so that rows of ``D - A`` add up to zero to the last bit there is."""
         zeros = torch.zeros(self.num_nodes, dtype=torch.float64, device=self.col.device)
         return zeros.index_add(0, row_of_entries(self.rowptr), self.weight)
 
-    @cached_property
+    @kept_property
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
         """Both ends and the weight of every undirected edge, once, sorted by the first end."""
         once = _edges_once(self.rowptr, self.col)
@@ -134,15 +136,19 @@ class Laplacian:
     def scaled(self, *, normalised: bool = True) -> ScaledLaplacian:
         """``S^-1 (D - A) S^-1`` with ``s = sqrt(1 + d)``, which is ``I - P``, or with ``s = 1``; made at first use."""
         if normalised not in self._scaled:
-            scale = self._column_scale if normalised else torch.ones_like(self._column_scale)
-            row, col = row_of_entries(self.rowptr), self.col.long()
-            entries = torch.where(row == col, self.degree[row], -self.weight) / (scale[row] * scale[col])
-            own = scale[: self.num_nodes]
-            squares = self._total(own.new_zeros(self.num_components).index_add(0, self.component, own.square()))
-            self._scaled[normalised] = ScaledLaplacian(self.rowptr, self.col, entries, scale, self.component, squares)
+            with outside_transforms():
+                self._scaled[normalised] = self._make_scaled(normalised)
         return self._scaled[normalised]
 
-    @cached_property
+    def _make_scaled(self, normalised: bool) -> ScaledLaplacian:
+        scale = self._column_scale if normalised else torch.ones_like(self._column_scale)
+        row, col = row_of_entries(self.rowptr), self.col.long()
+        entries = torch.where(row == col, self.degree[row], -self.weight) / (scale[row] * scale[col])
+        own = scale[: self.num_nodes]
+        squares = self._total(own.new_zeros(self.num_components).index_add(0, self.component, own.square()))
+        return ScaledLaplacian(self.rowptr, self.col, entries, scale, self.component, squares)
+
+    @kept_property
     def _scaled(self) -> dict[bool, ScaledLaplacian]:
         return {}
 
@@ -155,14 +161,14 @@ class Laplacian:
         """A sum over the nodes here, made one over all nodes."""
         return x
 
-    @cached_property
+    @kept_property
     def _pattern(self) -> Tensor:
         """The pattern of `edges` as a torch CSR matrix."""
         row, col, weight = self.edges
         shape = (self.num_nodes, self.num_nodes)
         return csr_tensor(row_starts(row, self.num_nodes), col.int(), torch.zeros_like(weight), shape)
 
-    @cached_property
+    @kept_property
     def _neighbours(self) -> Tensor:
         """1 for every edge in both directions as a torch CSR matrix."""
         value = (row_of_entries(self.rowptr) != self.col).double()
@@ -213,22 +219,22 @@ class ScaledLaplacian:
         self.scale, self.component, self.squares = scale, component, squares
         self._kernels: dict[torch.dtype, Kernel] = {}
 
-    @cached_property
+    @kept_property
     def matrix(self) -> Tensor:
         """``M`` as a torch CSR matrix in float64."""
         return csr_tensor(self.rowptr, self.col, self.entries, (self.rowptr.numel() - 1, self.scale.numel()))
 
-    @cached_property
+    @kept_property
     def diagonal(self) -> Tensor:
         """The diagonal of ``M``."""
         return self.entries[row_of_entries(self.rowptr) == self.col]
 
-    @cached_property
+    @kept_property
     def beside(self) -> Tensor:
         """The entries of ``M`` of the undirected edges, each once."""
         return self.entries[_edges_once(self.rowptr, self.col)]
 
-    @cached_property
+    @kept_property
     def quick(self) -> QuickForm:
         """``<X, M X>`` in float32."""
         return QuickForm(self)
@@ -236,7 +242,8 @@ class ScaledLaplacian:
     def kernel(self, dtype: torch.dtype) -> Kernel:
         """The kernel of ``M`` for features of a dtype, made at first use."""
         if dtype not in self._kernels:
-            self._kernels[dtype] = Kernel(self.scale[: len(self.component)], self.component, self.squares, dtype)
+            with outside_transforms():
+                self._kernels[dtype] = Kernel(self.scale[: len(self.component)], self.component, self.squares, dtype)
         return self._kernels[dtype]
 
 

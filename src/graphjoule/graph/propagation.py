@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import Rows, csr_matmul, csr_tensor, entries_of_rows, row_of_entries, row_starts
+from graphjoule.graph.csr import (
+    Rows,
+    csr_matmul,
+    csr_tensor,
+    entries_of_rows,
+    kept_property,
+    outside_transforms,
+    row_of_entries,
+    row_starts,
+    unwrapped,
+)
 from graphjoule.graph.edges import check_edges, check_symmetric, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes, moved
@@ -78,21 +87,25 @@ class Propagation(Nodes):
             symmetrize: make a directed graph undirected: an edge weighs the larger of its two directions.
             dtype: dtype of the entries of ``P``, computed in float64 and rounded once; by default torch's default.
         """
-        (row, col), given, num_nodes = check_edges(edge_index, edge_weight, num_nodes)
-        weight = torch.ones(row.numel(), dtype=torch.float64) if given is None else given
-        kept = (row != col) & (weight > 0)
-        row, col, weight = row[kept], col[kept], weight[kept]
-        row, col, weight = merge_edges(row, col, weight, num_nodes, reduce="max" if edge_weight is None else "sum")
-        if symmetrize:
-            both = torch.cat([row, col]), torch.cat([col, row]), weight.repeat(2)
-            row, col, weight = merge_edges(*both, num_nodes, reduce="max")
-        else:
-            check_symmetric(row, col, weight, num_nodes)
-        row, col, weight, degree = with_loops(row, col, weight, num_nodes, 1.0)
-        scale = (degree + 1).rsqrt()
-        # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the bit.
-        value = (weight * (scale[row] * scale[col])).to(dtype or torch.get_default_dtype())
-        return cls(row_starts(row, num_nodes), col.int(), value, degree)
+        if dtype is not None and not dtype.is_floating_point:
+            raise GraphjouleError(f"dtype is {dtype}; the entries of P are fractions: expected one like torch.float32.")
+        with outside_transforms():
+            (row, col), given, num_nodes = check_edges(unwrapped(edge_index), unwrapped(edge_weight), num_nodes)
+            weight = torch.ones(row.numel(), dtype=torch.float64) if given is None else given
+            kept = (row != col) & (weight > 0)
+            row, col, weight = row[kept], col[kept], weight[kept]
+            row, col, weight = merge_edges(row, col, weight, num_nodes, reduce="max" if edge_weight is None else "sum")
+            if symmetrize:
+                both = torch.cat([row, col]), torch.cat([col, row]), weight.repeat(2)
+                row, col, weight = merge_edges(*both, num_nodes, reduce="max")
+            else:
+                check_symmetric(row, col, weight, num_nodes)
+            row, col, weight, degree = with_loops(row, col, weight, num_nodes, 1.0)
+            scale = (degree + 1).rsqrt()
+            # The scales are multiplied first: a product of two numbers commutes exactly, so P[i, j] == P[j, i] to the
+            # bit.
+            value = (weight * (scale[row] * scale[col])).to(dtype or torch.get_default_dtype())
+            return cls(row_starts(row, num_nodes), col.int(), value, degree)
 
     @property
     def num_nodes(self) -> int:
@@ -114,7 +127,7 @@ class Propagation(Nodes):
         """Number of undirected edges, self-loops not counted."""
         return (self.col.numel() - self.num_nodes) // 2
 
-    @cached_property
+    @kept_property
     def edge_index(self) -> Tensor:
         """Both directions of every edge, without self-loops, as PyG modules take them: int64, ``[2, 2 num_edges]``.
 
@@ -129,7 +142,7 @@ class Propagation(Nodes):
         """Weight ``a_ij`` of every stored entry, float64, with zeros on the diagonal."""
         return self.laplacian.weight
 
-    @cached_property
+    @kept_property
     def edge_weight(self) -> Tensor:
         """Weight ``a_ij`` of every column of `edge_index`, in the dtype of ``P``; 1 for edges given without weights."""
         return self.entry_weight[self.row() != self.col].to(self.dtype)
@@ -156,7 +169,7 @@ class Propagation(Nodes):
         scale = (torch.cat([old.degree, self.degree[old.num_nodes :]]) + 1).rsqrt()
         return row, col, torch.where(row == col, 1.0, weight) * (scale[row] * scale[col]), weight
 
-    @cached_property
+    @kept_property
     def is_weighted(self) -> bool:
         """Whether an edge weighs anything but 1, up to the rounding of ``P``."""
         weight = self.edge_weight
@@ -174,8 +187,13 @@ class Propagation(Nodes):
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
-        value = self.value.to(device=device, dtype=dtype)
-        return self if value is self.value else replace(self, **moved(self, device, value=value))
+        with outside_transforms():
+            value = self.value.to(device=device, dtype=dtype)
+            return self if value is self.value else replace(self, **moved(self, device, value=value))
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Itself: it never changes."""
+        return self
 
     def gather_halo(self, x: Tensor) -> Tensor:
         """The features of all nodes that the columns name, which may be more than those of the rows.
@@ -203,16 +221,17 @@ class Propagation(Nodes):
         """
         key, value = self._mixture.get("latest", (None, self.value))
         if key != (a, alpha):
-            value = a * self.value
-            value[self.diagonal] += alpha
+            with outside_transforms():
+                value = a * self.value
+                value[self.diagonal] += alpha
             self._mixture["latest"] = ((a, alpha), value)
         return value
 
-    @cached_property
+    @kept_property
     def _mixture(self) -> dict[str, tuple[tuple[float, float], Tensor]]:
         return {}
 
-    @cached_property
+    @kept_property
     def largest_degree(self) -> float:
         """The largest weighted degree, of the whole graph; waits for the device once."""
         return float(self.degree.max()) if self.num_nodes else 0.0
@@ -232,12 +251,12 @@ class Propagation(Nodes):
         """
         return max(2 * self.largest_degree / (1 + self.largest_degree), LEAST_BOUND)
 
-    @cached_property
+    @kept_property
     def rows(self) -> Rows:
         """The pattern with hubs apart, made at first use."""
         return Rows.of(self.rowptr, self.col)
 
-    @cached_property
+    @kept_property
     def laplacian(self) -> Laplacian:
         """``D - A`` with the weights ``a_ij`` in float64, made at first use."""
         scale = (1 + self.degree).sqrt()
@@ -369,7 +388,7 @@ class WeightedPropagation(Propagation):
         """See `Propagation.entry_weight`."""
         return self.weight
 
-    @cached_property
+    @kept_property
     def edge_index(self) -> Tensor:
         """Every edge as PyG modules take it: from the node that is read, to the node that reads it."""
         row, col = self.row(), self.col.long()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NoReturn, Self
 
 import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import row_starts
+from graphjoule.graph.csr import kept_property, row_starts
 from graphjoule.graph.edges import check_edges, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation, WeightedPropagation
@@ -25,7 +24,7 @@ from graphjoule.graph.propagation import Propagation, WeightedPropagation
 class RelationPropagation(WeightedPropagation):
     """What operators of directed and of typed edges have in common."""
 
-    @cached_property
+    @kept_property
     def transposed(self) -> Propagation:
         """``P^T``, by which gradients go back; itself where ``P`` is symmetric."""
         if not self.is_directed:
@@ -41,14 +40,14 @@ class RelationPropagation(WeightedPropagation):
         """Number of edges, self-loops not counted; of directed ones each direction counts."""
         return (self.col.numel() - self.num_nodes) // (1 if self.is_directed else 2)
 
-    @cached_property
+    @kept_property
     def undirected(self) -> Propagation:
         """The graph in which every edge counts in both directions and all types are one: the energies are its own."""
         weight = self.weight[self.row() != self.col]
         graph = Propagation.from_edge_index(self.edge_index, weight, self.num_nodes, symmetrize=True, dtype=self.dtype)
         return graph.to(self.device)
 
-    @cached_property
+    @kept_property
     def laplacian(self) -> Laplacian:
         """That of the `undirected` graph."""
         return self.undirected.laplacian

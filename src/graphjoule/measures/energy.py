@@ -259,6 +259,9 @@ def graph_of(x: Tensor, graph: Propagation | Tensor, edge_weight: Tensor | None 
             f"The features are of type {type(x).__name__}; expected a tensor [..., num_nodes, channels], such as "
             "torch.as_tensor(x) makes of an array."
         )
+    if x.is_complex() or x.layout != torch.strided:
+        kind = f"{x.dtype}" if x.is_complex() else f"layout {x.layout}"
+        raise GraphjouleError(f"The features are of {kind}; expected a dense tensor of real numbers.")
     if not isinstance(graph, Tensor | Propagation):
         raise GraphjouleError(
             f"The graph is of type {type(graph).__name__}; expected a Propagation, or an edge_index as a tensor."

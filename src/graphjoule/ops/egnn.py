@@ -8,7 +8,7 @@ segment plus one per layer of the segment at hand; dropout masks are hashed agai
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import is_plain, with_signature
+from graphjoule.graph.csr import gradient_of, is_plain, with_signature
+from graphjoule.graph.nodes import computing_on
 from graphjoule.graph.product import Show
 from graphjoule.ops.backend import backend_for
 from graphjoule.ops.dropout import dropout
@@ -119,10 +120,29 @@ def egnn_stack(
     backend = backend_for(x0)
     if backend in ("cpu", "native") or (backend == "triton" and graph.has_gpu_kernels):
         kind, needs_backward = _body_of(backend, x0, graph), torch.is_grad_enabled()
-        call = _Call(partial(kind, graph, c_min, beta, p, segment, needs_backward, show, activations))
+        call = _Call(
+            partial(kind, graph, c_min, beta, p, segment, needs_backward, show, activations),
+            partial(_plain_stack, graph=graph, c_min=c_min, beta=beta, p=p),
+        )
         tensors = [None if t is None else t[None].contiguous() for t in (x0, weights, shifts, keys if p else None)]
         out: Tensor = _Stack.apply(*tensors, call)  # type: ignore[no-untyped-call]
         return out[0]
+    return _plain_stack(x0, weights, shifts, keys, graph=graph, c_min=c_min, beta=beta, p=p, show=show)
+
+
+def _plain_stack(
+    x0: Tensor,
+    weights: Tensor,
+    shifts: Tensor | None,
+    keys: Tensor | None,
+    *,
+    graph: Propagation,
+    c_min: float,
+    beta: float,
+    p: float,
+    show: Show | None = None,
+) -> Tensor:
+    """`egnn_stack` layer by layer."""
     x = x0
     for k, weight in enumerate(weights):
         shift = None if shifts is None else shifts[k]
@@ -236,6 +256,26 @@ def egnn_norm_stack(
         tensors = (x0, weights, shifts, gammas, betas, keys if p else None)
         out, statistics = run_stack(body, *[None if t is None else t[None].contiguous() for t in tensors])
         return out[0], statistics[0]
+    settings: dict[str, Any] = {"graph": graph, "c_min": c_min, "beta": beta, "p": p, "eps": eps}
+    return plain_norm_stack(x0, weights, shifts, gammas, betas, keys, show=show, **settings)
+
+
+def plain_norm_stack(
+    x0: Tensor,
+    weights: Tensor,
+    shifts: Tensor | None,
+    gammas: Tensor | None,
+    betas: Tensor,
+    keys: Tensor | None,
+    *,
+    graph: Propagation,
+    c_min: float,
+    beta: float,
+    p: float,
+    eps: float,
+    show: Show | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`egnn_norm_stack` layer by layer."""
     x, of_layers = x0, []
     for k, weight in enumerate(weights):
         z = residual_mix(dropout(x, p, None if keys is None else keys[k]), x0, graph, c_min, beta) @ weight
@@ -327,13 +367,16 @@ class StackBody(ABC):
                 self.show(k, x if self.is_of_one_run else x[0], None)
         return x
 
+    def ensure_forward(self) -> None:
+        """Make the forward pass again if an earlier backward pass has written over the activations."""
+        if not self.boundaries:
+            show, self.show = self.show, None
+            self.run_forward()
+            self.show = show
+
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
-        if not self.boundaries:  # the first backward pass has written over the activations
-            raise GraphjouleError(
-                "The gradient of a fused stack can be taken once; make the forward pass again, or make it within "
-                "`graphjoule.ops.use_backend('reference')`, which keeps what more of them need."
-            )
+        self.ensure_forward()
         grad_x0 = torch.zeros_like(self.x0)
         for start in sorted(self.boundaries, reverse=True):
             stop = min(start + (self.segment or self.num_layers), self.num_layers)
@@ -354,10 +397,11 @@ class _Call:
 
     Args:
         new_body: makes a body.
+        plain: the stack of one run in differentiable operations, see `_plain_stack`.
     """
 
-    def __init__(self, new_body: Callable[[], StackBody]) -> None:
-        self._new_body, self._bodies = new_body, [new_body()]
+    def __init__(self, new_body: Callable[[], StackBody], plain: Callable[..., Tensor]) -> None:
+        self._new_body, self._bodies, self._plain = new_body, [new_body()], plain
 
     def run(
         self, function: Callable[..., tuple[Tensor | None, ...]], tensors: tuple[Tensor | None, ...], *more: Tensor
@@ -376,6 +420,48 @@ class _Call:
         if not self._bodies[0].is_of_one_run:
             return list(results[0])
         return [None if of_runs[0] is None else _joined(of_runs) for of_runs in zip(*results, strict=True)]
+
+    def gradients(self, grad: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
+        """Gradients of ``x0``, the weights and the shifts, from these and the keys."""
+        keys = tensors[-1]
+
+        def fast(grad: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
+            return self.run(lambda body, grad: body.run_backward(grad), (*tensors, keys), grad)
+
+        return gradients_of_runs(self._plain, fast, self._bodies[0].graph, grad, *tensors)
+
+
+def gradients_of_runs(
+    plain: Callable[..., Tensor],
+    fast: Callable[..., Sequence[Tensor | None]],
+    graph: Propagation,
+    grad: Tensor,
+    *tensors: Tensor | None,
+) -> list[Tensor | None]:
+    """`gradient_of` for stacks of runs.
+
+    Args:
+        plain: the stack of one run, of `tensors` without their axis of runs, in differentiable operations.
+        fast: of `grad` and all of `tensors` but the last, returns the gradient of each.
+        graph: the operator.
+        grad: gradient of the outputs, run axis first.
+        tensors: with it too, the keys last; None for what there is not.
+    """
+    *tensors, keys = tensors  # type: ignore[assignment]
+
+    def whole(given: Sequence[Tensor]) -> list[Tensor | None]:
+        rest = iter(given)
+        return [None if t is None else next(rest) for t in tensors]
+
+    def of_all(*given: Tensor) -> Tensor:
+        runs = zip(*([None] * len(grad) if t is None else t for t in (*whole(given), keys)), strict=True)
+        with computing_on(graph):
+            return torch.stack([plain(*run) for run in runs])
+
+    def faster(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        return tuple(t for t in fast(grad.contiguous(), *whole(given)) if t is not None)
+
+    return whole(gradient_of(of_all, faster, grad, *(t for t in tensors if t is not None)))
 
 
 def _joined(of_runs: Any) -> Tensor:
@@ -399,10 +485,8 @@ class _Stack(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = ctx.call.run(lambda body, grad: body.run_backward(grad), ctx.saved_tensors, grad.contiguous())
-        return *grads, None, None
+        return *ctx.call.gradients(grad, *ctx.saved_tensors), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:

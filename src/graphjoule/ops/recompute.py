@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphjoule.graph.csr import is_plain, is_transformed, with_signature
+from graphjoule.graph.csr import is_plain, with_signature
 
 Part = Callable[..., tuple[Tensor, ...]]
 """A function of tensors to tensors, with nothing random in it and no other tensor that has a gradient."""
@@ -49,11 +49,10 @@ class _Recompute(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[1:]
         saved = ctx.saved_tensors
-        leaves = [t.detach() for t, w in zip(saved, wanted, strict=True) if w]
+        leaves = [t for t, w in zip(saved, wanted, strict=True) if w]
 
         def again(*leaves: Tensor) -> tuple[Tensor, ...]:
             rest = iter(leaves)
@@ -61,11 +60,12 @@ class _Recompute(torch.autograd.Function):
             return tuple(out for out, is_number in zip(outputs, ctx.is_number, strict=True) if is_number)
 
         grads = tuple(grad for grad, is_number in zip(grads, ctx.is_number, strict=True) if is_number)
-        with torch.enable_grad():
-            if is_transformed():
-                found = iter(torch.func.vjp(again, *leaves)[1](grads))
-            else:
-                outputs = again(*[leaf.requires_grad_() for leaf in leaves])
+        if not is_plain():  # a transform is around, or a derivative of the gradient is asked for
+            found = iter(torch.func.vjp(again, *leaves)[1](grads))
+        else:
+            with torch.enable_grad():
+                leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+                outputs = again(*leaves)
                 ends = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
                 outs, ins = [out for out, _ in ends], [grad for _, grad in ends]
                 found = iter(torch.autograd.grad(outs, leaves, ins, allow_unused=True))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.graph.csr import with_signature
-from graphjoule.ops.egnn import StackBody
+from graphjoule.ops.egnn import StackBody, gradients_of_runs, plain_norm_stack
 from graphjoule.ops.triton_gather import DROP_INPUT, DROP_OUTPUT, NO_DROP, gather
 from graphjoule.ops.triton_norm import (
     add_layers,
@@ -198,12 +198,28 @@ class _NormStack(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        ctx.body.bind_all(*ctx.saved_tensors)
-        grads: tuple[Any, ...] = ctx.body.run_backward(grad.contiguous())
-        ctx.body.unbind()
-        return *grads, None, None
+        body: Stack = ctx.body
+        keys = ctx.saved_tensors[-1]
+
+        settings: dict[str, Any] = {
+            "graph": body.graph,
+            "c_min": body.c_min,
+            "beta": body.beta,
+            "p": body.p,
+            "eps": body.eps,
+        }
+
+        def plain(*tensors: Any) -> Tensor:
+            return plain_norm_stack(*tensors, **settings)[0]
+
+        def fast(grad: Tensor, *tensors: Any) -> tuple[Tensor | None, ...]:
+            body.bind_all(*[*tensors, keys])
+            grads = body.run_backward(grad)
+            body.unbind()
+            return grads
+
+        return *gradients_of_runs(plain, fast, body.graph, grad, *ctx.saved_tensors), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:

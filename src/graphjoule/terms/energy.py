@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -208,8 +209,8 @@ class EmbeddingHooks:
         self._smoothing: WeakKeyDictionary[Operator, dict[torch.dtype, SmoothingGraph]] = WeakKeyDictionary()
         self._num_calls, self._is_called, self._first = 0, False, ""
         self._has_grad, self._has_input, self._has_warned, self._is_shared = False, False, False, False
-        self._is_waiting = False  # whether the last call had gradients and no term has been asked for since
-        self._is_lost = False  # whether calls without gradients came after such a one
+        self._error: BaseException | None = None  # what was being handled when the call began
+        self._has_failed = False
         self._seen: list[Embedding] = []
         self._last: Tensor | None = None  # of this call: a module that hands on what it was given is no layer
         self._handles: list[RemovableHandle] = []
@@ -249,16 +250,20 @@ class EmbeddingHooks:
                 f"This constraint was taken off {kind} by detach() or the end of its block, and sees no call of it any "
                 "more; report(), violations() and gaps() still read the last one. Make a new constraint to train with."
             )
-        if self._is_lost and torch.is_grad_enabled():
+        if self._num_calls and not self._has_grad and torch.is_grad_enabled():
             raise GraphjouleError(
-                f"{kind} was called without gradients, as for a validation, after the call with gradients that the "
-                "constraint should count, so the term would have no gradient. Call constraint() before the validation."
+                f"The last call of {kind} was without gradients, as for a validation, so the term would have none. "
+                "Call constraint() between the call that it should count and the validation; report() and violations() "
+                "read any call."
             )
-        self._is_waiting = self._is_waiting and not torch.is_grad_enabled()
 
     def chain(self) -> list[Embedding]:
         """``X_0, X_1, ...`` of the last call; a last output of another width is class scores and left free."""
         seen = self._seen
+        if self._has_failed:
+            raise GraphjouleError(
+                "The last call of the model ended in an error, so there are no energies; call it again."
+            )
         if not seen:
             if self._num_calls:
                 raise GraphjouleError(
@@ -280,14 +285,18 @@ class EmbeddingHooks:
         self._seen.clear()
         self._num_calls += 1
         self._is_called, self._has_grad = True, torch.is_grad_enabled()
-        self._is_lost = not self._has_grad and (self._is_waiting or self._is_lost)
-        self._is_waiting = self._has_grad
+        self._error, self._has_failed = sys.exception(), False
         self._graphs.end(has_rows=True)
         self._graphs.begin(args, kwargs)
 
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if self._graphs.is_ours:
-            self._last, self._is_called = None, False  # activations belong to autograd, not to a hook
+            self._has_failed = sys.exception() is not self._error
+            self._last, self._is_called, self._error = (
+                None,
+                False,
+                None,
+            )  # activations belong to autograd, not to a hook
             self._graphs.release()
 
     def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:

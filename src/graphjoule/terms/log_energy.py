@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphjoule.graph import Propagation
-from graphjoule.graph.csr import full_precision, is_plain, with_signature
+from graphjoule.graph.csr import full_precision, is_plain, linear_map, outside_transforms, with_signature
 from graphjoule.graph.laplacian import Kernel
 from graphjoule.ops.propagate import plain_product
 
@@ -49,9 +48,10 @@ class SmoothingGraph:
             normalised: take ``I - P``; else ``D - A``.
         """
         graph.require_whole("An energy constraint")
-        scaled = graph.laplacian.scaled(normalised=normalised)
-        difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
-        return cls(difference, scaled.kernel(dtype))
+        with outside_transforms():
+            scaled = graph.laplacian.scaled(normalised=normalised)
+            difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
+            return cls(difference, scaled.kernel(dtype))
 
     def smoothness(self, run: Tensor) -> tuple[float, float, float, Tensor]:
         """A size ``s`` of one run's features on a CPU; ``||X / s||^2``, ``E(X / s)`` and ``(I - P) X / s``.
@@ -99,7 +99,7 @@ def log_energy(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor]:
     The features are divided by their largest entry first, so that nothing under- or overflows, and the kernel of
     ``I - P`` is taken off them, so that nothing cancels. ``eps`` is that of their dtype: an energy below
     ``eps^2 ||X||^2`` is rounding. The floor has no gradient; at ``X = 0`` the value is finite and the gradient zero.
-    The product ``(I - P) X`` is kept, for it is half of ``E``'s gradient; so there is no second derivative.
+    The product ``(I - P) X`` is kept, for it is half of ``E``'s gradient.
 
     Args:
         x: node features in float32 or float64, shape ``[num_nodes, channels]`` or ``[runs, num_nodes, channels]``.
@@ -115,20 +115,23 @@ def log_energy(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor]:
         (2.0, False)
     """
     with full_precision(x):
-        value, is_nil, _, _ = _LogEnergy.apply(x, graph)  # type: ignore[no-untyped-call]
+        value, is_nil, *_ = _LogEnergy.apply(x, graph)  # type: ignore[no-untyped-call]
     return value, is_nil
 
 
 @with_signature
 class _LogEnergy(torch.autograd.Function):
-    """Of one run or of many; keeps ``(I - P) X`` and its factor, which are the gradient, instead of the features."""
+    """Of one run or of many; keeps ``(I - P) X`` and its factor, which are the gradient, instead of the features.
+
+    Both are results as well, with gradients of their own: so the gradient is a formula with derivatives of any order.
+    """
 
     @staticmethod
-    def forward(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, ...]:
         runs, least = x if x.dim() == 3 else x[None], torch.finfo(x.dtype).eps ** 2
         if x.device.type == "cpu":  # run by run: one matrix stays in the cache from the first pass to the last
             *numbers, products = zip(*(_logarithm_of_one(graph, run, least) for run in runs.unbind()), strict=True)
-            value, is_nil, factor = torch.tensor(numbers, dtype=torch.float64)
+            value, is_nil, factor, size = torch.tensor(numbers, dtype=torch.float64)
             product = torch.stack(products) if len(products) > 1 else products[0]
         else:
             size, norm, energy, product = graph.smoothness_of_all(runs)
@@ -136,33 +139,54 @@ class _LogEnergy(torch.autograd.Function):
             safe = energy.clamp_(min=0) + least * norm
             value, is_nil, factor = 2 * size.log() + safe.log(), energy <= least * norm, 2 / (safe * size)
         shape = x.shape[:-2]
-        return value.view(shape), is_nil.bool().view(shape), product.view(x.shape), factor.view(shape)
+        return value.view(shape), is_nil.bool().view(shape), product.view(x.shape), factor.view(shape), size.view(shape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*output[2:])
+        _, ctx.graph = inputs
+        _, is_nil, *kept, size = output
+        ctx.mark_non_differentiable(is_nil, size)
+        ctx.save_for_backward(*kept, size)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        product, factor = ctx.saved_tensors
-        if product.device.type == "cpu" and is_plain() and not grads[0].any():  # the limits hold: a pass less
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        product, factor, size = ctx.saved_tensors
+        of_value, _, of_product, of_factor, _ = grads
+        weight = None if of_value is None else of_value * factor
+        if of_factor is not None:  # factor = 2 / (size energy), whose gradient has its square
+            weight = (0 if weight is None else weight) - of_factor * factor.square()
+        total = None if of_product is None else _smoothed(of_product, ctx.graph) / _of_each(size, product)
+        if weight is None:
+            return total, None
+        if product.device.type == "cpu" and is_plain() and not weight.any():  # the limits hold: a pass less
             return product.new_zeros(()).expand_as(product), None
         # The product is small where its factor is large, and zero times infinity would not be zero.
-        factor = (grads[0] * factor).clamp(-_LARGEST, _LARGEST).to(product.dtype)
-        return factor[..., None, None] * product, None
+        own = _of_each(weight.clamp(-_LARGEST, _LARGEST), product) * product
+        return own if total is None else total + own, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int, None], x: Tensor, graph: SmoothingGraph
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _LogEnergy.apply(x.movedim(in_dims[0], 0), graph), (0, 0, 0, 0)  # type: ignore[no-untyped-call]
+        return _LogEnergy.apply(x.movedim(in_dims[0], 0), graph), (0,) * 5  # type: ignore[no-untyped-call]
 
 
-def _logarithm_of_one(graph: SmoothingGraph, run: Tensor, least: float) -> tuple[float, bool, float, Tensor]:
-    """The four results of one run; plain numbers, for a tensor of one costs as much as a pass over a small graph."""
+def _of_each(number: Tensor, x: Tensor) -> Tensor:
+    """A number of every run, shaped and rounded as its features are."""
+    return number.to(x.dtype)[..., None, None]
+
+
+def _smoothed(x: Tensor, graph: SmoothingGraph) -> Tensor:
+    """``(I - P) X`` of every run, with a gradient."""
+    return linear_map(
+        x, lambda runs: plain_product(runs.reshape(-1, *runs.shape[-2:]), graph.difference).view(runs.shape)
+    )
+
+
+def _logarithm_of_one(graph: SmoothingGraph, run: Tensor, least: float) -> tuple[float, bool, float, float, Tensor]:
+    """The results of one run; plain numbers, for a tensor of one costs as much as a pass over a small graph."""
     size, norm, energy, product = graph.smoothness(run)
     energy = max(energy, 0.0)  # in this order NaN stays NaN
     safe = energy + least * norm
-    return 2 * math.log(size) + math.log(safe), energy <= least * norm, 2 / (safe * size), product
+    return 2 * math.log(size) + math.log(safe), energy <= least * norm, 2 / (safe * size), size, product

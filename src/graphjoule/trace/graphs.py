@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from graphjoule.errors import GraphjouleError, check_count, counted
 from graphjoule.graph import Propagation
+from graphjoule.graph.csr import outside_transforms
 from graphjoule.graph.nodes import ALL_NODES, Nodes
 from graphjoule.graph.propagation import InducedPropagation
 from graphjoule.trace.calls import (
@@ -579,7 +580,8 @@ class GraphReader:
         if found is not None and all(ref() is thing for ref, thing in zip(found[0], things, strict=True)):
             self._kept.move_to_end(key)
             return found[1]
-        operator = make()
+        with outside_transforms():
+            operator = make()
         self._kept[key] = [weakref.ref(thing) for thing in things], operator
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)

@@ -7,7 +7,7 @@ hub takes as long as any other row.
 
 The backward pass has the same shape. What it leaves out, ``M^T G`` of all layers, is one kernel of its own afterwards.
 
-`reproduction.experiments.persistent` measures it against the kernels of the package.
+`tools.persistent` measures it against the kernels of the package.
 """
 
 from __future__ import annotations
@@ -140,8 +140,9 @@ class PersistentStack(Stack):
 
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """See `StackBody.run_backward`."""
-        if not self._is_for_us or not self.boundaries:
+        if not self._is_for_us:
             return super().run_backward(grad)
+        self.ensure_forward()
         self.boundaries.clear()
         mixed, active = self.remembered.pop(0)
         (runs, n, d), layers = self.x0.shape, self.num_layers

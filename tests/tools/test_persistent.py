@@ -33,8 +33,8 @@ GRAPHS = {"random": RANDOM, "a hub and isolated nodes": HUB, "no edges": graph_o
 @pytest.mark.parametrize("has_shift", [True, False])
 @pytest.mark.parametrize("layers", [1, 2, 5])
 def test_it_equals_the_plain_stack_in_value_and_gradient(name, channels, p, has_shift, layers, device):
-    from reproduction.experiments.persistent import persistent
-    from reproduction.experiments.persistent_stack import PersistentStack, Plan
+    from tools.persistent import persistent
+    from tools.persistent_stack import PersistentStack, Plan
 
     generator = torch.Generator().manual_seed(1)
     graph, runs = GRAPHS[name].to(device), 3
@@ -67,7 +67,7 @@ def test_it_equals_the_plain_stack_in_value_and_gradient(name, channels, p, has_
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_row_has_all_its_entries_once(device):
-    from reproduction.experiments.persistent_stack import Plan, Slots
+    from tools.persistent_stack import Plan, Slots
 
     for graph in GRAPHS.values():
         slots = Slots.of(graph.to(device).rows, Plan(slots=4, entries=3))
@@ -83,7 +83,7 @@ def test_every_row_has_all_its_entries_once(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_plans_are_checked_measured_and_recorded(device, tmp_path, monkeypatch):
-    from reproduction.experiments import persistent
+    from tools import persistent
 
     monkeypatch.setattr(persistent, "PLANS", {"first": persistent.Plan(), "too strict": persistent.Plan()})
     errors = iter([1e-7, 1.0])

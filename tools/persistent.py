@@ -1,6 +1,6 @@
 """Does one kernel for all layers pay? Epochs of EGNN with it and with the package's kernels, in turns, in one process.
 
-    python -m reproduction.experiments.persistent [--cases cora-64] [--runs 1 10] [--out FILE]
+    python -m tools.persistent [--cases cora-64] [--runs 1 10] [--out FILE]
 
 Needs a CUDA GPU. Before a case is timed, values and gradients of its stack are compared with float64 in plain PyTorch,
 and two passes with each other, which must agree to the bit. A plan that fails in either is named and not timed.
@@ -20,8 +20,8 @@ from graphjoule.ops import describe_backend, egnn_stack, fold_in, make_key, stac
 from graphjoule.training import describe_device, resolve_device, versions
 from reproduction.bench import find_case, make_sides
 from reproduction.bench.measure import Side, Spread, measure_sides, paired_ratio
-from reproduction.experiments.persistent_stack import PersistentStack, Plan
 from reproduction.experiments.record import write_record
+from tools.persistent_stack import PersistentStack, Plan
 
 CASES, RUNS = ("cora-64", "pubmed-64", "physics-32"), (1, 10)
 PLANS = {
