@@ -586,3 +586,11 @@ def test_a_transformer_trains_what_it_is_given_and_nothing_else(iris):
         EGNNTransformer(StandardScaler()).fit(*iris)
     pipeline = make_pipeline(EGNNTransformer(quick()), LogisticRegression(max_iter=1000)).fit(*iris)
     assert pipeline.score(*iris) > 0.9
+
+
+@pytest.mark.parametrize("turned", [lambda x: x[::-1], lambda x: x[:, ::-1], np.asfortranarray])
+def test_arrays_may_be_turned_round(turned):
+    x, y = turned(X_OF_LABELS), Y[::-1]
+    model = quick().fit(x, y)
+    assert (model.predict(x) == quick().fit(x.copy(), y.copy()).predict(x.copy())).all()
+    EGNNRegressor(**QUICK, device="cpu").fit(x, x[::-1, 0]).predict(x)

@@ -112,7 +112,7 @@ class _NodeEstimator(BaseEstimator):  # type: ignore[misc]
             return self.scaling_.apply(given.features), given.graph, 0
         if not self.built_graph_:
             raise GraphjouleError(f"{name} was fitted with a graph; give it a pair (features, graph), a Task or Data.")
-        new = self.scaling_.apply(torch.tensor(validate_data(self, X, reset=False, dtype=np.float64)))
+        new = self.scaling_.apply(_copied(validate_data(self, X, reset=False, dtype=np.float64)))
         assert isinstance(new, Tensor)
         assert isinstance(self.features_, Tensor)
         neighbor = nearest_rows(new, self.features_, min(self.num_neighbors, len(self.features_)))
@@ -243,7 +243,7 @@ class EGNNClassifier(ClassifierMixin, _NodeEstimator):  # type: ignore[misc]
         given = read_graph_like(X)
         if given is None:
             rows, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-            features: Features = torch.tensor(rows)  # a copy: the caller may have locked its own
+            features: Features = _copied(rows)
         else:
             features = given.features
             self.n_features_in_ = features.size(1)
@@ -360,7 +360,7 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
             if y is None:
                 validate_data(self, X, y)  # scikit-learn's own sentence
             rows = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-            features: Features = torch.tensor(rows)
+            features: Features = _copied(rows)
         else:
             features = given.features
             self.n_features_in_ = features.size(1)
@@ -368,7 +368,7 @@ class EGNNRegressor(RegressorMixin, _NodeEstimator):  # type: ignore[misc]
         self._is_column = values.ndim == 1
         seed = self._first_seed()
         split = None if given is None else given.own_split(seed)
-        targets = torch.tensor(values, dtype=torch.float64)
+        targets = _copied(values).double()
         targets[torch.from_numpy(~_may_be_read(split, len(targets)))] = torch.nan
         self._train(given, features, targets, Regression(1 if self._is_column else values.shape[1]), split, seed)
         return self
@@ -604,13 +604,18 @@ def _training_split(split: Split, is_known: Tensor) -> tuple[Split, ...]:
     return (Split(split.name, None, train, val, val[:0]),) if val.numel() else ()
 
 
+def _copied(x: np.ndarray) -> Tensor:
+    """An array as a tensor of its own: the caller may have locked it, or turned it round."""
+    return torch.from_numpy(np.array(x, order="C"))
+
+
 def _features(x: Any) -> Features:
     if isinstance(x, SparseFeatures):
         return x
     if sp.issparse(x):
         features = pack_features(x)
     else:
-        features = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+        features = x if isinstance(x, Tensor) else _copied(np.asarray(x))
         features = features.to(torch.get_default_dtype())
     return checked_features(features)
 

@@ -266,6 +266,10 @@ def _resolve(
     model: Recipe | Builder | str, task: Task, settings: Mapping[str, Any], seed: int
 ) -> tuple[Recipe, Architecture]:
     """The recipe of a training and its network, whichever way the model was given."""
+    if not isinstance(settings, Mapping):
+        raise GraphjouleError(
+            f"settings is {settings!r}; expected values by the names of settings, such as {{'train.epochs': 200}}."
+        )
     if isinstance(model, str):
         recipe = recipe_for(task, model, overrides=settings, seed=seed)
         return recipe, architecture_of(recipe)

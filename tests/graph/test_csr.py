@@ -196,6 +196,8 @@ def test_a_gradient_by_something_faster_has_the_derivatives_of_the_plain_functio
     calls = []
 
     class Cube(torch.autograd.Function):
+        generate_vmap_rule = True
+
         @staticmethod
         def forward(x, y):
             return (x**3 * y).sum()

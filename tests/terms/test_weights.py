@@ -4,11 +4,13 @@ import re
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from torch import nn
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
 from graphjoule.nn import APPNP, EGNN, GCN
 from graphjoule.terms import OrthogonalPenalty, SpectralLimit, SpectralSettings
+from graphjoule.terms.weights import square_weights
 from tests.graphs import path3
 from tests.training import small_recipe, small_regression, small_task
 
@@ -131,3 +133,11 @@ def test_factors_that_are_no_numbers_are_refused():
         OrthogonalPenalty(model, gamma="a")
     with pytest.raises(GraphjouleError, match="limit is None; expected a number"):
         SpectralLimit(model, limit=None)
+
+
+def test_a_weight_that_layers_share_counts_once():
+    shared = nn.Linear(3, 3, bias=False)
+    model = nn.Sequential(shared, nn.ReLU(), nn.Sequential(shared), nn.Linear(3, 3, bias=False))
+    assert square_weights(model, "*") == ["0.weight", "3.weight"]
+    with pytest.raises(GraphjouleError, match="The model is of type NoneType"):
+        OrthogonalPenalty(None)

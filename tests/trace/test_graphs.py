@@ -1,7 +1,9 @@
 """Every call is measured on its own graph, or says that it was not."""
 
+import gc
 import re
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -962,3 +964,17 @@ def test_a_directed_graph_of_a_call_counts_in_both_directions():
         Trace(model, one_way.index),
     ):
         model(x, one_way.index)
+
+
+def test_a_closed_trace_keeps_no_operator_alive():
+    model, x = pyg.GCN(4, 4, 2), torch.randn(6, 4)
+    with Trace(model) as trace:
+        index = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+        model(x, index)
+        operator = weakref.ref(next(iter(trace._graphs._kept.values()))[1])
+    del index
+    gc.collect()
+    assert operator() is None
+    assert len(trace.layers) == len(trace.select().layers) > 0
+    with trace:
+        model(x, torch.tensor([[0, 1], [1, 0]]))

@@ -467,6 +467,49 @@ def test_weights_that_were_normalised_before_the_layer_are_not_normalised_again(
         assert rows[-1].energy == pytest.approx(normalised(None, x, out, *given), rel=1e-4)
 
 
+class Spmm(torch.nn.Module):
+    """A layer as it is written without PyG."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(C) + 0.1 * single(C, C))
+
+    def forward(self, x, adj):
+        return torch.sparse.mm(adj, x @ self.weight)
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convs = torch.nn.ModuleList([Spmm(), Spmm()])
+
+    def forward(self, x, adj):
+        for conv in self.convs:
+            x = conv(x, adj).tanh()
+        return x
+
+
+@pytest.mark.parametrize("layout", ["to_sparse_csr", "to_sparse_coo"])
+@pytest.mark.parametrize(("kind", "operator"), [("gcn", "symmetric"), ("mean", "random_walk"), ("none", "symmetric")])
+@pytest.mark.filterwarnings("ignore:Sparse (CSR|invariant)")
+def test_a_layer_of_plain_torch_on_a_normalised_matrix_is_measured_by_it(kind, operator, layout):
+    index, x = triangles(), single(8, C)
+    adjacency = torch.zeros(8, 8)
+    adjacency[index[0], index[1]] = 1
+    looped = adjacency + torch.eye(8)
+    degree = looped.sum(1, keepdim=True)
+    matrix = {"gcn": looped / (degree * degree.T).sqrt(), "mean": looped / degree, "none": adjacency}[kind]
+    model = Plain()
+    rows, _ = called(model, x, getattr(matrix, layout)())
+    assert {row.operator for row in rows} == {operator}
+    out = model.convs[0](x, matrix).detach().double()
+    p = looped.double() / (degree * degree.T).double().sqrt()
+    truth = out.T @ (torch.eye(8) - p) @ out if operator == "symmetric" else None
+    differences = (out[:, None] - out).square().sum(-1)
+    energy = float((matrix * differences).sum() / 2) if truth is None else float(truth.trace())
+    assert rows[0].energy == pytest.approx(energy, rel=1e-4)
+
+
 def test_weights_that_stay_the_same_tensors_are_looked_at_once(monkeypatch):
     """On a GPU a look waits for the device, which the capture of a CUDA graph does not allow."""
     index, x = triangles(), single(8, C)

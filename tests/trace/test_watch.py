@@ -6,7 +6,7 @@ from torch import nn
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import EGNN, GCN
 from graphjoule.trace import Trace
-from graphjoule.trace.watch import layer_modules
+from graphjoule.trace.watch import layer_modules, watched_modules
 from tests.graphs import Edges, path3
 
 from . import Plain, energy, names, single
@@ -128,3 +128,9 @@ def test_a_layer_of_pyg_is_one_layer_wherever_it_stands_and_two_of_them_are_two(
     assert [name for name, _ in layer_modules(TwoConvs())] == ["conv1", "conv2"]
     listed = nn.ModuleList([TwoConvs()])
     assert [name for name, _ in layer_modules(listed)] == ["0", "0.conv1", "0.conv2"]
+
+
+@pytest.mark.parametrize("watch", [nn.ReLU(), [nn.ReLU()], 3, ["convs.*", None]])
+def test_what_is_neither_a_name_nor_a_type_is_refused(watch):
+    with pytest.raises(GraphjouleError, match=r'(ReLU|int|NoneType) among them; expected names, such as "convs'):
+        watched_modules(pyg.GCN(4, 4, 2), watch)

@@ -395,7 +395,9 @@ class WeightedPropagation(Propagation):
         return torch.stack([col, row])[:, row != col]
 
 
-def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) -> Propagation:
+def as_propagation(
+    graph: Propagation | Tensor, num_nodes: int, like: Tensor, edge_weight: Tensor | None = None
+) -> Propagation:
     """The operator of `graph`, a `Propagation` or an ``edge_index``, checked against the number of nodes.
 
     A plain ``edge_index`` is normalised anew at every call; build a `Propagation` once where speed matters.
@@ -404,9 +406,16 @@ def as_propagation(graph: Propagation | Tensor, num_nodes: int, like: Tensor) ->
         graph: a `Propagation`, or an ``edge_index`` that stores both directions of each edge.
         num_nodes: number of rows of the features it will multiply.
         like: a tensor with the dtype and device that a new operator takes.
+        edge_weight: weight of every edge of an ``edge_index``; a `Propagation` has its own.
     """
     if isinstance(graph, Tensor):
-        graph = Propagation.from_edge_index(graph, num_nodes=num_nodes, dtype=like.dtype).to(like.device)
+        graph = Propagation.from_edge_index(graph, edge_weight, num_nodes, dtype=like.dtype).to(like.device)
+    elif not isinstance(graph, Propagation):
+        raise GraphjouleError(
+            f"The graph is of type {type(graph).__name__}; expected a Propagation, or an edge_index as a tensor."
+        )
+    elif edge_weight is not None:
+        raise GraphjouleError("edge_weight was given beside a Propagation, which has its own weights; leave it out.")
     if graph.num_nodes != num_nodes:
         raise GraphjouleError(f"The graph has {graph.num_nodes} nodes but the features have {num_nodes} rows.")
     return graph

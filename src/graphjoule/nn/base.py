@@ -43,18 +43,32 @@ class GraphModel(nn.Module):
             if (value := getattr(self, name)) < 1:
                 raise GraphjouleError(f"{name} is {value}; it must be at least 1.")
 
-    def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Features,
+        graph: Propagation | Tensor,
+        edge_weight: Tensor | None = None,
+        *,
+        key: Tensor | None = None,
+    ) -> Tensor:
         """Class scores of every node, shape ``[num_nodes, out_channels]``.
 
         Args:
             x: node features, dense or `SparseFeatures`.
             graph: a `Propagation`, or PyG's ``edge_index`` with both directions of each edge.
+            edge_weight: weight of every edge of an ``edge_index``, without a gradient; a `Propagation` has its own.
             key: dropout key for training, see `graphjoule.ops.make_key`. By default one is drawn from torch's global
                 generator, so a plain training loop under `torch.manual_seed` behaves as expected.
         """
         if x.size(-1) != self.in_channels:
             raise GraphjouleError(f"The features have {x.size(-1)} columns; this model expects {self.in_channels}.")
-        graph = as_propagation(graph, x.size(0), like=next(self.parameters()))
+        like = next(self.parameters())
+        if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise GraphjouleError(
+                f"The features are {x.dtype} and the parameters of {type(self).__name__} {like.dtype}; give features "
+                f"of {like.dtype}, or convert the model with model.to({x.dtype})."
+            )
+        graph = as_propagation(graph, x.size(0), like, edge_weight)
         self.check_graph(graph)
         if not self.training:
             key = None

@@ -50,9 +50,16 @@ class OutputScale(GraphModel):
         """The mean of the targets."""
         return self.center
 
-    def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Features,
+        graph: Propagation | Tensor,
+        edge_weight: Tensor | None = None,
+        *,
+        key: Tensor | None = None,
+    ) -> Tensor:
         """Numbers in the unit of the targets, shape ``[num_nodes, out_channels]``; see `GraphModel.forward`."""
-        output: Tensor = self.center + self.scale * self.model(x, graph, key=key)
+        output: Tensor = self.center + self.scale * self.model(x, graph, edge_weight, key=key)
         return output
 
     def penalty(self) -> Tensor:

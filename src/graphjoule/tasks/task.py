@@ -262,6 +262,8 @@ class Task:
         return [split for split in self.fixed_splits if split.name.rpartition("-")[0] == name]
 
     def _check_split_name(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise GraphjouleError(f"The split is {name!r}; expected the name of one: {choices(self.split_names)}.")
         fixed = {split.name for split in self.fixed_splits}
         if name not in fixed and not self._several(name) and not is_rule(name):
             offered = choices([*fixed, *(f"{rule} ({meaning})" for rule, meaning in RULES.items())])

@@ -16,7 +16,9 @@ from graphjoule.trace.watch import Watch, watched_modules
 
 
 def square_weights(model: nn.Module, layers: Watch | Sequence[Watch] | None) -> list[str]:
-    """Names of the square weights of some modules, in their order; see `OrthogonalPenalty`."""
+    """Names of the square weights of some modules, in their order, each weight once; see `OrthogonalPenalty`."""
+    if not isinstance(model, nn.Module):
+        raise GraphjouleError(f"The model is of type {type(model).__name__}; expected a torch.nn.Module.")
     weights = {
         f"{layer}.{name}": weight
         for layer, module in watched_modules(model, layers).items()
@@ -26,7 +28,9 @@ def square_weights(model: nn.Module, layers: Watch | Sequence[Watch] | None) -> 
         raise GraphjouleError(
             "The weights are flat parts of FullyShardedDataParallel; make the term before the model is wrapped."
         )
-    return [name for name, weight in weights.items() if weight.dim() == 2 and weight.size(0) == weight.size(1)]
+    first = {id(weight): name for name, weight in reversed(weights.items())}  # one that layers share has many names
+    square = [name for name, weight in weights.items() if weight.dim() == 2 and weight.size(0) == weight.size(1)]
+    return [name for name in square if first[id(weights[name])] == name]
 
 
 class OrthogonalPenalty(Term):

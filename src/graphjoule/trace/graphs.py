@@ -192,6 +192,11 @@ class GraphReader:
         self._layers.begin(self._call)
         self._of_edges, self._of_nodes = {}, {}
 
+    def forget(self) -> None:
+        """Let go of all operators; the next call makes its own."""
+        self._kept.clear()
+        self._latest_read = None
+
     def measured(
         self, name: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
     ) -> list[Measured]:
@@ -480,12 +485,14 @@ class GraphReader:
                 if stated != targets:
                     raise GraphjouleError(f"its edges lead to {stated} nodes, but its features have {targets} rows")
             is_read = name == "sum" and self._wanted is None
-            # The layer does not normalise its weights; they may have been before it.
-            is_given = is_normalised and call.layer is not None and operator_of(call.layer) == "sum"
+            # The layer does not normalise its weights, or there is none that could; they may have been before it.
+            is_bare = call.layer is None and self._wanted is None and len(self._operators) == 1
+            is_given = is_normalised and (is_bare or (call.layer is not None and operator_of(call.layer) == "sum"))
 
             def make() -> Operator:
                 made = self._of_weights(raw, call) if is_read or is_given else None
-                if made is None or (is_given and not made.is_normalised):
+                is_mean = is_bare and made is not None and made.name == "random_walk"
+                if made is None or (is_given and not (made.is_normalised or is_mean)):
                     return square_operator(name, parts, targets, call.loops, is_matrix=is_matrix(raw[0][0]))
                 return made
 
@@ -514,6 +521,8 @@ class GraphReader:
         if weight is None or index.numel() == 0 or int(index.max()) >= call.num_targets:
             return None
         if is_of_many_runs(weight) or not bool(((weight >= 0) & weight.isfinite()).all()):
+            return None
+        if call.layer is None and bool((weight == 1).all()):  # of edges that are no more than listed
             return None
         weight, versions = weight.detach(), (version(index), version(weight))
         if self._latest_read is not None:

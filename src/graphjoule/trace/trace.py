@@ -205,6 +205,7 @@ class Trace(TraceView):
         self._latest.clear()
         if kind is None:
             self._graphs.end(has_rows=bool(self._entries))
+        self._graphs.forget()
         if kind is None and not self._entries:
             warnings.warn(f"The trace recorded nothing: {self._why_nothing()}.", stacklevel=2)
 

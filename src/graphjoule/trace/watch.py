@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from fnmatch import fnmatch
 
 import torch
@@ -28,9 +28,14 @@ def watched_modules(model: nn.Module, watch: Watch | Sequence[Watch] | None) -> 
         return found_layers or {type(model).__name__: model}
     modules = {name: module for name, module in model.named_modules() if name}
     found: set[str] = set()
-    for wanted in [watch] if isinstance(watch, str | type) else watch:
+    for wanted in watch if isinstance(watch, Sequence | Set) and not isinstance(watch, str) else [watch]:
         if isinstance(wanted, str):
             matching = [name for name in modules if name_matches(name, wanted)]
+        elif not isinstance(wanted, type):
+            raise GraphjouleError(
+                f'The modules to watch have {type(wanted).__name__} among them; expected names, such as "convs.*", or '
+                "types of modules, such as GCNConv."
+            )
         else:
             matching = [name for name, module in modules.items() if isinstance(module, wanted)]
         if not matching:

@@ -293,10 +293,17 @@ class OwnModel(GraphModel):
         """Whether the module is called without the weights of edges."""
         return self._takes_edges and not self._takes_weights
 
-    def forward(self, x: Features, graph: Propagation | Tensor, *, key: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Features,
+        graph: Propagation | Tensor,
+        edge_weight: Tensor | None = None,
+        *,
+        key: Tensor | None = None,
+    ) -> Tensor:
         """The module's output; `key` is for our own dropout and not used here."""
         x = as_dense(x)
-        graph = as_propagation(graph, x.size(0), like=x)
+        graph = as_propagation(graph, x.size(0), x, edge_weight)
         output = self._called(x, graph)
         if not isinstance(output, Tensor) or output.shape != (x.size(0), self.out_channels):
             found = list(output.shape) if isinstance(output, Tensor) else type(output).__name__

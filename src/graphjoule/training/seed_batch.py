@@ -286,7 +286,8 @@ class SeedBatch:
             scores = self._validate()
         improved = self.selection.update(self.epoch, train_loss, scores)
         self._keep_best(improved)
-        self.curve.index_copy_(1, self.epoch[None], torch.cat([train_loss[:, None], scores], dim=1)[:, None])
+        row = torch.cat([train_loss[:, None], scores], dim=1)[:, None]
+        self.curve.index_copy_(1, self.epoch[None], row.to(self.curve.dtype))
         self.epoch.add_(1)
 
     @torch.enable_grad()
