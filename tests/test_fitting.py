@@ -1191,3 +1191,20 @@ def test_rows_with_negative_features_are_not_divided_by_their_sums_in_silence(is
         fit(small_recipe("gcn", 2), task, settings={"epochs": 1, "normalize_features": asked}, device="cpu")
         said = "negative features, and rows are divided by their sums" in caplog.text
         assert said == (asked and bool((features < 0).any()))
+
+
+def test_a_model_file_under_the_name_of_another_is_refused(tmp_path):
+    fit(small_recipe("gcn"), small_task(), (0, 1), out=tmp_path / "run")
+    one, other = (tmp_path / "run" / f"model-seed-{seed}.safetensors" for seed in (0, 1))
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1]), other.write_bytes(contents[0])
+    for seed in (0, None):
+        with pytest.raises(
+            GraphjouleError, match=r"model-seed-0\.safetensors is the model of seed 1, and not the one that"
+        ):
+            read_runs(tmp_path / "run", seed=seed)
+    assert list(read_runs(one).models) == [1]
+    fit(small_recipe("egnn"), small_task(), (0,), out=tmp_path / "other")
+    one.write_bytes((tmp_path / "other" / one.name).read_bytes())
+    with pytest.raises(GraphjouleError, match="is the model of egnn with other settings, and not the one that was"):
+        read_runs(tmp_path / "run", seed=0)

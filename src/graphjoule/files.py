@@ -306,8 +306,8 @@ def check_free(folder: Path, own: Collection[str] = ()) -> None:
     if not (folder / UNFINISHED).is_file() and (found := foreign_names(folder, own)):
         others = f" and {counted(len(found) - 1, 'other thing')}" if len(found) > 1 else ""
         raise GraphjouleError(
-            f"{folder} holds {found[0]}{others}, and nothing there says that graphjoule wrote it; choose a new or an "
-            "empty folder with `out`."
+            f"{folder} holds {found[0]}{others}, which this command did not begin; choose a new or an empty folder "
+            "with `out`."
         )
 
 

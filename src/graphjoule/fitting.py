@@ -574,7 +574,15 @@ def _of_folder(path: Path, seed: int | None, where: torch.device) -> tuple[RunFo
         have = ", ".join(map(str, sorted(finished)))
         raise GraphjouleError(f"There is no finished run with seed {seed} in {path}; the seeds are: {have}.")
     about, seeds = folder.about(), sorted(finished) if seed is None else [seed]
-    return folder, _runs(about.recipe, about.data, [read_model(folder.model_path(each), where) for each in seeds])
+    saved = [read_model(folder.model_path(each), where) for each in seeds]
+    for each, model in zip(seeds, saved, strict=True):
+        if model.seed != each or model.recipe.model != about.recipe.model:
+            whose = f"seed {model.seed}" if model.seed != each else f"{model.recipe.model.name} with other settings"
+            raise GraphjouleError(
+                f"{folder.model_path(each)} is the model of {whose}, and not the one that was trained here as seed "
+                f"{each}: put the file back that belongs there, or train again."
+            )
+    return folder, _runs(about.recipe, about.data, saved)
 
 
 def _runs(recipe: Recipe, data: TaskFacts | None, saved: Sequence[SavedModel]) -> TrainedRuns:

@@ -160,7 +160,7 @@ def test_a_dataset_with_a_recipe_needs_no_rules():
 def test_the_folder_that_holds_the_tables_is_refused_even_if_one_is_called_as_a_result_is(here):
     (here / "nodes.csv").rename(here / "predictions.csv")
     said = refused(here, "train", "--nodes", "predictions.csv", *OWN[2:], "--features", "x", *TINY, "--out", ".")
-    assert ". holds edges.csv and 1 other thing, and nothing there says that graphjoule wrote it" in said
+    assert ". holds edges.csv and 1 other thing, which this command did not begin" in said
 
 
 def test_it_learns_what_there_is_to_learn(here):

@@ -58,7 +58,7 @@ def test_a_folder_with_files_that_are_not_a_studys_is_refused(here):
     (here / "table1.md").write_text("mine")
     result = run("study", "table1", *TINY, *QUICK, "--seeds", "1", "--out", ".")
     assert result.code == 2
-    assert ". holds table1.md, and nothing there says that graphjoule wrote it; choose a new or an empty" in result.err
+    assert ". holds table1.md, which this command did not begin; choose a new or an empty" in result.err
     assert [(path.name, path.read_text()) for path in here.iterdir()] == [("table1.md", "mine")]
 
 

@@ -341,7 +341,7 @@ def test_another_search_in_the_same_place_is_refused(here):
 
 def test_a_folder_that_holds_something_else_is_refused(here):
     (here / "notes.txt").write_text("mine")
-    assert ". holds notes.txt, and nothing there says that graphjoule" in refused(here, *TINY, "--out", ".")
+    assert ". holds notes.txt, which this command did not begin" in refused(here, *TINY, "--out", ".")
 
 
 def test_beside_a_journal_a_search_has_a_folder_of_its_own_unless_it_has_marked_that_one(here):

@@ -491,6 +491,17 @@ def test_onednn_multiplies_as_mm_does(rows):
         assert multiply_by_onednn(x, weight).isnan().equal((x @ weight).isnan())
 
 
+def test_a_backend_that_there_is_not_is_refused_wherever_it_was_named(monkeypatch):
+    x = torch.zeros(1, dtype=torch.float64)
+    monkeypatch.setenv("GRAPHJOULE_BACKEND", "CPU")
+    with pytest.raises(
+        GraphjouleError, match="GRAPHJOULE_BACKEND is 'CPU'; choose one of auto, reference, cpu, native"
+    ):
+        backend_for(x)
+    monkeypatch.setenv("GRAPHJOULE_BACKEND", "")
+    assert backend_for(x) == "reference"
+
+
 def test_a_gradient_may_be_taken_twice(backend):
     graph, num_layers, device = GRAPHS["random"], 3, device_of(backend)
     x0, weights, shifts = (t.to(device).requires_grad_() for t in parameters(graph, 16, num_layers))

@@ -280,7 +280,7 @@ def test_a_folder_with_a_file_that_is_not_ours_is_refused(tmp_path, name):
         lambda: write_partition(ring_task(), 2, tmp_path, "blocks"),
         lambda: CliRunner().invoke(app, ["partition", "--parts", "2", "--out", str(tmp_path)], catch_exceptions=False),
     ):
-        with pytest.raises(GraphjouleError, match=f"holds {name}, and nothing there says that graphjoule wrote it"):
+        with pytest.raises(GraphjouleError, match=f"holds {name}, which this command did not begin"):
             cut()
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 

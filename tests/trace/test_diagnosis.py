@@ -378,3 +378,22 @@ def test_molecules_that_atoms_are_read_out_to_have_not_collapsed():
     assert "mol_conv, mol_gru, mol_conv#2, mol_gru#2, lin2, of other nodes that share no neighbours" in found.not_judged
     dead = [replace(row, values={**row.values, "norm": 0.0}) if row.energy == 0 else row for row in trace.layers]
     assert diagnose(RecordedTrace(dead, trace.measures)).verdict != "healthy energy"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "scores", "verdict"),
+    [
+        ((3.0, 1.1, 1.1, 1.4), 7, "undecided"),  # a GCN of 32 layers on Cora, as trained for 60 epochs
+        ((3.0, 1.1, 1.1, 1.4), 2, "healthy energy"),  # one direction tells two classes apart
+        ((3.0, 1.1, 1.1, 1.6), 7, "healthy energy"),
+        ((8.0, 4.0, 1.1, 1.1), 7, "over-smoothing by direction collapse"),
+    ],
+)
+def test_embeddings_that_never_had_more_than_one_direction_for_many_scores_are_not_healthy(ranks, scores, verdict):
+    size = {"energy": 1.0, "norm": 1.0}
+    layers = [LayerTrace(f"convs.{k}", {**size, "effective_rank": r}, channels=8) for k, r in enumerate(ranks)]
+    layers.append(LayerTrace("head", {**size, "effective_rank": 1.2}, channels=scores))
+    found = diagnose(RecordedTrace(layers, [*size, "effective_rank"]))
+    assert found.verdict == verdict
+    said = f"convs.3 has an effective rank of 1.4, one direction for {scores} scores"
+    assert (said in " ".join(found.not_judged)) == (verdict == "undecided")

@@ -10,9 +10,10 @@ import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.fitting import fit
+from graphjoule.ops import use_backend
 from graphjoule.tasks import Split
 from graphjoule.training import folder
-from graphjoule.training.folder import RunFolder
+from graphjoule.training.folder import SEARCH_NAME, RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, read_tensors, write_tensors
 
@@ -348,7 +349,7 @@ def test_a_taken_folder_is_refused_without_resume(tmp_path, task, finished):
 @pytest.mark.parametrize("name", ["model-seed-0.safetensors", "MODEL_CARD.md", "predictions.csv", ".notes.tmp", "a"])
 def test_a_folder_with_a_file_that_is_not_ours_is_refused(tmp_path, task, name, resume):
     (tmp_path / name).write_text("mine")
-    refuses(tmp_path, task, f"holds {name}, and nothing there says that graphjoule wrote it", resume=resume)
+    refuses(tmp_path, task, f"holds {name}, which this command did not begin", resume=resume)
 
 
 def test_what_a_kill_before_the_first_file_left_is_no_hindrance(tmp_path, task, finished):
@@ -583,3 +584,41 @@ def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_a_sentence(tmp_path, 
     if happens is away:  # put back, it goes on
         (tmp_path / "moved").rename(path)
         assert fit(RECIPE, task, [0], out=path, resume=True).records[0].status == "done"
+
+
+# By which backend.
+
+
+def backends(path):
+    return {record.backend for record in read_records(path / "records.jsonl")}
+
+
+def test_a_training_goes_on_by_the_backend_it_began_with(tmp_path, task, finished, caplog):
+    path = kill(task, tmp_path / "run", epoch=11)
+    with use_backend("reference"):
+        resume(task, path)
+    assert backends(path) == {"cpu", "reference"}  # the last groups began by another
+    begun = [record.seed for record in read_records(path / "records.jsonl") if record.backend == "cpu"]
+    assert sorted(begun) == [0, 1]
+    for seed in begun:
+        models = (read_model(folder / f"model-seed-{seed}.safetensors").model for folder in (path, finished))
+        assert same_bits(*models)
+    assert "which is not here" not in caplog.text
+
+
+def test_a_training_that_has_to_go_on_by_another_backend_says_so_and_its_record_has_both(
+    tmp_path, task, monkeypatch, caplog
+):
+    path = kill(task, tmp_path / "run", epoch=11)
+    monkeypatch.setattr("graphjoule.ops.backend._choose", lambda *args: "reference")
+    resume(task, path)
+    assert "began with the backend 'cpu', which is not here, and goes on with 'reference'" in caplog.text
+    assert backends(path) == {"cpu", "cpu, then reference", "reference"}
+
+
+def test_a_folder_of_a_search_that_has_not_ended_is_refused(tmp_path, task):
+    (tmp_path / "run" / SEARCH_NAME).mkdir(parents=True)
+    for again in (False, True):
+        with pytest.raises(GraphjouleError, match="holds a search for a model that has not ended; go on with it by"):
+            fit(RECIPE, task, SEEDS, out=tmp_path / "run", resume=again, **OPTIONS)
+    assert not RunFolder(tmp_path / "run").is_free

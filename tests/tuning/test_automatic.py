@@ -18,12 +18,12 @@ from graphjoule.tasks.objective import Regression
 from graphjoule.tasks.task import ModelInput
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.budget import Budget
-from graphjoule.training.folder import RunFolder
+from graphjoule.training.folder import SEARCH_NAME, RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.trainer import Trainer
 from graphjoule.tuning import auto, automatic, halving
 from graphjoule.tuning.automatic import RANKING_NAME, models_together, runs_together
-from graphjoule.tuning.halving import SUMMARY_NAME, WORK_NAME
+from graphjoule.tuning.halving import SUMMARY_NAME
 from tests.training import PUBLIC, same_bits, small_task
 from tests.training.test_budget import Clock
 
@@ -292,7 +292,7 @@ def test_a_search_that_was_killed_goes_on_and_finds_the_same(tmp_path, found, at
 
     with pytest.raises(Killed):
         search(out=out, on_progress=kill)
-    before = trials_of(out / WORK_NAME) if (out / WORK_NAME / SUMMARY_NAME).exists() else []
+    before = trials_of(out / SEARCH_NAME) if (out / SEARCH_NAME / SUMMARY_NAME).exists() else []
     begun = []
     again = search(out=out, resume=True, on_progress=lambda p: begun.append((p.rung, p.name)))
     assert not {(trial["rung"], trial["name"]) for trial in before} & set(begun)
@@ -302,7 +302,7 @@ def test_a_search_that_was_killed_goes_on_and_finds_the_same(tmp_path, found, at
         t.model_dump(exclude=timeless) for t in found.trials
     ]
     assert all(same_bits(*pair) for pair in zip(again.models, found.models, strict=True))
-    assert not (out / WORK_NAME).exists()
+    assert not (out / SEARCH_NAME).exists()
 
 
 def test_a_search_that_is_asked_to_stop_stops_and_one_that_is_over_is_not_repeated(tmp_path):

@@ -168,7 +168,7 @@ def test_a_folder_is_the_searchs_that_marked_it(tmp_path):
 @pytest.mark.parametrize("name", ["best.toml", "trials.csv", "importance.png", "parallel.png", "notes.txt"])
 def test_files_that_no_search_has_marked_are_not_overwritten(tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(GraphjouleError, match=f"holds {name}, and nothing there says that graphjoule wrote it; choose"):
+    with pytest.raises(GraphjouleError, match=f"holds {name}, which this command did not begin; choose"):
         check_folder(tmp_path, "a", {}, ["a.log"])
 
 

@@ -121,13 +121,13 @@ def try_models(
         check_place(out, resume=resume)
 
     from graphjoule.training import deferred_interrupt
-    from graphjoule.training.folder import RunFolder
+    from graphjoule.training.folder import SEARCH_NAME, RunFolder
     from graphjoule.tuning.automatic import RANKING_NAME, models_that_fit
     from graphjoule.tuning.automatic import auto as search
-    from graphjoule.tuning.halving import SUMMARY_NAME, WORK_NAME
+    from graphjoule.tuning.halving import SUMMARY_NAME
 
     def is_search(path: Path) -> bool:
-        return (path / WORK_NAME).is_dir() or (path / SUMMARY_NAME).is_file()
+        return (path / SEARCH_NAME).is_dir() or (path / SUMMARY_NAME).is_file()
 
     source.check_before_loading(device)
     folder = out or named_folder(f"{data_name(source.name)}-auto", is_search, resume=resume)

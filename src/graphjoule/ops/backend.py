@@ -58,9 +58,11 @@ def describe_backend(device: torch.device, numel: int = _FEWEST) -> str:
 
 
 def _choose(device: torch.device, dtype: torch.dtype, numel: int) -> Backend:
+    wanted = _forced.get() or os.environ.get("GRAPHJOULE_BACKEND") or "auto"
+    if wanted not in ("auto", *_BACKENDS):
+        raise GraphjouleError(f"GRAPHJOULE_BACKEND is {wanted!r}; choose one of auto, {', '.join(_BACKENDS)}.")
     if dtype != torch.float32:
         return "reference"
-    wanted = _forced.get() or os.environ.get("GRAPHJOULE_BACKEND", "auto")
     if wanted == "auto":
         wanted = "triton" if device.type == "cuda" else "native" if numel >= _FEWEST else "cpu"
     if wanted == "triton" and has_triton() and (device.type == "cuda" or _is_interpreted()):

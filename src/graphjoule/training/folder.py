@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graphjoule.errors import GraphjouleError, choices
 from graphjoule.files import (
+    FLEETING,
     check_free,
     ensure_folder,
     folder_lock,
@@ -37,6 +38,7 @@ from graphjoule.training.saving import load_parameters, read_tensors, save_model
 _LOCK_NAME = ".lock"
 _OF_SPLITS = ("train_index", "val_index")
 _MAY_BE_MISSING = ("draws.", "states.", *_OF_SPLITS)  # of a checkpoint
+SEARCH_NAME = f"{FLEETING}auto"  # where a search for a model works while it lasts; its winner is beside it
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
@@ -79,9 +81,11 @@ class RunFolder:
 
     Attributes:
         checkpoint_threads: how many threads the group of runs began with whose checkpoint this is; None is unknown.
+        checkpoint_backend: by which backend, likewise.
     """
 
     checkpoint_threads: int | None = None
+    checkpoint_backend: str | None = None
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -115,6 +119,12 @@ class RunFolder:
         """
         if not self.is_taken:
             check_free(self.path, _BEFORE_IT_BEGINS)
+        if (self.path / SEARCH_NAME).is_dir():
+            raise GraphjouleError(
+                f"{self.path} holds a search for a model that has not ended; go on with it by "
+                "`graphjoule auto --resume`, or choose another folder with `out`."
+            )
+        if not self.is_taken:
             return
         if not resume:
             raise GraphjouleError(
@@ -154,7 +164,8 @@ class RunFolder:
     @property
     def is_free(self) -> bool:
         """Whether a training may begin here."""
-        return not self.is_taken and not foreign_names(self.path, _BEFORE_IT_BEGINS)
+        is_search = (self.path / SEARCH_NAME).is_dir()
+        return not self.is_taken and not is_search and not foreign_names(self.path, _BEFORE_IT_BEGINS)
 
     def about(self) -> About:
         """What ``run.json`` says."""
@@ -298,7 +309,8 @@ class RunFolder:
         """Replace the checkpoint by the state of a group of runs."""
         self._check_in_place()
         about = {"recipe": recipe.fingerprint(), "group": list(group), "seconds": seconds}
-        about |= {} if self.checkpoint_threads is None else {"threads": self.checkpoint_threads}
+        known = {"threads": self.checkpoint_threads, "backend": self.checkpoint_backend}
+        about |= {name: value for name, value in known.items() if value is not None}
         write_tensors(self._checkpoint_path, "checkpoint", state, about)
 
     def load_checkpoint(self, recipe: Recipe, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
@@ -308,8 +320,12 @@ class RunFolder:
         try:
             state, about = read_tensors(self._checkpoint_path, "checkpoint")
             of, seeds, seconds = about["recipe"], about["group"], float(about["seconds"])
-            threads = about.get("threads")  # older checkpoints do not say
-            if not 0 <= seconds < math.inf or not (threads is None or (type(threads) is int and threads > 0)):
+            threads, backend = about.get("threads"), about.get("backend")  # older checkpoints do not say
+            if (
+                not (backend is None or isinstance(backend, str))
+                or not 0 <= seconds < math.inf
+                or not (threads is None or (type(threads) is int and threads > 0))
+            ):
                 raise ValueError
             state = _state_of_any_format(state)
         except (GraphjouleError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -317,7 +333,7 @@ class RunFolder:
             raise GraphjouleError(f"{why}{self._without_checkpoint}") from error
         if of != recipe.fingerprint():
             raise GraphjouleError(f"{self._checkpoint_path} is of another training; choose another folder with `out`.")
-        self.checkpoint_threads = threads
+        self.checkpoint_threads, self.checkpoint_backend = threads, backend
         return (state, seconds) if seeds == list(group) else None
 
     def check_state(self, state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:

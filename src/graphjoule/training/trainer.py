@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
-from graphjoule.ops import backend_for
+from graphjoule.ops import backend_for, use_backend
+from graphjoule.ops.backend import Backend
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Classification
 from graphjoule.training.budget import Budget
@@ -84,6 +86,7 @@ class Trainer:
         self._has_warned = False
         self._next: SeedBatch | None = None
         self._num_threads: int | None = None
+        self._backend: str | None = None  # of the group that trains; of one that went on elsewhere, two
 
     def check(self) -> None:
         """Refuse what cannot be trained together, and a term that does not fit the task."""
@@ -226,11 +229,11 @@ class Trainer:
         batch, self._next = self._next, None
         if batch is None or batch.seeds != group:
             batch = self.make_batch(group)
-        clock, threads = _ShareClock(), None
+        clock, threads, backend = _ShareClock(), None, None
         if checkpoint is not None:
             state, clock.share = checkpoint
             assert self.folder is not None
-            threads = self.folder.checkpoint_threads
+            threads, backend = self.folder.checkpoint_threads, self.folder.checkpoint_backend
             self.folder.check_state(state, batch.snapshot())
             batch.restore(state)
             logger.info("resuming at epoch %d", int(batch.epoch))
@@ -249,11 +252,11 @@ class Trainer:
         if self.budget is not None:
             num_left = sum(not self.records.keys() >= set(planned) for planned in self.groups)
             share = self.budget.part(self.budget.left / num_left)
-        with ThreadWatch(batch, threads, is_alone=self.can_halve) as watch:
+        with self._going_on(backend), ThreadWatch(batch, threads, is_alone=self.can_halve) as watch:
             watch.adapt()
             self._num_threads = watch.number
             if self.folder is not None:
-                self.folder.checkpoint_threads = watch.number
+                self.folder.checkpoint_threads, self.folder.checkpoint_backend = watch.number, self._backend
             results = train(
                 batch,
                 {seed: self.split_of[seed] for seed in group},
@@ -269,6 +272,27 @@ class Trainer:
                 clock.skip()  # the next run's time is its own
                 self._warn_of_own(batch)
                 self._finish(result, len(group), clock.share)
+
+    @contextmanager
+    def _going_on(self, before: str | None) -> Iterator[None]:
+        """The backend that runs began with, where it is still there; else the record says that they had two."""
+        is_here = before in get_args(Backend)
+        if is_here:
+            with use_backend(before):  # type: ignore[arg-type]
+                is_here = self.backend == before
+        with use_backend(before) if is_here else nullcontext():  # type: ignore[arg-type]
+            self._backend = self.backend
+            if before is not None and before.rpartition(", then ")[2] != self.backend:
+                logger.warning(
+                    "this training began with the backend %r, which is not here, and goes on with %r: from here on its "
+                    "numbers are rounded in another way",
+                    before,
+                    self.backend,
+                )
+                self._backend = f"{before}, then {self.backend}"
+            elif before is not None:
+                self._backend = before
+            yield
 
     def _warn_of_own(self, batch: SeedBatch) -> None:
         """Say once what a user's own module draws or changes that is no part of its run."""
@@ -353,7 +377,7 @@ class Trainer:
             failure=result.failure,
             protocol=self.protocol,
             device=self.describe_device(),
-            backend=self.backend,
+            backend=self._backend,
             runs_at_once=runs_at_once,
             seconds=seconds,
             peak_bytes=self.peak_bytes(),

@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.files import FLEETING, parse_json, read_bytes, reason, write_json
+from graphjoule.files import parse_json, read_bytes, reason, write_json
 from graphjoule.fitting import fit
 from graphjoule.graph.features import has_negative
 from graphjoule.tasks import Task
@@ -28,14 +28,13 @@ from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.tasks.objective import LOSS
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.budget import Budget
-from graphjoule.training.folder import RunFolder
+from graphjoule.training.folder import SEARCH_NAME, RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.ranges import default_ranges, own_values, parse_ranges, with_settings
 from graphjoule.tuning.storage import differences
 from graphjoule.tuning.validation import ValidationTask
 
 SUMMARY_NAME = "auto.json"
-WORK_NAME = f"{FLEETING}auto"  # while it searches; a run folder may begin beside it
 
 # The rungs in their order, and the share of the budget that is spent when each ends. What is left over is for the test
 # nodes, the report's numbers and the card of the winner.
@@ -138,7 +137,7 @@ class Halving:
         self.on_progress, self.should_stop = on_progress, should_stop
         self.options: dict[str, Any] = {}
         self.own: dict[str, dict[str, Any]] = {}  # by candidate, settings that are not its model's own for this task
-        self.work = folder / WORK_NAME
+        self.work = folder / SEARCH_NAME
         self.trials: list[Trial] = []
         self._spent_before = 0.0
         self._more_ranges = (_WIDTHS,) if has_negative(seen.features) else (_WIDTHS, _ROWS)
@@ -166,7 +165,12 @@ class Halving:
         run, paths = RunFolder(self.folder), [self.work / SUMMARY_NAME, self.folder / SUMMARY_NAME]
         path = next((each for each in paths if each.exists()), None)
         if path is None:
-            run.check(next(iter(self.recipes.values())), resume=False)
+            if resume and run.is_taken:
+                raise GraphjouleError(
+                    f"{self.folder} holds a training and no search for a model; choose another folder with `out`."
+                )
+            if not self.work.exists():  # else a kill left it before the first word about the search
+                run.check(next(iter(self.recipes.values())), resume=False)
             return
         if not resume:
             raise GraphjouleError(
