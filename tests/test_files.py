@@ -231,9 +231,9 @@ def test_a_new_and_an_empty_folder_are_free_and_stay_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["b.csv"], "holds b.csv, and nothing"),
-        (["b.csv", "a.csv"], "holds a.csv and 1 other thing, and nothing"),
-        ([".git", "b.csv", ".half.tmp"], "holds .git and 2 other things, and nothing"),
+        (["b.csv"], "holds b.csv, which this command did not begin"),
+        (["b.csv", "a.csv"], "holds a.csv and 1 other thing, which this command did not begin"),
+        ([".git", "b.csv", ".half.tmp"], "holds .git and 2 other things, which this command did not begin"),
     ],
 )
 def test_what_is_there_is_said_and_what_to_do(tmp_path, names, said):

@@ -158,3 +158,29 @@ def test_a_check_imports_no_torch(tables):
     code = "import sys; from graphjoule.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
     arguments = [sys.executable, "-c", code, *tables, "--objective", "regression"]
     assert subprocess.run(arguments, check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["people.csv", "friends.csv", "--test-fraction", "7"], "The test fraction is 7.0; expected whole percents"),
+        (["people.csv", "friends.csv", "--edges", "more.csv"], "--edges is more.csv and the second table friends.csv;"),
+        (["people.csv", "--knn", "4"], "4 neighbours were asked for; with 4 nodes it must be 1 to 3."),
+        (["people.csv", "friends.csv", "--features", ","], "--features names no column; expected one at least"),
+    ],
+)
+def test_a_check_refuses_what_a_training_refuses(tables, words, said):
+    result = run("data", "check", *words, "--label", "price", "--objective", "regression")
+    assert result.code == 2
+    assert f"graphjoule: {said}" in result.err
+
+
+@pytest.mark.parametrize("rows", ["", "a,b,0\n", "a,a,1\n"])
+def test_a_check_says_that_a_graph_has_no_edges(tables, tmp_path, rows):
+    (tmp_path / "friends.csv").write_text(f"source,target,weight\n{rows}")
+    assert "no row is left to be an edge: the graph has no edges" in run(*tables, "--objective", "regression").out
+
+
+def test_a_check_counts_single_values_that_are_blank(tables):
+    result = run(*tables[:-2], "--label", "price,age", "--objective", "regression")
+    assert "4 known, 0 to predict, and 2 single values of the others that are blank" in result.out

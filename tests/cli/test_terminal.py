@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -363,3 +364,15 @@ def test_freed_memory_is_for_the_next_tensor_unless_a_variable_says_otherwise(va
     )
     pages = 20 * 4 * 2**21 // 4096
     assert (int(done.stdout) < pages / 10) == is_kept
+
+
+def test_with_a_closed_stderr_the_work_is_done(tmp_path, command):
+    train = f"{command} train --dataset digits --model sgc --layers 1 --epochs 2 --out run 2>&-"
+    done = subprocess.run(["sh", "-c", train], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "records and models: run" in done.stdout
+
+
+def test_a_warning_is_one_line_without_a_line_of_the_program(capsys):
+    run("data")
+    assert warnings.formatwarning(UserWarning("so it is"), UserWarning, "file.py", 3) == "warning: so it is\n"

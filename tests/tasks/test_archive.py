@@ -137,6 +137,7 @@ BAD = {
     ),
     "weights too large": ({"adj_data": np.full(3, 1e308)}, "weights of the edges at node 1 add up to more than"),
     "equal class names": ({"class_names": np.array([7, 7])}, "classes 0 and 1 of task 'graph.npz' are both called '7'"),
+    "negative labels": ({"labels": np.full(len(LABELS), -5)}, "labels holds -5; expected the classes 0, 1, 2"),
     "negative weight": ({"adj_data": -ADJACENCY.data}, "adj_data[0] is -2.0; weights must be finite"),
     "NaN": ({"features": FEATURES * np.nan}, "The features hold nan at node 0, column 0"),
     "one class": ({"labels": np.zeros(4, dtype=int)}, "labels holds one class, 0; at least two are needed"),

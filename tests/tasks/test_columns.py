@@ -93,7 +93,10 @@ UNCLEAR = {
     "an underscore": (column("1", "1_000"), "'1_000' is not a number"),
     "a decimal comma": (column("1,5", "2,5"), "'1,5' looks like a number; write it as 1234.5."),
     "prices": (column("$1,200.50", "$3"), "'$1,200.50' looks like a number"),
-    "infinite": (column(1.0, float("inf")), "inf is not a finite number; leave it blank if it is unknown."),
+    "infinite": (
+        column(1.0, float("inf")),
+        "inf is not a finite number, or too large; leave it blank if it is unknown.",
+    ),
     "a day or a month": (column("01/02/2020", "03/04/2020"), "'01/02/2020' may have the day or the month first"),
     "lists": (column([1.0], [2.0]), "list<item: double> values are neither text nor numbers."),
 }

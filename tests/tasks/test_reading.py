@@ -135,7 +135,7 @@ def test_numbers_come_back_to_the_bit(tmp_path_factory, numbers):
 # What is refused: file, line, column.
 
 BAD = {
-    "a row too short": ("id,x\na,1\nb\n", "FILE, line 3, column 2: the row has 1 values; expected 2"),
+    "a row too short": ("id,x\na,1\nb\n", "FILE, line 3, column 2: the row has 1 value; expected 2"),
     "a row too long": ("id,x\na,1,2\n", "FILE, line 2, column 3: the row has 3 values; expected 2"),
     "two columns of one name": ("id,x,x\na,1,2\n", "FILE, line 1: columns 2 and 3 are both called 'x'"),
     "a column without a name": (",id,x\n0,a,1\n", "FILE, line 1, column 1 has no name"),
@@ -144,7 +144,7 @@ BAD = {
     "blank lines": ("\n\n \n", "FILE holds blank lines alone"),
     "a quote never closed": (
         'id,x\na,1\n"b,2\nc,3\n',
-        "FILE, line 3, column 2: the row has 1 values; expected 2, one for each column of the header; is a quote never",
+        "FILE, line 3, column 2: the row has 1 value; expected 2, one for each column of the header; is a quote never",
     ),
     "not UTF-8": (b"id,x\na,1\nb\xe9,2\n", "FILE, line 3, column 'id': the byte 0xe9 is not UTF-8"),
     "not UTF-8 further right": (b'id,x\n"a,b",\xff\n', "FILE, line 2, column 'x': the byte 0xff is not UTF-8"),
@@ -319,7 +319,7 @@ def test_a_header_of_several_lines_and_a_file_that_ends_with_it(tmp_path):
 
 def test_a_wrong_row_is_found_after_quotes_and_blank_lines(tmp_path):
     said = refusal(write(tmp_path, 'id,x\n"a\nb",1\n\nc,2\n\nd\n'), ["id"], ["x"])
-    assert "FILE, line 7, column 2: the row has 1 values; expected 2" in said
+    assert "FILE, line 7, column 2: the row has 1 value; expected 2" in said
 
 
 def test_a_parquet_file_with_any_bit_flipped_is_read_or_refused(tmp_path):

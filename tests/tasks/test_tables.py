@@ -238,7 +238,10 @@ BAD_NODES = {
     "a blank id": (NODES + ",1,1,\n", "line 7, column 'id': the id is blank"),
     "all labels blank": (re.sub("red|blue", "", NODES), "lines 2 to 6, column 'label': every label is blank"),
     "one class": (NODES.replace("red", "blue"), "line 2, column 'label': all labels that are given are 'blue'"),
-    "infinite": (NODES.replace("b,2,7", "b,inf,7"), "line 3, column 'x': inf is not a finite number; leave it blank"),
+    "infinite": (
+        NODES.replace("b,2,7", "b,inf,7"),
+        "line 3, column 'x': inf is not a finite number, or too large; leave it blank",
+    ),
     "text": (
         NODES.replace("b,2,7", "b,two,7"),
         "line 3, column 'x': 'two' is not a number, and 4 of 5 values are; leave it blank if it is unknown. `one_hot`",

@@ -5,6 +5,7 @@ import pytest
 
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import MODELS
+from graphjoule.training.recipe import load_recipe
 from graphjoule.training.settings import ModelSettings, model_options, parse_overrides, resolve, setting_names
 
 
@@ -93,3 +94,11 @@ def test_a_model_of_the_users_own_has_no_settings_but_those_of_its_training():
     assert ModelSettings(name="mine.build", num_layers=2, options={"heads": 8}).is_own
     with pytest.raises(ValueError, match=r'"build" is not a model\.'):
         ModelSettings(name="build", num_layers=2)
+
+
+def test_class_weights_may_be_written_as_the_command_line_has_them():
+    recipe = load_recipe("gcn", "digits", 2)
+    assert recipe.with_settings({"class_weights": "1,2.5"}).train.class_weights == [1.0, 2.5]
+    for wrong in ("1,-2", "1,,2", "heavy", ","):
+        with pytest.raises(GraphjouleError, match="expected balanced, or a list of numbers above 0"):
+            recipe.with_settings({"class_weights": wrong})

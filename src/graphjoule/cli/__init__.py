@@ -15,10 +15,12 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -120,8 +122,17 @@ def _options(
     """See, control and push the depth of a graph neural network by its Dirichlet energy."""
 
 
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:
+    """A warning without the line of the program that it comes from."""
+    return f"warning: {harmless(str(message))}\n"
+
+
 def main() -> None:
     """Run the command; what the user got wrong is one sentence on standard error and exit code 2."""
+    for name in ("stdout", "stderr"):  # closed by `2>&-`, it is None
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - to the end
+    warnings.formatwarning = _one_line
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_Harmless())

@@ -75,16 +75,22 @@ data.__doc__ = f"{data.__doc__}\n{_EPILOG}"
 
 def _check(source: GraphSource, words: list[str], *, json: bool) -> None:
     """What becomes of tables; refused, after all that can be said, where a training would refuse them."""
+    from graphjoule.tasks.own_graph import TableOptions
+    from graphjoule.tasks.table_report import check_tables
+
     if words[0] != "check" or len(words) > 3:
         raise GraphjouleError(f"graphjoule data {' '.join(words)} is not a command; expected data check NODES [EDGES].")
     files = dict(zip(("nodes", "edges"), map(Path, words[1:]), strict=False))
+    if "edges" in files and source.edges is not None:
+        raise GraphjouleError(f"--edges is {source.edges} and the second table {words[2]}; give one of them.")
     source = replace(source, **files)  # type: ignore[arg-type]
     source.check()
+    if source.test_fraction is not None:
+        from graphjoule.tasks.splits import stratified_rule  # with torch, which a check does without
+
+        stratified_rule(source.test_fraction)
     if source.nodes is None:
         raise GraphjouleError("There is no table to check; expected graphjoule data check NODES [EDGES].")
-
-    from graphjoule.tasks.own_graph import TableOptions
-    from graphjoule.tasks.table_report import check_tables
 
     report = check_tables(
         source.nodes, source.edges, TableOptions(**source.table_options()), source.graphs, source.test_fraction or 0.0

@@ -95,6 +95,7 @@ def predict(
     from graphjoule.fitting import read_runs
     from graphjoule.tasks.archive import load_npz_like
     from graphjoule.tasks.new_nodes import load_new_nodes
+    from graphjoule.tasks.reading import file_sha256
     from graphjoule.tasks.tables import load_tables_like
     from graphjoule.training.predictions import coverage_columns, write_predictions
 
@@ -144,7 +145,14 @@ def predict(
         typer.echo(json_text(fields | {"members": list(runs.members), "predictions": str(out)}))
         return
     scored = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
-    if scored and (write_all or (nodes is None and npz is None)):  # the training graph, whose splits differ by run
+    given = npz or nodes
+    was_trained_on = (
+        data is not None
+        and data.source is not None
+        and given is not None
+        and any(file_sha256(given) == file.sha256 for file in data.source.files)
+    )
+    if scored and (write_all or given is None or was_trained_on):  # the training graph, whose splits differ by run
         scored += "; some of them trained the model, so that is too good"
     models = f" of {len(runs.members) + 1} models" if runs.members else ""
     typer.echo(

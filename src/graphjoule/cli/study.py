@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from graphjoule.cli.terminal import DataRoot, Device, Json, parse_seeds, seeds_text, show_study, split_list, value_text
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.files import check_free, ensure_folder, json_text, write_bytes, write_text
 from graphjoule.studies.study import STUDIES, Cell, Study, find_study
 from graphjoule.tasks.datasets import DATASETS, load_task, resolve_data_root
@@ -164,7 +164,7 @@ def _train_missing(
         typer.echo(f"{dataset}: not run: data not available here; {said} runs it. {why}", err=True)
     pace, to_do = Pace(where, known), plan.num_runs - plan.num_recorded
     of_all = f" of {plan.num_runs}, the others are recorded" if plan.num_recorded else ""
-    left = f"{to_do} runs to train{of_all}; {pace.estimate(plan.jobs)}"
+    left = f"{counted(to_do, 'run')} to train{of_all}; {pace.estimate(plan.jobs)}"
     typer.echo(f"{study.name}: {left if to_do else f'all {plan.num_runs} runs are recorded'}", err=True)
     ensure_folder(out / LOCKS)  # first, even with nothing to lock: it says that the folder is the study's
     # Written before the runs that cite it; another wording is another file, for those that cited this one.

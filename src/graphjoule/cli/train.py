@@ -495,7 +495,11 @@ def print_result(
         from graphjoule.tuning.worth import assess
 
         typer.echo("\n".join(lines), err=job.is_json)  # the comparison takes its time
-        comparison = assess(task, result, device=job.device, budget=budget)
+        try:
+            comparison = assess(task, result, device=job.device, budget=budget)
+        except KeyboardInterrupt:
+            typer.echo(f"graphjoule: stopped; the models are in {folder}, and --resume makes the comparison.", err=True)
+            raise typer.Exit(130) from None
         fields["worth"] = comparison.model_dump(mode="json") | {"sentences": comparison.sentences()}
         lines = worth_lines(comparison)
     typer.echo("\n".join(lines), err=job.is_json)

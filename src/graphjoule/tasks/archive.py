@@ -169,7 +169,12 @@ def _objective(
         )
     if names is not None:
         return _of_classes(path, Classification(names.size, tuple(map(str, names))), asked, loss, positive)
-    objective = Classification.of(torch.from_numpy(int64_array(values, f"{path}: labels")))
+    labels = int64_array(values, f"{path}: labels")
+    if labels.size and labels.max() < 0 and labels.min() < -1:  # with a class, the node is named below
+        raise GraphjouleError(
+            f"{path}: labels holds {labels.min()}; expected the classes 0, 1, 2 and so on, and -1 where it is unknown."
+        )
+    objective = Classification.of(torch.from_numpy(labels))
     if objective.num_classes == 1:
         raise GraphjouleError(
             f"{path}: labels holds one class, 0; at least two are needed, or the names of all of them in class_names."

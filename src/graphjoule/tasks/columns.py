@@ -325,7 +325,11 @@ def _numbers(
     found: np.ndarray = np.asarray(values.to_numpy(), dtype=np.float64)
     if np.isinf(found).any():
         row = int(np.flatnonzero(np.isinf(found))[0])
-        table.refuse(row, name, f"{column[row].as_py()!r} is not a finite number; leave it blank if it is unknown.")
+        table.refuse(
+            row,
+            name,
+            f"{column[row].as_py()!r} is not a finite number, or too large; leave it blank if it is unknown.",
+        )
     return found, kind, dates
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphjoule.errors import GraphjouleError, counted
 from graphjoule.graph import Propagation
 from graphjoule.graph.features import check_features
 from graphjoule.tasks.objective import Classification
@@ -50,13 +49,11 @@ def knn_edge_index(x: Tensor, num_neighbors: int) -> Tensor:
     tensor([[0, 1, 2],
             [1, 0, 1]])
     """
+    from graphjoule.tasks.own_graph import check_neighbors  # here and not above: it is about tables
+
     check_features(x)
     num_nodes = x.size(0)
-    if not 1 <= num_neighbors < num_nodes:
-        raise GraphjouleError(
-            f"{num_neighbors} neighbours were asked for; with {counted(num_nodes, 'node')} it must be 1 to "
-            f"{num_nodes - 1}."
-        )
+    check_neighbors(num_neighbors, num_nodes)
     source = torch.arange(num_nodes).repeat_interleave(num_neighbors)
     return torch.stack([source, _nearest(None, x, num_neighbors).reshape(-1)])
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphjoule.errors import GraphjouleError, choices
+from graphjoule.errors import GraphjouleError, choices, counted
 from graphjoule.tasks.columns import Finding, Values, keep_constant, positions, recognise
 from graphjoule.tasks.encoders import (
     DIRECTIONS,
@@ -192,6 +192,8 @@ def read_nodes(
                 )
     features = dict.fromkeys([*named, *one_hot])
     if not features:
+        if options.features is not None:
+            raise GraphjouleError("`features` names no column; expected one at least, or leave it out to take all.")
         raise GraphjouleError(
             f"{table.path}, line 1: there is no column of features besides id and label; at least one is needed."
         )
@@ -488,3 +490,12 @@ def check_one_graph(edges: str | Path | None, knn: int | None) -> None:
     """Refuse to link nodes in two ways."""
     if edges is not None and knn is not None:
         raise GraphjouleError(f"`knn` is {knn} and `edges` is {edges}; give one of them, the graph comes from one.")
+
+
+def check_neighbors(num_neighbors: int, num_nodes: int) -> None:
+    """Refuse a number of neighbours that nodes cannot have."""
+    if not 1 <= num_neighbors < num_nodes:
+        raise GraphjouleError(
+            f"{num_neighbors} neighbours were asked for; with {counted(num_nodes, 'node')} it must be 1 to "
+            f"{num_nodes - 1}."
+        )

@@ -21,7 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pyarrow.types
 
-from graphjoule.errors import GraphjouleError, harmless
+from graphjoule.errors import GraphjouleError, counted, harmless
 from graphjoule.files import reason
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -213,8 +213,8 @@ class Table:
             line = self.place(row - 1 - self._header_lines)
             quote = "; is a quote never closed?" if given < width and '"' in said else "."
             raise GraphjouleError(
-                f"{self.path}, line {line}, column {min(given, width) + 1}: the row has {given} values; expected "
-                f"{width}, one for each column of the header{quote}"
+                f"{self.path}, line {line}, column {min(given, width) + 1}: the row has {counted(given, 'value')}; "
+                f"expected {width}, one for each column of the header{quote}"
             ) from error
         if any(pa.types.is_binary(field.type) for field in table.schema):
             self._refuse_encoding()

@@ -22,6 +22,7 @@ from graphjoule.tasks.own_graph import (
     NodeTable,
     TableOptions,
     about_split,
+    check_neighbors,
     check_one_graph,
     read_graphs,
     read_nodes,
@@ -96,8 +97,12 @@ def check_tables(
     except GraphjouleError as error:
         problems.append(str(error))
     try:
+        if edges is None and options.knn is not None:
+            check_neighbors(options.knn, len(read.ids))
         if edges is not None:
             linked = read_edges(edges, options, read)
+            if (linked.weight is not None and not linked.weight.any()) or not linked.counts()[0]:
+                more.append(f"{edges}: no row is left to be an edge: the graph has no edges")
             about_edges = ", ".join([f"{edges}: {counted(linked.num_rows, 'row')}", *linked.facts()])
             if options.direction == "kept" or options.types == "separate":
                 more.append(OTHER_OPERATORS)
@@ -138,7 +143,10 @@ def _about_target(read: NodeTable, objective: str, names: Sequence[str], targets
         many = f" of {len(names):,} ({shorten([f'{n} {int(c):,}' for n, c in zip(names, counts, strict=True)])})"
         many += f", positive is {names[1]!r}" if objective == "binary" else ""
     shown = ", ".join(map(repr, read.columns.labels))
-    return f"{shown}, {objective}{many}; {num_known:,} known, {len(targets) - num_known:,} to predict"
+    said = f"{shown}, {objective}{many}; {num_known:,} known, {len(targets) - num_known:,} to predict"
+    if targets.ndim == 2 and (blank := int(np.isnan(targets[_is_known(targets)]).sum())):
+        said += f", and {counted(blank, 'single value')} of the others that {'is' if blank == 1 else 'are'} blank"
+    return said
 
 
 def _is_known(targets: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ for in model, train, data, then in the terms that are there.
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -135,6 +136,9 @@ class TrainSettings(Strict):
     @field_validator("class_weights", mode="before")
     @classmethod
     def _balanced_or_numbers(cls, given: Any) -> Any:
+        if isinstance(given, str) and re.fullmatch(r"[^a-z]+", given):  # as the option of the command line has them
+            with suppress(ValueError):
+                given = [float(each) for each in given.split(",")]
         is_list = isinstance(given, list | tuple) and all(type(each) in (int, float) for each in given)
         if given is None or given == "balanced" or (is_list and all(0 < each < float("inf") for each in given)):
             return [float(each) for each in given] if is_list else given
