@@ -34,6 +34,7 @@ ROWS = {
     "loaders of PyG": "trace/test_graphs.py::test_limits_of_a_constraint_are_those_of_the_trace_on_every_batch",
     "DistributedDataParallel": "test_loops.py::test_two_processes_train_one_model_with_trace_and_constraint",
     "FullyShardedDataParallel": "test_loops.py::test_sharded_weights_have_energies_multipliers_penalty_of_whole_ones",
+    "`torch.func`": "test_loops.py::test_inside_transforms_all_have_derivatives_of_any_order",
     "`torch.export`": "training/test_export.py::test_a_program_says_what_the_model_says_on_any_graph",
 }
 
@@ -175,3 +176,24 @@ def test_a_loop_trains_with_trace_and_constraint_on(loop, network):
     after = list(model.parameters())
     assert all(parameter.isfinite().all() for parameter in after)
     assert any(not old.equal(new) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("network", [EGNN, GCN, GCNII])
+def test_inside_transforms_all_have_derivatives_of_any_order(network):
+    torch.manual_seed(0)
+    edges, x = path3(), normal(3, 4)
+    model = network(4, 4, 2, num_layers=3).double().eval()
+
+    def loss(row):
+        features = torch.cat([row[None], x[1:]])
+        return model(features, edges.index).square().sum() + constraint()
+
+    with EnergyConstraint(model, layers="convs.*", c_min=0.9) as constraint, Trace(model) as trace:
+        step = torch.func.grad(loss)(x[0])
+        hessian = torch.func.jacrev(torch.func.jacrev(loss))(x[0])
+        rows = torch.vmap(torch.func.grad(loss))(x[:2])
+        assert trace.layers
+        torch.testing.assert_close(torch.autograd.functional.jacobian(loss, x[0]), step)
+        torch.testing.assert_close(torch.autograd.functional.hessian(loss, x[0]), hessian)
+        torch.testing.assert_close(rows[0], step)
+    assert float(hessian.detach().norm()) > 0

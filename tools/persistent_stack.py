@@ -168,7 +168,7 @@ class PersistentStack(Stack):
             grads, mixed, grads if active is None else active, partial, n, -(-n // (_SUM_ROWS * stretches)),
             D=d, ROWS=_SUM_ROWS, WORD=word, HAS_SHIFT=active is not None, PRECISION=PRECISION, num_warps=4,
         )  # fmt: skip
-        self.sums.append(partial.sum(dim=2))
+        self.sums = [partial.sum(dim=2)]
         return grad_x0.add_(rest), *self.parameter_grads()
 
     def _launch(self, kernel: Any, layers: int, *tensors: Tensor, **flags: Any) -> None:

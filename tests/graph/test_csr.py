@@ -212,7 +212,7 @@ def test_a_gradient_by_something_faster_has_the_derivatives_of_the_plain_functio
                 calls.append(1)
                 return 3 * grad * x**2 * y, grad * x**3
 
-            return gradient_of(lambda x, y: (x**3 * y).sum(), fast, grad, *ctx.saved_tensors)
+            return gradient_of(lambda x, y: (x**3 * y).sum(), fast, grad, ctx.saved_tensors)
 
     x, y = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     assert torch.autograd.gradcheck(Cube.apply, (x, y))

@@ -298,6 +298,16 @@ def test_a_graph_that_is_made_or_first_used_inside_a_transform_is_a_plain_one():
     torch.testing.assert_close(of_edges[1], 2 * of_edges[0])
 
 
+def test_derivatives_by_edge_weights_are_refused_inside_transforms_too():
+    x, weight = normal(2, 2), torch.ones(2, dtype=torch.float64)
+    energy = lambda weight: dirichlet_energy(x, PAIR, edge_weight=weight)  # noqa: E731
+    for derivative in (torch.func.grad(energy), lambda w: torch.func.jvp(energy, (w,), (w,))):
+        with pytest.raises(GraphjouleError, match="no graph passes on"):
+            derivative(weight)
+    with torch.no_grad():
+        assert energy(weight.requires_grad_()) > 0
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

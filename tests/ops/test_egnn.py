@@ -506,9 +506,10 @@ def test_a_gradient_may_be_taken_twice(backend):
     graph, num_layers, device = GRAPHS["random"], 3, device_of(backend)
     x0, weights, shifts = (t.to(device).requires_grad_() for t in parameters(graph, 16, num_layers))
     keys = fold_in(make_key(0), torch.arange(num_layers, dtype=torch.int32)).to(device)
-    out = egnn_stack(x0, graph.to(device), weights, shifts, **SETTING, p=0.5, keys=keys)
-    first, second = (torch.autograd.grad(out.sum(), (x0, weights, shifts), retain_graph=True) for _ in range(2))
-    assert all(a.equal(b) for a, b in zip(first, second, strict=True))
+    for segment in (None, 2):
+        out = egnn_stack(x0, graph.to(device), weights, shifts, **SETTING, p=0.5, keys=keys, segment=segment)
+        first, second = (torch.autograd.grad(out.sum(), (x0, weights, shifts), retain_graph=True) for _ in range(2))
+        assert all(a.equal(b) for a, b in zip(first, second, strict=True))
 
 
 def second_derivatives(backend, has_shift, device):
@@ -547,6 +548,14 @@ def test_functions_of_torch_func_differentiate_a_stack_in_any_order(on_cpu):
 
     by_rows = torch.func.jacrev(torch.func.jacrev(energy))(x0[0])
     torch.testing.assert_close(by_rows, torch.autograd.functional.hessian(energy, x0[0]))
+    keys = fold_in(make_key(torch.arange(2))[:, None], torch.arange(num_layers, dtype=torch.int32))
+    runs = torch.stack([x0, 2 * x0, -x0])
+
+    def dropped(x, keys):
+        return egnn_stack(x, graph, weights, shifts, **SETTING, p=0.4, keys=keys).sin().sum()
+
+    every = torch.vmap(torch.vmap(torch.func.grad(dropped), (0, None)), (None, 0))(runs, keys)
+    torch.testing.assert_close(every[1, 2], torch.func.grad(dropped)(runs[2], keys[1]))
     alone = torch.stack([torch.func.grad(energy)(row) for row in x0[:2]])
     torch.testing.assert_close(torch.vmap(torch.func.grad(energy))(x0[:2]), alone)
 
@@ -668,6 +677,29 @@ def test_norms_with_checkpoint_segments_or_a_second_time_are_the_same_to_the_bit
             assert relative(ours, truth) < 1e-6
         else:
             assert torch.equal(ours, truth)
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_gradients_of_norms_may_be_taken_twice(device):
+    graph, num_layers = GRAPHS["random"], 3
+    leaves = [t.to(device).requires_grad_() for t in norm_parameters(graph, 16, num_layers)]
+    keys = fold_in(make_key(3), torch.arange(num_layers, dtype=torch.int32)).to(device)
+    x0, weights, shifts, *norms = leaves
+    with use_backend("triton"):
+        out, _ = egnn_norm_stack(x0, graph.to(device), weights, shifts, *norms, **SETTING, p=0.4, keys=keys, segment=2)
+        first, second = (torch.autograd.grad(out.sum(), leaves, retain_graph=True) for _ in range(2))
+    assert all(a.equal(b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("device", FUSED_DEVICES)
+def test_gradients_of_narrow_and_wide_stacks_may_be_taken_twice(device):
+    for channels in (16, 5, 128):
+        graph = GRAPHS["random"]
+        leaves = [t.to(device).requires_grad_() for t in parameters(graph, channels, 3)]
+        with use_backend("triton"):
+            out = egnn_stack(leaves[0], graph.to(device), *leaves[1:], **SETTING)
+            first, second = (torch.autograd.grad(out.sum(), leaves, retain_graph=True) for _ in range(2))
+        assert all(a.equal(b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("device", FUSED_DEVICES)

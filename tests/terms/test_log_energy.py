@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graphjoule.measures import dirichlet_energy
 from graphjoule.terms.log_energy import SmoothingGraph, log_energy
-from tests.graphs import edge_lists, few, k33, normal, path3, random_edges
+from tests.graphs import Edges, edge_lists, few, k33, normal, path3, random_edges
 
 
 @few
@@ -137,5 +137,8 @@ def test_second_derivatives_of_one_run_and_of_many():
     for x in (normal(3, 2), torch.stack([normal(3, 2), 1e-3 * normal(3, 2, seed=1)])):
         assert torch.autograd.gradgradcheck(lambda x: log_energy(x, graph)[0].sum(), x.requires_grad_())
     x = normal(3, 2)
+    two = SmoothingGraph.of(Edges(torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]), None, 4).graph64(), torch.float64)
+    half = torch.tensor([[1.0], [-1.0], [2.0], [2.0]], dtype=torch.float64)  # the second pair is at rest, not its curve
+    assert torch.autograd.gradgradcheck(lambda x: log_energy(x, two)[0], half.requires_grad_())
     found = torch.func.jacrev(torch.func.grad(lambda x: log_energy(x, graph)[0]))(x)
     torch.testing.assert_close(found, torch.autograd.functional.hessian(lambda x: log_energy(x, graph)[0], x))

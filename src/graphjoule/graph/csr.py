@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 FunctionType = TypeVar("FunctionType", bound=type[torch.autograd.Function])
 
@@ -198,6 +199,13 @@ def unwrapped(x: Any) -> Any:
     return x
 
 
+def has_derivative(x: Tensor | None) -> bool:
+    """Whether a derivative by a tensor is asked for, backward or forward."""
+    if x is None or not isinstance(x, Tensor):
+        return False
+    return (x.requires_grad and torch.is_grad_enabled()) or unpack_dual(x).tangent is not None  # type: ignore[no-untyped-call]
+
+
 if TYPE_CHECKING:
     kept_property = cached_property
 else:
@@ -268,7 +276,11 @@ class _LinearMap(torch.autograd.Function):
 
 
 def gradient_of(
-    function: Callable[..., Tensor], fast: Callable[..., tuple[Tensor, ...]], grad: Tensor, *tensors: Tensor
+    function: Callable[..., Tensor],
+    fast: Callable[..., tuple[Tensor, ...]],
+    grad: Tensor,
+    tensors: Sequence[Tensor],
+    given: Sequence[Tensor] = (),
 ) -> tuple[Tensor, ...]:
     """Gradients of a function's tensors, made by something faster that autograd cannot look into.
 
@@ -276,14 +288,15 @@ def gradient_of(
     `torch.func` is at work, `function` gives it, of any order.
 
     Args:
-        function: of `tensors`, in differentiable operations.
-        fast: of `grad` and `tensors`, returns the gradient of each.
+        function: of `tensors` and `given`, in differentiable operations.
+        fast: of `grad`, `tensors` and `given`, returns the gradient of each of `tensors`.
         grad: gradient of the function's result.
         tensors: what it depends on.
+        given: what else it takes, which has no gradient.
     """
     if is_plain():
-        return fast(grad, *tensors)
-    grads: tuple[Tensor, ...] = _Gradient.apply(function, fast, grad, *tensors)  # type: ignore[no-untyped-call]
+        return fast(grad, *tensors, *given)
+    grads: tuple[Tensor, ...] = _Gradient.apply(function, fast, len(tensors), grad, *tensors, *given)  # type: ignore[no-untyped-call]
     return grads
 
 
@@ -291,35 +304,38 @@ def gradient_of(
 class _Gradient(torch.autograd.Function):
     @staticmethod
     def forward(
-        function: Callable[..., Tensor], fast: Callable[..., tuple[Tensor, ...]], grad: Tensor, *tensors: Tensor
+        function: Callable[..., Tensor], fast: Callable[..., tuple[Tensor, ...]], count: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        return fast(grad, *tensors)
+        return fast(*tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.function, _, *tensors = inputs
+        ctx.function, _, ctx.count, *tensors = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *torch.func.vjp(_pulled_back(ctx.function), *ctx.saved_tensors)[1](grads)
+        tensors, given = ctx.saved_tensors[: ctx.count + 1], ctx.saved_tensors[ctx.count + 1 :]
+        pull = torch.func.vjp(lambda *tensors: _pulled_back(ctx.function, *tensors, given=given), *tensors)[1]
+        return None, None, None, *pull(grads), *[None] * len(given)
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], function: Callable[..., Tensor], fast: Any, *tensors: Tensor
+        info: Any, in_dims: tuple[Any, ...], function: Callable[..., Tensor], fast: Any, count: int, *tensors: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        grads = torch.vmap(_pulled_back(function), in_dims=in_dims[2:])(*tensors)
+        def of_one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return _pulled_back(function, *tensors[: count + 1], given=tensors[count + 1 :])
+
+        grads = torch.vmap(of_one, in_dims=in_dims[3:])(*tensors)
         return grads, (0,) * len(grads)
 
 
-def _pulled_back(function: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
-    """The gradients of `function` as a function of the gradient of its result and of its tensors."""
-
-    def gradients(grad: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = torch.func.vjp(function, *tensors)[1](grad)
-        return found
-
-    return gradients
+def _pulled_back(
+    function: Callable[..., Tensor], grad: Tensor, *tensors: Tensor, given: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """The gradients of a function's tensors, in differentiable operations."""
+    found: tuple[Tensor, ...] = torch.func.vjp(lambda *tensors: function(*tensors, *given), *tensors)[1](grad)
+    return found
 
 
 def of_all_runs(function: Callable[..., Tensor], dim: int) -> Callable[..., Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph.csr import has_derivative
 
 
 def check_edges(
@@ -43,16 +44,21 @@ def check_edges(
         raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
     if edge_weight.is_complex():
         raise GraphjouleError(f"edge_weight has dtype {edge_weight.dtype}; expected real numbers.")
-    if edge_weight.requires_grad and torch.is_grad_enabled():
-        raise GraphjouleError(
-            "edge_weight has a gradient, which no graph passes on; give edge_weight.detach() to hold the weights fixed."
-        )
+    check_fixed(edge_weight)
     weight = edge_weight.cpu().double()
     wrong = ~torch.isfinite(weight) | (weight < 0)
     if wrong.any():
         at = int(wrong.nonzero()[0])
         raise GraphjouleError(f"edge_weight[{at}] is {float(weight[at])}; weights must be finite and not negative.")
     return edge_index, weight, int(num_nodes)
+
+
+def check_fixed(edge_weight: Tensor | None) -> None:
+    """Refuse weights by which a derivative is asked for."""
+    if has_derivative(edge_weight):
+        raise GraphjouleError(
+            "edge_weight has a gradient, which no graph passes on; give edge_weight.detach() to hold the weights fixed."
+        )
 
 
 def check_degrees(degree: Tensor) -> None:

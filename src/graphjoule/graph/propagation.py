@@ -21,7 +21,7 @@ from graphjoule.graph.csr import (
     row_starts,
     unwrapped,
 )
-from graphjoule.graph.edges import check_edges, check_symmetric, merge_edges, with_loops
+from graphjoule.graph.edges import check_edges, check_fixed, check_symmetric, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.nodes import Nodes, moved
 
@@ -89,6 +89,7 @@ class Propagation(Nodes):
         """
         if dtype is not None and not dtype.is_floating_point:
             raise GraphjouleError(f"dtype is {dtype}; the entries of P are fractions: expected one like torch.float32.")
+        check_fixed(edge_weight)  # here, for outside of a transform nothing has a derivative
         with outside_transforms():
             (row, col), given, num_nodes = check_edges(unwrapped(edge_index), unwrapped(edge_weight), num_nodes)
             weight = torch.ones(row.numel(), dtype=torch.float64) if given is None else given

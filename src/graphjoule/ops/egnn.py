@@ -377,6 +377,7 @@ class StackBody(ABC):
     def run_backward(self, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, one segment after the other from the last."""
         self.ensure_forward()
+        self.sums = []
         grad_x0 = torch.zeros_like(self.x0)
         for start in sorted(self.boundaries, reverse=True):
             stop = min(start + (self.segment or self.num_layers), self.num_layers)
@@ -423,10 +424,9 @@ class _Call:
 
     def gradients(self, grad: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
         """Gradients of ``x0``, the weights and the shifts, from these and the keys."""
-        keys = tensors[-1]
 
         def fast(grad: Tensor, *tensors: Tensor | None) -> list[Tensor | None]:
-            return self.run(lambda body, grad: body.run_backward(grad), (*tensors, keys), grad)
+            return self.run(lambda body, grad: body.run_backward(grad), tensors, grad)
 
         return gradients_of_runs(self._plain, fast, self._bodies[0].graph, grad, *tensors)
 
@@ -442,26 +442,29 @@ def gradients_of_runs(
 
     Args:
         plain: the stack of one run, of `tensors` without their axis of runs, in differentiable operations.
-        fast: of `grad` and all of `tensors` but the last, returns the gradient of each.
+        fast: of `grad` and `tensors`, returns the gradient of each of them but the keys.
         graph: the operator.
         grad: gradient of the outputs, run axis first.
         tensors: with it too, the keys last; None for what there is not.
     """
-    *tensors, keys = tensors  # type: ignore[assignment]
+    there = [t is not None for t in tensors]
+    is_keyed = there[-1]
 
     def whole(given: Sequence[Tensor]) -> list[Tensor | None]:
         rest = iter(given)
-        return [None if t is None else next(rest) for t in tensors]
+        return [next(rest) if is_there else None for is_there in there]
 
     def of_all(*given: Tensor) -> Tensor:
-        runs = zip(*([None] * len(grad) if t is None else t for t in (*whole(given), keys)), strict=True)
+        runs = zip(*([None] * len(grad) if t is None else t for t in whole(given)), strict=True)
         with computing_on(graph):
             return torch.stack([plain(*run) for run in runs])
 
     def faster(grad: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         return tuple(t for t in fast(grad.contiguous(), *whole(given)) if t is not None)
 
-    return whole(gradient_of(of_all, faster, grad, *(t for t in tensors if t is not None)))
+    present = [t for t in tensors if t is not None]
+    with_gradient, keys = (present[:-1], present[-1:]) if is_keyed else (present, [])
+    return whole([*gradient_of(of_all, faster, grad, with_gradient, keys), *keys])[:-1]
 
 
 def _joined(of_runs: Any) -> Tensor:
@@ -501,4 +504,4 @@ class _Stack(torch.autograd.Function):
                 t = t.flatten(0, 1).contiguous()
             moved.append(t)
         out: Tensor = _Stack.apply(*moved, call)  # type: ignore[no-untyped-call]
-        return out[:, None], 0
+        return out.view(info.batch_size, -1, *out.shape[1:]), 0

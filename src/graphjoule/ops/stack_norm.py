@@ -200,7 +200,6 @@ class _NormStack(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         body: Stack = ctx.body
-        keys = ctx.saved_tensors[-1]
 
         settings: dict[str, Any] = {
             "graph": body.graph,
@@ -214,7 +213,7 @@ class _NormStack(torch.autograd.Function):
             return plain_norm_stack(*tensors, **settings)[0]
 
         def fast(grad: Tensor, *tensors: Any) -> tuple[Tensor | None, ...]:
-            body.bind_all(*[*tensors, keys])
+            body.bind_all(*tensors)
             grads = body.run_backward(grad)
             body.unbind()
             return grads
@@ -231,5 +230,5 @@ class _NormStack(torch.autograd.Function):
                 t = t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
                 t = t.flatten(0, 1).contiguous()
             moved.append(t)
-        out, statistics = run_stack(body, *moved)
-        return (out[:, None], statistics[:, None]), (0, 0)
+        out, statistics = (t.view(info.batch_size, -1, *t.shape[1:]) for t in run_stack(body, *moved))
+        return (out, statistics), (0, 0)

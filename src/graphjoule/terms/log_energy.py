@@ -159,7 +159,8 @@ class _LogEnergy(torch.autograd.Function):
         total = None if of_product is None else _smoothed(of_product, ctx.graph) / _of_each(size, product)
         if weight is None:
             return total, None
-        if product.device.type == "cpu" and is_plain() and not weight.any():  # the limits hold: a pass less
+        # The limits hold: a pass less.
+        if total is None and product.device.type == "cpu" and is_plain() and not weight.any():
             return product.new_zeros(()).expand_as(product), None
         # The product is small where its factor is large, and zero times infinity would not be zero.
         own = _of_each(weight.clamp(-_LARGEST, _LARGEST), product) * product

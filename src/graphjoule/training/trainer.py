@@ -276,7 +276,7 @@ class Trainer:
     @contextmanager
     def _going_on(self, before: str | None) -> Iterator[None]:
         """The backend that runs began with, where it is still there; else the record says that they had two."""
-        is_here = before in get_args(Backend)
+        is_here = before in get_args(Backend) and before != self.backend  # else it is chosen as it was
         if is_here:
             with use_backend(before):  # type: ignore[arg-type]
                 is_here = self.backend == before
