@@ -112,7 +112,8 @@ class PersistentStack(Stack):
     @property
     def _is_for_us(self) -> bool:
         whole = self.segment is None or self.segment >= self.num_layers
-        return whole and self.show is None and self.activations == torch.float32
+        fits = len(self.x0) <= num_multiprocessors(self.x0.device) * self.plan.programs
+        return whole and fits and self.show is None and self.activations == torch.float32
 
     def run_forward(self) -> Tensor:
         """See `StackBody.run_forward`."""

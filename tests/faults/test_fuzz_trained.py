@@ -21,11 +21,11 @@ from graphjoule.training import TrainingInterrupted
 from graphjoule.training.budget import Budget
 from graphjoule.training.comparison import Contender, compare, read_comparison, write_comparison
 from graphjoule.training.evaluation import Predicted, read_evaluation
-from graphjoule.training.folder import RunFolder
+from graphjoule.training.folder import SUMMARY_NAME, RunFolder
 from graphjoule.training.loop import train
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import load_model, read_tensors, write_tensors
-from graphjoule.tuning.halving import SUMMARY_NAME, Halving, Trial
+from graphjoule.tuning.halving import Halving, Trial
 from graphjoule.tuning.validation import hide_test
 from tests.studies import energy_record
 from tests.training import PUBLIC, make_batch, small_recipe, small_task

@@ -292,6 +292,8 @@ def test_a_graph_that_is_made_or_first_used_inside_a_transform_is_a_plain_one():
     x.requires_grad_()
     outside = dirichlet_energy(x, again) + (again.edge_index.size(1) * x).sum()
     torch.testing.assert_close(inside, torch.autograd.grad(outside, x)[0])
+    part = lambda x: dirichlet_energy(x, graph.induced(torch.arange(2)))  # noqa: E731
+    assert torch.func.grad(part)(x.detach()[:2]).isfinite().all()
     index, rows = edges.index, torch.stack([x.detach(), 2 * x.detach()])
     of_edges = torch.vmap(torch.func.grad(lambda x: dirichlet_energy(x, index)))(rows)
     torch.testing.assert_close(of_edges[0], torch.autograd.grad(dirichlet_energy(x, again), x)[0])

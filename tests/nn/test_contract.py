@@ -11,9 +11,10 @@ from torch.func import functional_call
 
 from graphjoule import EnergyConstraint, Trace
 from graphjoule.errors import GraphjouleError
+from graphjoule.graph import Propagation
 from graphjoule.graph.features import SparseFeatures
 from graphjoule.measures import MEASURES
-from graphjoule.nn import MODELS, GraphModel
+from graphjoule.nn import EGNN, MODELS, GraphModel
 from graphjoule.ops import make_key, split_key
 from tests.graphs import Edges, edge_lists, few, no_edges, normal, random_edges
 from tests.nn.dense import DENSE, dense_scores
@@ -362,3 +363,31 @@ def test_autocast_changes_neither_energies_nor_traced_outputs():
         inside = MEASURES["energy"].function(x, graph)
     torch.testing.assert_close(inside, MEASURES["energy"].function(x, graph), rtol=1e-6, atol=0)
     assert trace.layers
+
+
+def test_features_of_another_dtype_are_refused_and_ids_for_an_embedding_are_not():
+    model, index = EGNN(4, 8, 2, num_layers=2).eval(), torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(GraphjouleError, match=r"features are torch.float64 and the parameters of EGNN torch.float32"):
+        model(torch.ones(2, 4, dtype=torch.float64), index)
+
+    class Embedded(EGNN):
+        def __init__(self):
+            super().__init__(1, 8, 2, num_layers=2)
+            self.names = torch.nn.Embedding(5, 1)
+
+        def _forward(self, x, graph, keys):
+            return super()._forward(self.names(x[:, 0]), graph, keys)
+
+    assert Embedded().eval()(torch.tensor([[3], [4]]), index).shape == (2, 2)
+
+
+def test_weights_beside_an_edge_index_are_those_of_the_graph():
+    index, weight, x = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), torch.tensor([1.0, 1.0, 3.0, 3.0]), torch.eye(3)
+    for name in ("egnn", "gcn", "wave"):
+        torch.manual_seed(0)
+        model = MODELS[name](3, 8, 2, num_layers=2).eval()
+        found = model(x, index, weight)
+        assert found.equal(model(x, Propagation.from_edge_index(index, weight)))
+        assert not found.equal(model(x, index))
+        with pytest.raises(GraphjouleError, match="edge_weight was given beside a Propagation"):
+            model(x, Propagation.from_edge_index(index), weight)

@@ -37,6 +37,8 @@ def test_many_runs_are_those_one_by_one_with_an_axis_or_under_vmap():
     single = torch.stack([log_energy(run, graph)[0] for run in runs])
     torch.testing.assert_close(log_energy(runs, graph)[0], single)
     torch.testing.assert_close(torch.vmap(lambda x: log_energy(x, graph)[0], in_dims=1)(runs.movedim(0, 1)), single)
+    nested = torch.vmap(torch.vmap(lambda x: log_energy(x, graph)[0]))(torch.stack([runs, 2 * runs]))
+    torch.testing.assert_close(nested[0], single)
 
 
 def test_gradients_can_be_had_run_by_run_inside_vmap():

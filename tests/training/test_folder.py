@@ -13,7 +13,7 @@ from graphjoule.fitting import fit
 from graphjoule.ops import use_backend
 from graphjoule.tasks import Split
 from graphjoule.training import folder
-from graphjoule.training.folder import SEARCH_NAME, RunFolder
+from graphjoule.training.folder import SEARCH_NAME, SUMMARY_NAME, RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.saving import read_model, read_tensors, write_tensors
 
@@ -593,31 +593,37 @@ def backends(path):
     return {record.backend for record in read_records(path / "records.jsonl")}
 
 
-def test_a_training_goes_on_by_the_backend_it_began_with(tmp_path, task, finished, caplog):
-    path = kill(task, tmp_path / "run", epoch=11)
+def test_a_training_goes_on_by_the_backend_it_began_with(tmp_path, task, caplog):
     with use_backend("reference"):
-        resume(task, path)
-    assert backends(path) == {"cpu", "reference"}  # the last groups began by another
-    begun = [record.seed for record in read_records(path / "records.jsonl") if record.backend == "cpu"]
-    assert sorted(begun) == [0, 1]
+        path = kill(task, tmp_path / "run", epoch=11)
+        fit(RECIPE, task, SEEDS, out=tmp_path / "never killed", **OPTIONS)
+    resume(task, path)
+    begun = [record.seed for record in read_records(path / "records.jsonl") if record.backend == "reference"]
+    assert (sorted(begun), backends(path)) == ([0, 1], {"cpu", "reference"})  # the last groups began by another
     for seed in begun:
-        models = (read_model(folder / f"model-seed-{seed}.safetensors").model for folder in (path, finished))
-        assert same_bits(*models)
-    assert "which is not here" not in caplog.text
+        name = f"model-seed-{seed}.safetensors"
+        assert same_bits(*(read_model(folder / name).model for folder in (path, tmp_path / "never killed")))
+    assert "rounded in another way" not in caplog.text
 
 
-def test_a_training_that_has_to_go_on_by_another_backend_says_so_and_its_record_has_both(
-    tmp_path, task, monkeypatch, caplog
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_a_training_that_goes_on_by_another_backend_says_so_and_its_record_has_both(
+    tmp_path, task, monkeypatch, caplog, is_asked_for
 ):
     path = kill(task, tmp_path / "run", epoch=11)
-    monkeypatch.setattr("graphjoule.ops.backend._choose", lambda *args: "reference")
+    if is_asked_for:
+        monkeypatch.setenv("GRAPHJOULE_BACKEND", "reference")
+    else:
+        monkeypatch.setattr("graphjoule.ops.backend._choose", lambda *args: "reference")
     resume(task, path)
-    assert "began with the backend 'cpu', which is not here, and goes on with 'reference'" in caplog.text
+    assert "began with the backend 'cpu' and goes on with 'reference'" in caplog.text
     assert backends(path) == {"cpu", "cpu, then reference", "reference"}
 
 
 def test_a_folder_of_a_search_that_has_not_ended_is_refused(tmp_path, task):
     (tmp_path / "run" / SEARCH_NAME).mkdir(parents=True)
+    assert RunFolder(tmp_path / "run").is_free  # a kill before the first word of it
+    (tmp_path / "run" / SEARCH_NAME / SUMMARY_NAME).touch()
     for again in (False, True):
         with pytest.raises(GraphjouleError, match="holds a search for a model that has not ended; go on with it by"):
             fit(RECIPE, task, SEEDS, out=tmp_path / "run", resume=again, **OPTIONS)

@@ -18,12 +18,11 @@ from graphjoule.tasks.objective import Regression
 from graphjoule.tasks.task import ModelInput
 from graphjoule.training import TrainingInterrupted
 from graphjoule.training.budget import Budget
-from graphjoule.training.folder import SEARCH_NAME, RunFolder
+from graphjoule.training.folder import SEARCH_NAME, SUMMARY_NAME, RunFolder
 from graphjoule.training.records import read_records
 from graphjoule.training.trainer import Trainer
 from graphjoule.tuning import auto, automatic, halving
 from graphjoule.tuning.automatic import RANKING_NAME, models_together, runs_together
-from graphjoule.tuning.halving import SUMMARY_NAME
 from tests.training import PUBLIC, same_bits, small_task
 from tests.training.test_budget import Clock
 
@@ -313,6 +312,7 @@ def test_a_search_that_is_asked_to_stop_stops_and_one_that_is_over_is_not_repeat
     seen = []
     again = search(out=out, resume=True, on_progress=seen.append, **options)
     assert seen == []
+    assert {record.backend for record in first.records} == {"cpu"}
     assert again.records == first.records
     assert again.trials == first.trials
 

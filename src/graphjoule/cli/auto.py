@@ -121,10 +121,9 @@ def try_models(
         check_place(out, resume=resume)
 
     from graphjoule.training import deferred_interrupt
-    from graphjoule.training.folder import SEARCH_NAME, RunFolder
+    from graphjoule.training.folder import SEARCH_NAME, SUMMARY_NAME, RunFolder
     from graphjoule.tuning.automatic import RANKING_NAME, models_that_fit
     from graphjoule.tuning.automatic import auto as search
-    from graphjoule.tuning.halving import SUMMARY_NAME
 
     def is_search(path: Path) -> bool:
         return (path / SEARCH_NAME).is_dir() or (path / SUMMARY_NAME).is_file()

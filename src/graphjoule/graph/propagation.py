@@ -307,14 +307,15 @@ class Propagation(Nodes):
                     [0.4082, 0.3333, 0.0000],
                     [0.0000, 0.0000, 0.5000]])
         """
-        number = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
-        number[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=self.device)
-        row, entry = entries_of_rows(self.rowptr, nodes)
-        col = number[self.col[entry].long()]
-        kept = col >= 0
-        row, col, value = row[kept], col[kept], self.value[entry[kept]]
-        kind = Propagation if self.has_known_kernel and bool(kept.all()) else InducedPropagation
-        return kind(row_starts(row, len(nodes)), col, value, self.degree[nodes])
+        with outside_transforms():
+            number = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
+            number[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=self.device)
+            row, entry = entries_of_rows(self.rowptr, nodes)
+            col = number[self.col[entry].long()]
+            kept = col >= 0
+            row, col, value = row[kept], col[kept], self.value[entry[kept]]
+            kind = Propagation if self.has_known_kernel and bool(kept.all()) else InducedPropagation
+            return kind(row_starts(row, len(nodes)), col, value, self.degree[nodes])
 
     def blocks(self, count: int) -> list[tuple[int, int]]:
         """Cut the nodes into at most `count` runs that no edge joins, about as long as each other.

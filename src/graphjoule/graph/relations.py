@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import kept_property, row_starts
-from graphjoule.graph.edges import check_edges, merge_edges, with_loops
+from graphjoule.graph.csr import kept_property, outside_transforms, row_starts, unwrapped
+from graphjoule.graph.edges import check_edges, check_fixed, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation, WeightedPropagation
 
@@ -96,15 +96,17 @@ class DirectedPropagation(RelationPropagation):
             num_nodes: number of nodes; by default the largest index plus one.
             dtype: dtype of the entries of ``P``; by default torch's default.
         """
-        (source, target), given, num_nodes = check_edges(edge_index, edge_weight, num_nodes)
-        weight = torch.ones(source.numel(), dtype=torch.float64) if given is None else given
-        kept = (source != target) & (weight > 0)
-        row, col, weight = merge_edges(
-            target[kept], source[kept], weight[kept], num_nodes, reduce="max" if given is None else "sum"
-        )
-        row, col, weight, degree = with_loops(row, col, weight, num_nodes, 0.0)
-        value = (torch.where(row == col, 1.0, weight) / (degree + 1)[row]).to(dtype or torch.get_default_dtype())
-        return cls(row_starts(row, num_nodes), col.int(), value, degree, weight)
+        check_fixed(edge_weight)
+        with outside_transforms():
+            (source, target), given, num_nodes = check_edges(unwrapped(edge_index), unwrapped(edge_weight), num_nodes)
+            weight = torch.ones(source.numel(), dtype=torch.float64) if given is None else given
+            kept = (source != target) & (weight > 0)
+            row, col, weight = merge_edges(
+                target[kept], source[kept], weight[kept], num_nodes, reduce="max" if given is None else "sum"
+            )
+            row, col, weight, degree = with_loops(row, col, weight, num_nodes, 0.0)
+            value = (torch.where(row == col, 1.0, weight) / (degree + 1)[row]).to(dtype or torch.get_default_dtype())
+            return cls(row_starts(row, num_nodes), col.int(), value, degree, weight)
 
     def new_rows(self, old: Propagation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `Propagation.new_rows`; a row here depends on no other node's degree."""

@@ -63,7 +63,8 @@ class GraphModel(nn.Module):
         if x.size(-1) != self.in_channels:
             raise GraphjouleError(f"The features have {x.size(-1)} columns; this model expects {self.in_channels}.")
         like = next(self.parameters())
-        if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+        is_number = x.dtype.is_floating_point  # ids may be for an embedding
+        if is_number and x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
             raise GraphjouleError(
                 f"The features are {x.dtype} and the parameters of {type(self).__name__} {like.dtype}; give features "
                 f"of {like.dtype}, or convert the model with model.to({x.dtype})."

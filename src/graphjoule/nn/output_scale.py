@@ -59,7 +59,8 @@ class OutputScale(GraphModel):
         key: Tensor | None = None,
     ) -> Tensor:
         """Numbers in the unit of the targets, shape ``[num_nodes, out_channels]``; see `GraphModel.forward`."""
-        output: Tensor = self.center + self.scale * self.model(x, graph, edge_weight, key=key)
+        weights = () if edge_weight is None else (edge_weight,)
+        output: Tensor = self.center + self.scale * self.model(x, graph, *weights, key=key)
         return output
 
     def penalty(self) -> Tensor:

@@ -47,6 +47,11 @@ def use_backend(name: Backend) -> Iterator[None]:
         _forced.reset(token)
 
 
+def is_backend_chosen() -> bool:
+    """Whether the user said which backend shall run."""
+    return _forced.get() is not None or os.environ.get("GRAPHJOULE_BACKEND", "auto") not in ("", "auto")
+
+
 def describe_backend(device: torch.device, numel: int = _FEWEST) -> str:
     """One line that says which backend float32 tensors of so many numbers on a device get, by default large ones."""
     backend = _choose(device, torch.float32, numel)

@@ -253,7 +253,6 @@ class JointFolder(RunFolder):
     def save_checkpoint(self, state: dict[str, Tensor], recipe: Recipe, group: Sequence[int], seconds: float) -> None:
         """See `RunFolder.save_checkpoint`; without what each process has for itself."""
         shared = {name: value for name, value in state.items() if name not in _OF_EACH_PROCESS}
-        self._own.checkpoint_backend = self.checkpoint_backend
         self._group.from_first(lambda: self._own.save_checkpoint(shared, recipe, group, seconds))
 
     def load_checkpoint(self, recipe: Recipe, group: Sequence[int]) -> tuple[dict[str, Tensor], float] | None:
@@ -261,7 +260,6 @@ class JointFolder(RunFolder):
         found = self._group.from_first(lambda: self._own.load_checkpoint(recipe, group))
         if found is None:
             return None
-        self.checkpoint_backend = self._group.from_first(lambda: self._own.checkpoint_backend)
         state, seconds = found
         return {name: value for name, value in state.items() if name not in _OF_EACH_PROCESS}, seconds
 

@@ -128,7 +128,7 @@ class _LogEnergy(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, graph: SmoothingGraph) -> tuple[Tensor, ...]:
-        runs, least = x if x.dim() == 3 else x[None], torch.finfo(x.dtype).eps ** 2
+        runs, least = x.reshape(-1, *x.shape[-2:]), torch.finfo(x.dtype).eps ** 2
         if x.device.type == "cpu":  # run by run: one matrix stays in the cache from the first pass to the last
             *numbers, products = zip(*(_logarithm_of_one(graph, run, least) for run in runs.unbind()), strict=True)
             value, is_nil, factor, size = torch.tensor(numbers, dtype=torch.float64)

@@ -193,8 +193,7 @@ class GraphReader:
         self._of_edges, self._of_nodes = {}, {}
 
     def forget(self) -> None:
-        """Let go of all operators; the next call makes its own."""
-        self._kept.clear()
+        """Let go of the weights of the last call; operators go with the tensors that they were made of."""
         self._latest_read = None
 
     def measured(
@@ -591,7 +590,8 @@ class GraphReader:
             return found[1]
         with outside_transforms():
             operator = make()
-        self._kept[key] = [weakref.ref(thing) for thing in things], operator
+        kept = self._kept
+        self._kept[key] = [weakref.ref(thing, lambda _: kept.pop(key, None)) for thing in things], operator
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         return operator

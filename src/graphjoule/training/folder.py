@@ -39,6 +39,7 @@ _LOCK_NAME = ".lock"
 _OF_SPLITS = ("train_index", "val_index")
 _MAY_BE_MISSING = ("draws.", "states.", *_OF_SPLITS)  # of a checkpoint
 SEARCH_NAME = f"{FLEETING}auto"  # where a search for a model works while it lasts; its winner is beside it
+SUMMARY_NAME = "auto.json"  # what it has tried, there first and then beside the winner
 _BEFORE_IT_BEGINS = (_LOCK_NAME,)  # what is there before ``run.json``
 
 
@@ -119,7 +120,7 @@ class RunFolder:
         """
         if not self.is_taken:
             check_free(self.path, _BEFORE_IT_BEGINS)
-        if (self.path / SEARCH_NAME).is_dir():
+        if self._has_search:
             raise GraphjouleError(
                 f"{self.path} holds a search for a model that has not ended; go on with it by "
                 "`graphjoule auto --resume`, or choose another folder with `out`."
@@ -164,8 +165,12 @@ class RunFolder:
     @property
     def is_free(self) -> bool:
         """Whether a training may begin here."""
-        is_search = (self.path / SEARCH_NAME).is_dir()
-        return not self.is_taken and not is_search and not foreign_names(self.path, _BEFORE_IT_BEGINS)
+        return not self.is_taken and not self._has_search and not foreign_names(self.path, _BEFORE_IT_BEGINS)
+
+    @property
+    def _has_search(self) -> bool:
+        """Whether a search for a model has begun here and not ended."""
+        return (self.path / SEARCH_NAME / SUMMARY_NAME).is_file()
 
     def about(self) -> About:
         """What ``run.json`` says."""

@@ -15,7 +15,7 @@ import torch
 from graphjoule.errors import GraphjouleError
 from graphjoule.nn import GraphModel
 from graphjoule.ops import backend_for, use_backend
-from graphjoule.ops.backend import Backend
+from graphjoule.ops.backend import Backend, is_backend_chosen
 from graphjoule.tasks import Split, Task
 from graphjoule.tasks.objective import Classification
 from graphjoule.training.budget import Budget
@@ -275,8 +275,8 @@ class Trainer:
 
     @contextmanager
     def _going_on(self, before: str | None) -> Iterator[None]:
-        """The backend that runs began with, where it is still there; else the record says that they had two."""
-        is_here = before in get_args(Backend) and before != self.backend  # else it is chosen as it was
+        """The backend that runs began with, unless it is not there or another one was asked for: then they had two."""
+        is_here = before in get_args(Backend) and before != self.backend and not is_backend_chosen()
         if is_here:
             with use_backend(before):  # type: ignore[arg-type]
                 is_here = self.backend == before
@@ -284,8 +284,8 @@ class Trainer:
             self._backend = self.backend
             if before is not None and before.rpartition(", then ")[2] != self.backend:
                 logger.warning(
-                    "this training began with the backend %r, which is not here, and goes on with %r: from here on its "
-                    "numbers are rounded in another way",
+                    "this training began with the backend %r and goes on with %r: from here on its numbers are rounded "
+                    "in another way",
                     before,
                     self.backend,
                 )
@@ -326,6 +326,7 @@ class Trainer:
         for record, model in runs:
             if record.seed in self.records:
                 continue
+            self._backend = record.backend  # it was trained by that
             batch, split = self.make_batch([record.seed]), self.split_of[record.seed]
             batch.select(0, model)
             _, test, calibration, predicted = batch.final_scores(0, split)

@@ -32,12 +32,12 @@ from graphjoule.training import resolve_device
 from graphjoule.training.budget import Budget
 from graphjoule.training.build import architecture_of
 from graphjoule.training.defaults import choose_settings
-from graphjoule.training.folder import RunFolder
+from graphjoule.training.folder import SUMMARY_NAME, RunFolder
 from graphjoule.training.recipe import Recipe, load_recipe
 from graphjoule.training.records import Record
 from graphjoule.training.saving import read_model
 from graphjoule.training.trainer import Trainer
-from graphjoule.tuning.halving import SUMMARY_NAME, AutoProgress, Halving, Trial, standard_error
+from graphjoule.tuning.halving import AutoProgress, Halving, Trial, standard_error
 from graphjoule.tuning.validation import hide_test
 
 logger = logging.getLogger("graphjoule")

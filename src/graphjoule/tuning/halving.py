@@ -28,13 +28,11 @@ from graphjoule.tasks.metrics import ACCURACY, Metric
 from graphjoule.tasks.objective import LOSS
 from graphjoule.training import Progress, TrainingInterrupted
 from graphjoule.training.budget import Budget
-from graphjoule.training.folder import SEARCH_NAME, RunFolder
+from graphjoule.training.folder import SEARCH_NAME, SUMMARY_NAME, RunFolder
 from graphjoule.training.recipe import Recipe
 from graphjoule.tuning.ranges import default_ranges, own_values, parse_ranges, with_settings
 from graphjoule.tuning.storage import differences
 from graphjoule.tuning.validation import ValidationTask
-
-SUMMARY_NAME = "auto.json"
 
 # The rungs in their order, and the share of the budget that is spent when each ends. What is left over is for the test
 # nodes, the report's numbers and the card of the winner.
@@ -169,8 +167,7 @@ class Halving:
                 raise GraphjouleError(
                     f"{self.folder} holds a training and no search for a model; choose another folder with `out`."
                 )
-            if not self.work.exists():  # else a kill left it before the first word about the search
-                run.check(next(iter(self.recipes.values())), resume=False)
+            run.check(next(iter(self.recipes.values())), resume=False)
             return
         if not resume:
             raise GraphjouleError(
