@@ -83,8 +83,11 @@ def test_every_row_has_all_its_entries_once(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_plans_are_checked_measured_and_recorded(device, tmp_path, monkeypatch):
+    from reproduction.bench import Case, CitationGraph
     from tools import persistent
 
+    tiny = Case("tiny", "synthetic", 2, {"hidden_channels": 16, "split": "public"}, CitationGraph(200, 400))
+    monkeypatch.setattr(persistent, "find_case", lambda name: tiny)
     monkeypatch.setattr(persistent, "PLANS", {"first": persistent.Plan(), "too strict": persistent.Plan()})
     errors = iter([1e-7, 1.0])
     monkeypatch.setattr(persistent, "worst_error", lambda *args: next(errors))
