@@ -292,11 +292,8 @@ class EmbeddingHooks:
     def _end(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if self._graphs.is_ours:
             self._has_failed = sys.exception() is not self._error
-            self._last, self._is_called, self._error = (
-                None,
-                False,
-                None,
-            )  # activations belong to autograd, not to a hook
+            self._is_called, self._error = False, None
+            self._last = None  # activations belong to autograd, not to a hook
             self._graphs.release()
 
     def _measure(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
