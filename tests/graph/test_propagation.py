@@ -292,6 +292,15 @@ def test_a_graph_that_is_made_or_first_used_inside_a_transform_is_a_plain_one():
     x.requires_grad_()
     outside = dirichlet_energy(x, again) + (again.edge_index.size(1) * x).sum()
     torch.testing.assert_close(inside, torch.autograd.grad(outside, x)[0])
+    made = []
+
+    def on_a_part(x):  # edges that are made inside
+        made.append(Propagation.from_edge_index(edges.index[:, :], num_nodes=4, dtype=torch.float64))
+        return dirichlet_energy(x, made[-1])
+
+    found = torch.func.grad(on_a_part)(x.detach())
+    torch.testing.assert_close(found, torch.autograd.grad(dirichlet_energy(x, again), x)[0])
+    assert pickle.loads(pickle.dumps(made[0])).value.equal(again.value)
     part = lambda x: dirichlet_energy(x, graph.induced(torch.arange(2)))  # noqa: E731
     assert torch.func.grad(part)(x.detach()[:2]).isfinite().all()
     index, rows = edges.index, torch.stack([x.detach(), 2 * x.detach()])

@@ -145,14 +145,9 @@ def predict(
         typer.echo(json_text(fields | {"members": list(runs.members), "predictions": str(out)}))
         return
     scored = f", {metric.name} on these {metric.text(score)}" if score is not None else ""
-    given = npz or nodes
-    was_trained_on = (
-        data is not None
-        and data.source is not None
-        and given is not None
-        and any(file_sha256(given) == file.sha256 for file in data.source.files)
-    )
-    if scored and (write_all or given is None or was_trained_on):  # the training graph, whose splits differ by run
+    given, known_files = npz or nodes, () if data is None or data.source is None else data.source.files
+    is_old = write_all or given is None or file_sha256(given) in {file.sha256 for file in known_files}
+    if scored and is_old:  # the training graph, whose splits differ by run
         scored += "; some of them trained the model, so that is too good"
     models = f" of {len(runs.members) + 1} models" if runs.members else ""
     typer.echo(

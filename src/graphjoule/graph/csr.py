@@ -192,7 +192,7 @@ def outside_transforms() -> Iterator[None]:
 def unwrapped(x: Any) -> Any:
     """A tensor as it is outside of `torch.func.grad` and its like; one that differs from run to run stays as it is."""
     functorch = getattr(torch._C, "_functorch", None)
-    if not isinstance(x, Tensor) or not is_transformed() or not hasattr(functorch, "is_gradtrackingtensor"):
+    if not isinstance(x, Tensor) or torch.compiler.is_compiling() or not hasattr(functorch, "is_gradtrackingtensor"):
         return x
     while functorch.is_gradtrackingtensor(x):  # type: ignore[union-attr]
         x = functorch.get_unwrapped(x)  # type: ignore[union-attr]

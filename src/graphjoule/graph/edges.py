@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import has_derivative
+from graphjoule.graph.csr import has_derivative, unwrapped
 
 
 def check_edges(
@@ -21,6 +21,7 @@ def check_edges(
             raise GraphjouleError(
                 f"{name} is of type {type(given).__name__}; expected a tensor, such as torch.as_tensor({name}) makes."
             )
+    edge_index, edge_weight = unwrapped(edge_index), unwrapped(edge_weight)
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise GraphjouleError(f"edge_index has shape {list(edge_index.shape)}; expected [2, num_edges].")
     edge_index = as_int64(edge_index.cpu(), "edge_index has")
@@ -44,7 +45,6 @@ def check_edges(
         raise GraphjouleError(f"edge_weight has shape {list(edge_weight.shape)}; expected [{num_edges}], one per edge.")
     if edge_weight.is_complex():
         raise GraphjouleError(f"edge_weight has dtype {edge_weight.dtype}; expected real numbers.")
-    check_fixed(edge_weight)
     weight = edge_weight.cpu().double()
     wrong = ~torch.isfinite(weight) | (weight < 0)
     if wrong.any():

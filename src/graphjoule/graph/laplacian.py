@@ -133,20 +133,17 @@ class Laplacian:
             piece = slice(start, start + _EDGES_AT_ONCE)
             yield piece, (y[..., row[piece], :] - y[..., col[piece], :]).square().sum(dim=-1)
 
+    @outside_transforms()
     def scaled(self, *, normalised: bool = True) -> ScaledLaplacian:
         """``S^-1 (D - A) S^-1`` with ``s = sqrt(1 + d)``, which is ``I - P``, or with ``s = 1``; made at first use."""
         if normalised not in self._scaled:
-            with outside_transforms():
-                self._scaled[normalised] = self._make_scaled(normalised)
+            scale = self._column_scale if normalised else torch.ones_like(self._column_scale)
+            row, col = row_of_entries(self.rowptr), self.col.long()
+            entries = torch.where(row == col, self.degree[row], -self.weight) / (scale[row] * scale[col])
+            own = scale[: self.num_nodes]
+            squares = self._total(own.new_zeros(self.num_components).index_add(0, self.component, own.square()))
+            self._scaled[normalised] = ScaledLaplacian(self.rowptr, self.col, entries, scale, self.component, squares)
         return self._scaled[normalised]
-
-    def _make_scaled(self, normalised: bool) -> ScaledLaplacian:
-        scale = self._column_scale if normalised else torch.ones_like(self._column_scale)
-        row, col = row_of_entries(self.rowptr), self.col.long()
-        entries = torch.where(row == col, self.degree[row], -self.weight) / (scale[row] * scale[col])
-        own = scale[: self.num_nodes]
-        squares = self._total(own.new_zeros(self.num_components).index_add(0, self.component, own.square()))
-        return ScaledLaplacian(self.rowptr, self.col, entries, scale, self.component, squares)
 
     @kept_property
     def _scaled(self) -> dict[bool, ScaledLaplacian]:
@@ -239,11 +236,11 @@ class ScaledLaplacian:
         """``<X, M X>`` in float32."""
         return QuickForm(self)
 
+    @outside_transforms()
     def kernel(self, dtype: torch.dtype) -> Kernel:
         """The kernel of ``M`` for features of a dtype, made at first use."""
         if dtype not in self._kernels:
-            with outside_transforms():
-                self._kernels[dtype] = Kernel(self.scale[: len(self.component)], self.component, self.squares, dtype)
+            self._kernels[dtype] = Kernel(self.scale[: len(self.component)], self.component, self.squares, dtype)
         return self._kernels[dtype]
 
 

@@ -19,7 +19,6 @@ from graphjoule.graph.csr import (
     outside_transforms,
     row_of_entries,
     row_starts,
-    unwrapped,
 )
 from graphjoule.graph.edges import check_edges, check_fixed, check_symmetric, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
@@ -91,7 +90,7 @@ class Propagation(Nodes):
             raise GraphjouleError(f"dtype is {dtype}; the entries of P are fractions: expected one like torch.float32.")
         check_fixed(edge_weight)  # here, for outside of a transform nothing has a derivative
         with outside_transforms():
-            (row, col), given, num_nodes = check_edges(unwrapped(edge_index), unwrapped(edge_weight), num_nodes)
+            (row, col), given, num_nodes = check_edges(edge_index, edge_weight, num_nodes)
             weight = torch.ones(row.numel(), dtype=torch.float64) if given is None else given
             kept = (row != col) & (weight > 0)
             row, col, weight = row[kept], col[kept], weight[kept]
@@ -186,11 +185,11 @@ class Propagation(Nodes):
         """The dtype of the entries of ``P``."""
         return self.value.dtype
 
+    @outside_transforms()
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same operator on another device, or with entries of another dtype; itself where nothing changes."""
-        with outside_transforms():
-            value = self.value.to(device=device, dtype=dtype)
-            return self if value is self.value else replace(self, **moved(self, device, value=value))
+        value = self.value.to(device=device, dtype=dtype)
+        return self if value is self.value else replace(self, **moved(self, device, value=value))
 
     def __deepcopy__(self, memo: Any) -> Self:
         """Itself: it never changes."""
@@ -285,6 +284,7 @@ class Propagation(Nodes):
         # Entries are sorted by row, then column; a stable sort by column puts each in its mirror image's place.
         return position, torch.argsort(self.transposed.col, stable=True).int(), self.col.numel()
 
+    @outside_transforms()
     def induced(self, nodes: Tensor) -> Propagation:
         """The rows and columns of ``P`` that belong to some nodes, its entries as they are.
 
@@ -307,15 +307,14 @@ class Propagation(Nodes):
                     [0.4082, 0.3333, 0.0000],
                     [0.0000, 0.0000, 0.5000]])
         """
-        with outside_transforms():
-            number = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
-            number[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=self.device)
-            row, entry = entries_of_rows(self.rowptr, nodes)
-            col = number[self.col[entry].long()]
-            kept = col >= 0
-            row, col, value = row[kept], col[kept], self.value[entry[kept]]
-            kind = Propagation if self.has_known_kernel and bool(kept.all()) else InducedPropagation
-            return kind(row_starts(row, len(nodes)), col, value, self.degree[nodes])
+        number = torch.full((self.num_nodes,), -1, dtype=torch.int32, device=self.device)
+        number[nodes] = torch.arange(len(nodes), dtype=torch.int32, device=self.device)
+        row, entry = entries_of_rows(self.rowptr, nodes)
+        col = number[self.col[entry].long()]
+        kept = col >= 0
+        row, col, value = row[kept], col[kept], self.value[entry[kept]]
+        kind = Propagation if self.has_known_kernel and bool(kept.all()) else InducedPropagation
+        return kind(row_starts(row, len(nodes)), col, value, self.degree[nodes])
 
     def blocks(self, count: int) -> list[tuple[int, int]]:
         """Cut the nodes into at most `count` runs that no edge joins, about as long as each other.

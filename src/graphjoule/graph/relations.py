@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphjoule.errors import GraphjouleError
-from graphjoule.graph.csr import kept_property, outside_transforms, row_starts, unwrapped
+from graphjoule.graph.csr import kept_property, outside_transforms, row_starts
 from graphjoule.graph.edges import check_edges, check_fixed, merge_edges, with_loops
 from graphjoule.graph.laplacian import Laplacian
 from graphjoule.graph.propagation import Propagation, WeightedPropagation
@@ -98,7 +98,7 @@ class DirectedPropagation(RelationPropagation):
         """
         check_fixed(edge_weight)
         with outside_transforms():
-            (source, target), given, num_nodes = check_edges(unwrapped(edge_index), unwrapped(edge_weight), num_nodes)
+            (source, target), given, num_nodes = check_edges(edge_index, edge_weight, num_nodes)
             weight = torch.ones(source.numel(), dtype=torch.float64) if given is None else given
             kept = (source != target) & (weight > 0)
             row, col, weight = merge_edges(

@@ -39,6 +39,7 @@ class SmoothingGraph:
     _scratch: dict[_Key, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
+    @outside_transforms()
     def of(cls, graph: Propagation, dtype: torch.dtype, *, normalised: bool = True) -> SmoothingGraph:
         """Build it once per graph and dtype; this waits for the device.
 
@@ -48,10 +49,9 @@ class SmoothingGraph:
             normalised: take ``I - P``; else ``D - A``.
         """
         graph.require_whole("An energy constraint")
-        with outside_transforms():
-            scaled = graph.laplacian.scaled(normalised=normalised)
-            difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
-            return cls(difference, scaled.kernel(dtype))
+        scaled = graph.laplacian.scaled(normalised=normalised)
+        difference = Propagation(graph.rowptr, graph.col, scaled.entries.to(dtype), graph.degree)
+        return cls(difference, scaled.kernel(dtype))
 
     def smoothness(self, run: Tensor) -> tuple[float, float, float, Tensor]:
         """A size ``s`` of one run's features on a CPU; ``||X / s||^2``, ``E(X / s)`` and ``(I - P) X / s``.
